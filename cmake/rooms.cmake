@@ -1,0 +1,68 @@
+# A room is a folder of src/ built as an object library. It sees the rooms named here and no others:
+# tests/architecture checks that the includes agree with this table.
+set(millpond_rooms base driver heap order trace plan resource adapters record replay advise report cli)
+
+set(millpond_needs_base)
+set(millpond_needs_driver base)
+set(millpond_needs_heap base)
+set(millpond_needs_order base driver)
+set(millpond_needs_trace base)
+set(millpond_needs_plan base trace)
+set(millpond_needs_resource base driver heap order trace plan)
+set(millpond_needs_adapters base driver heap order trace plan resource)
+set(millpond_needs_record base trace)
+set(millpond_needs_replay base driver heap order trace plan resource)
+set(millpond_needs_advise base driver heap order trace plan resource replay)
+set(millpond_needs_report base driver heap order trace plan resource replay advise)
+set(millpond_needs_cli base driver heap order trace plan resource replay advise report)
+
+# Third-party libraries of a room, linked wherever its objects are.
+set(millpond_libraries_driver ${CMAKE_DL_LIBS} Threads::Threads fmt::fmt-header-only)
+set(millpond_libraries_trace ${MILLPOND_ZSTD} ${MILLPOND_ZLIB} fmt::fmt-header-only)
+set(millpond_libraries_resource Threads::Threads fmt::fmt-header-only)
+set(millpond_libraries_plan Threads::Threads fmt::fmt-header-only)
+set(millpond_libraries_replay Threads::Threads fmt::fmt-header-only)
+set(millpond_libraries_advise fmt::fmt-header-only)
+set(millpond_libraries_report fmt::fmt-header-only nlohmann_json::nlohmann_json)
+set(millpond_libraries_cli fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
+
+# Adds the object library room_NAME from every source below its folder.
+function(millpond_add_room name)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$")
+  if(NOT sources)
+    set(millpond_room_empty_${name} TRUE CACHE INTERNAL "")
+    return()
+  endif()
+  set(millpond_room_empty_${name} FALSE CACHE INTERNAL "")
+  add_library(room_${name} OBJECT ${sources})
+  target_include_directories(room_${name} PRIVATE
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
+  target_include_directories(room_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  target_link_libraries(room_${name} PRIVATE millpond_flags)
+  foreach(room ${millpond_needs_${name}} ${name})
+    target_link_libraries(room_${name} PRIVATE ${millpond_libraries_${room}})
+  endforeach()
+  if(name STREQUAL "driver")
+    target_include_directories(room_${name} SYSTEM PRIVATE $<TARGET_PROPERTY:tomlplusplus::tomlplusplus,INTERFACE_INCLUDE_DIRECTORIES>)
+  endif()
+endfunction()
+
+# Gives a target the objects of a room, of all it needs, and their libraries.
+function(millpond_use_rooms target)
+  set(all)
+  foreach(room ${ARGN})
+    list(APPEND all ${millpond_needs_${room}} ${room})
+  endforeach()
+  list(REMOVE_DUPLICATES all)
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests
+    ${PROJECT_BINARY_DIR}/generated)
+  target_link_libraries(${target} PRIVATE millpond_flags)
+  foreach(room ${all})
+    if(NOT millpond_room_empty_${room})
+      target_sources(${target} PRIVATE $<TARGET_OBJECTS:room_${room}>)
+    endif()
+    target_link_libraries(${target} PRIVATE ${millpond_libraries_${room}})
+  endforeach()
+endfunction()

@@ -1,0 +1,27 @@
+// Bit tricks on sizes and offsets. All are constant time; alignments are powers of two.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+namespace millpond {
+
+[[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept {
+  return std::has_single_bit(value);
+}
+[[nodiscard]] constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) noexcept {
+  return (value + alignment - 1) & ~(alignment - 1);
+}
+[[nodiscard]] constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) noexcept {
+  return value & ~(alignment - 1);
+}
+[[nodiscard]] constexpr bool is_aligned(std::uint64_t value, std::uint64_t alignment) noexcept {
+  return (value & (alignment - 1)) == 0;
+}
+[[nodiscard]] constexpr unsigned floor_log2(std::uint64_t value) noexcept {
+  return 63u - static_cast<unsigned>(std::countl_zero(value | 1));
+}
+[[nodiscard]] constexpr std::uint64_t divide_up(std::uint64_t value, std::uint64_t by) noexcept {
+  return (value + by - 1) / by;
+}
+
+}  // namespace millpond
