@@ -1,0 +1,133 @@
+// The stream-ordered pool: memory of one kind on one device, placed by us, ordered by streams.
+//
+// A block freed on a stream serves the next allocation of that stream at once, and other streams once the
+// freeing stream has passed the free. The life of an allocation through lanes, shelves, the heap and growth
+// is told in docs/architecture.md.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "millpond/memory_resource.hpp"
+
+namespace millpond {
+
+// When a block that another stream freed may serve an allocation.
+enum class reuse_policy : std::uint8_t {
+  same_stream,  // never: each stream has its own blocks until trim or pressure
+  idle,         // when its fence is seen to have passed; streams never wait for each other
+  may_wait,     // also by making the allocating stream wait on the GPU for the fence, where the pool would
+                // otherwise grow past its slack: fewer bytes, at the price of chained streams
+};
+
+struct pool_options {
+  memory_kind kind = memory_kind::device;  // device, pinned or managed
+  std::uint64_t limit_bytes = 0;           // hard limit on reserved bytes; 0: the device's
+  std::uint64_t initial_bytes = 0;         // reserved when the pool is made
+  reuse_policy reuse = reuse_policy::idle;
+  // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a share of
+  // it, before it prefers moving pages over growing. The trade-off curve is in docs/fragmentation.md.
+  double slack = 0.04;
+  // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact size; 0 for
+  // the default: the larger of 4 MiB and 1% of the peak of live bytes each.
+  std::uint64_t lane_small_bytes = 0;
+  std::uint64_t lane_large_bytes = 0;
+  // Nanoseconds that an allocation may wait for the GPU before it reports out_of_memory. Waiting is the
+  // last step but one of the pressure ladder.
+  std::uint64_t max_wait_ns = 1'000'000'000;
+  // Host time in nanoseconds, for the bounded wait. Without one the wait is a plain synchronise.
+  std::function<std::uint64_t()> clock;
+  // Called with no lock held when nothing else helps; it may free into the pool, spill, or trim another.
+  // Returns true where a retry makes sense. bytes: what is missing.
+  std::function<bool(std::uint64_t bytes)> on_pressure;
+};
+
+// A moment's numbers. Exact when no call is in flight; otherwise off by no more than what is in flight.
+struct pool_statistics {
+  std::uint64_t live_bytes = 0;            // asked for and not freed
+  std::uint64_t live_blocks = 0;
+  std::uint64_t peak_live_bytes = 0;       // as seen by the slow path: a lower bound of the true peak
+  std::uint64_t reserved_bytes = 0;        // physical memory held
+  std::uint64_t peak_reserved_bytes = 0;
+  std::uint64_t mapped_bytes = 0;          // addresses mapped, aliases counted each time
+  std::uint64_t cached_bytes = 0;          // in lanes and shelves
+  std::uint64_t pending_bytes = 0;         // freed, waiting for a fence before other streams may have it
+  std::uint64_t idle_bytes = 0;            // free for anyone
+  std::uint64_t capture_bytes = 0;         // owned by captured graphs
+  std::uint64_t metadata_bytes = 0;        // host memory of the pool's own books
+  std::uint64_t allocations = 0, deallocations = 0;
+  std::uint64_t lane_hits = 0;             // allocations served with no lock
+  std::uint64_t shelf_hits = 0;
+  std::uint64_t heap_hits = 0;
+  std::uint64_t growths = 0;               // physical handles created
+  std::uint64_t moves = 0;                 // handles mapped a second time
+  std::uint64_t seals = 0;                 // events recorded
+  std::uint64_t fence_queries = 0;
+  std::uint64_t stream_waits = 0;          // waits put on a stream, policy may_wait
+  std::uint64_t host_waits = 0;            // the ladder waited for a fence
+  std::uint64_t lanes_flushed = 0;         // other threads' lanes emptied under pressure
+  std::uint64_t pressure_callbacks = 0;
+  std::uint64_t out_of_memory = 0;
+  std::uint64_t streams = 0, lanes = 0, captures = 0;  // kept now
+};
+
+class pool final : public memory_resource {
+ public:
+  class core;
+  class lane_handle;
+
+  [[nodiscard]] static result<std::shared_ptr<pool>> create(std::shared_ptr<driver> gpu,
+                                                            pool_options options = {});
+  // Gives everything back, waiting for the device if work is pending. Live blocks die with the pool and are
+  // reported to the error sink.
+  ~pool() override;
+
+  [[nodiscard]] memory_kind kind() const noexcept override;
+
+  // The calling thread's lane of a stream. Its calls ask the driver nothing, so the caller promises that the
+  // stream lives and is not capturing (pool.allocate serves captures). One thread at a time.
+  [[nodiscard]] lane_handle lane(stream_handle stream);
+
+  // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
+  // then waits (on the GPU's order, not on the CPU) for that stream as well.
+  result<void> record_use(void* ptr, stream_handle stream) noexcept;
+
+  // The block that an address lies in: start and usable bytes; foreign_pointer where it is not ours.
+  struct block_range {
+    void* start = nullptr;
+    std::uint64_t bytes = 0;
+  };
+  [[nodiscard]] result<block_range> find(const void* ptr) const noexcept;
+
+  // Gives back whole unused spans until at most keep_bytes are reserved; answers the bytes given back. Never
+  // waits for the GPU: what is pending stays.
+  std::uint64_t trim(std::uint64_t keep_bytes = 0);
+
+  [[nodiscard]] pool_statistics statistics() const;
+
+ protected:
+  result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) override;
+  result<void> do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept override;
+
+ private:
+  explicit pool(std::shared_ptr<core> state);
+  std::shared_ptr<core> core_;
+};
+
+class pool::lane_handle {
+ public:
+  // Throws out_of_memory or memory_error, as memory_resource::allocate.
+  [[nodiscard]] void* allocate(std::uint64_t bytes);
+  void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] stream_handle stream() const noexcept { return stream_; }
+
+ private:
+  friend class pool;
+  lane_handle(pool& owner, void* lane, stream_handle stream) : owner_(&owner), lane_(lane), stream_(stream) {}
+  pool* owner_;
+  void* lane_;
+  stream_handle stream_;
+};
+
+}  // namespace millpond
