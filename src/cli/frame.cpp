@@ -1,0 +1,137 @@
+// Parsing, help, and the way from an error to an exit status.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <ostream>
+#include <vector>
+
+#include "cli/command.hpp"
+
+namespace millpond::cli {
+namespace {
+
+// Levenshtein distance: how many letters to change, add or drop.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const command_entry& entry : all_commands()) names.emplace_back(entry.name);
+  return names;
+}
+
+std::string version_text() {
+  const build_facts& facts = build_info();
+  return fmt::format("millpond {} ({}, {}, {})", facts.version, facts.commit, facts.compiler,
+                     facts.flavour);
+}
+
+int usage_error(std::ostream& err, std::string_view message, std::string_view help) {
+  err << "millpond: " << message << "\nmillpond: see `" << help << "`\n";
+  return static_cast<int>(exit_status::usage);
+}
+
+constexpr const char* overview_footer =
+    "Every subcommand takes --json and --gpu N|sim[:PROFILE]; without --gpu the card is used where\n"
+    "one is found, and otherwise the simulated GPU, which every output says.\n"
+    "Exit status: 0 done, 1 findings, 2 usage, 3 bad input, 4 device.\n\n"
+    "Examples:\n"
+    "  millpond compare data/traces/resnet_serving.csv.gz\n"
+    "  millpond compare --workload inference --json\n";
+
+}  // namespace
+
+std::string nearest_name(std::string_view word, std::span<const std::string> names) {
+  std::string best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const std::string& name : names) {
+    const std::size_t far = distance(word, name);
+    if (far < best_distance) {
+      best = name;
+      best_distance = far;
+    }
+  }
+  return best;
+}
+
+int run_command(int count, const char* const* arguments, std::ostream& out, std::ostream& err) {
+  CLI::App app("GPU memory, calm as a millpond: what a workload's memory costs, and what to do about it",
+               "millpond");
+  app.set_version_flag("--version", version_text());
+  app.footer(overview_footer);
+  app.require_subcommand(1);
+
+  const std::vector<std::string> names = command_names();
+  if (count > 1 && arguments[1][0] != '-' &&
+      std::find(names.begin(), names.end(), arguments[1]) == names.end()) {
+    const std::string near = nearest_name(arguments[1], names);
+    return usage_error(err,
+                       fmt::format("no subcommand `{}`{}", arguments[1],
+                                   near.empty() ? "" : fmt::format("; did you mean `{}`?", near)),
+                       "millpond --help");
+  }
+
+  session::settings chosen;
+  std::string gpu_text;
+  command_body body;
+  std::string running = "millpond";
+  for (const command_entry& entry : all_commands()) {
+    CLI::App* const sub = app.add_subcommand(entry.name, entry.summary);
+    command_body made = entry.add(*sub);
+    sub->add_flag("--json", chosen.json, "One JSON document on stdout instead of text");
+    sub->add_option("--gpu", gpu_text, "The card's number, or sim, or sim:PROFILE (name or file)")
+        ->type_name("N|sim[:PROFILE]");
+    sub->footer(std::string("Examples:\n") + entry.examples);
+    sub->final_callback([&body, &running, made, name = std::string(entry.name)] {
+      body = made;
+      running = "millpond " + name;
+    });
+  }
+
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked, out, err);
+  } catch (const CLI::ParseError& failure) {
+    const std::string help = count > 1 && arguments[1][0] != '-'
+                                 ? fmt::format("millpond {} --help", arguments[1])
+                                 : "millpond --help";
+    return usage_error(err, failure.what(), help);
+  }
+  if (!gpu_text.empty()) {
+    const auto parsed = parse_gpu_choice(gpu_text);
+    if (!parsed) {
+      return usage_error(
+          err, fmt::format("--gpu: expected a number, sim or sim:PROFILE, found `{}`", gpu_text),
+          running + " --help");
+    }
+    chosen.gpu = *parsed;
+  }
+
+  session here(chosen, out, err);
+  exit_status status = exit_status::done;
+  try {
+    status = body(here);
+  } catch (const std::exception& failure) {
+    status = here.fail(exit_status::device, failure.what());
+  }
+  here.end_progress();
+  out.flush();
+  return static_cast<int>(status);
+}
+
+}  // namespace millpond::cli
