@@ -29,8 +29,12 @@ enum class action : std::uint8_t {
   segment_allocate,     // address, bytes: a recorded allocator's own memory, not the workload
   segment_free,         // address, bytes
   mark,                 // object: string id: a step, a range, a note
+  free_complete,        // address, bytes, stream: an allocator that had kept a freed block back for other
+                        // streams' uses let it go; not the workload, see "deferred" in lifetimes.hpp
+  segment_map,          // address, bytes: pages given to a segment
+  segment_unmap,        // address, bytes
 };
-inline constexpr int action_count = static_cast<int>(action::mark) + 1;
+inline constexpr int action_count = static_cast<int>(action::segment_unmap) + 1;
 [[nodiscard]] const char* to_string(action what) noexcept;
 
 // As millpond::memory_kind, on disk: 0 device, 1 driver pool, 2 pinned, 3 managed, 4 pageable.

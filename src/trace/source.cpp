@@ -1,0 +1,94 @@
+#include "trace/source.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trace/csv_importer.hpp"
+#include "trace/input.hpp"
+
+namespace millpond::trace {
+namespace {
+
+using opened = result<std::unique_ptr<event_reader>>;
+
+constexpr std::size_t sniffed_bytes = 4096;
+
+opened open_reader(input_buffer from, const open_options& options) {
+  auto there = from.fill(sniffed_bytes);
+  if (!there) return there.error();
+  if (*there == 0) {
+    return error{error_code::bad_input, from.name() + ": expected a trace, found an empty file"};
+  }
+  const std::string_view head = from.view();
+  std::string_view first_line = head.substr(0, head.find('\n'));
+  if (first_line.ends_with('\r')) first_line.remove_suffix(1);
+  if (is_csv_header(first_line)) return read_csv(std::move(from), options);
+  return bad_byte(from.name(), 0,
+                  "a trace (the CSV of PyTorch's memory history with the header "
+                  "action,time_us,addr,size,stream; plain or gzip)",
+                  quoted(head.substr(0, 24)));
+}
+
+result<trace_source> as_source(opened reader) {
+  if (!reader) return reader.error();
+  return trace_source(std::move(*reader));
+}
+
+}  // namespace
+
+const char* to_string(format of) noexcept {
+  switch (of) {
+    case format::mpt: return "mpt";
+    case format::csv: return "csv";
+    case format::torch_snapshot: return "torch_snapshot";
+    case format::rmm_csv: return "rmm_csv";
+  }
+  return "unknown";
+}
+
+const char* to_string(read_status of) noexcept {
+  switch (of) {
+    case read_status::reading: return "reading";
+    case read_status::complete: return "complete";
+    case read_status::cut: return "cut";
+  }
+  return "unknown";
+}
+
+result<trace_source> open_trace(const std::string& path, const open_options& options) {
+  auto from = open_input(path);
+  if (!from) return from.error();
+  return as_source(open_reader(std::move(*from), options));
+}
+
+result<trace_source> open_trace_bytes(std::string name, std::string bytes, const open_options& options) {
+  auto from = open_input(std::move(name), std::move(bytes));
+  if (!from) return from.error();
+  return as_source(open_reader(std::move(*from), options));
+}
+
+result<trace_data> load_trace(const std::string& path, const open_options& options) {
+  auto source = open_trace(path, options);
+  if (!source) return source.error();
+  return load_trace(std::move(*source));
+}
+
+result<trace_data> load_trace(trace_source source) {
+  trace_data all;
+  // Read straight into the vector, a piece at a time.
+  std::size_t used = 0;
+  for (;;) {
+    if (all.events.size() - used < 4096) all.events.resize(std::max<std::size_t>(8192, used + used / 2));
+    auto got = source.read(std::span(all.events).subspan(used));
+    if (!got) return got.error();
+    if (*got == 0) break;
+    used += *got;
+  }
+  all.events.resize(used);
+  all.info = source.take_info();
+  return all;
+}
+
+}  // namespace millpond::trace
