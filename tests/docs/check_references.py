@@ -1,0 +1,70 @@
+"""Checks that every relative link of every document, and every path of the tree that a document names
+between backticks (`src/heap/extent.hpp`, `tests/pool/order_test.cpp:12`), exists.
+
+usage: check_references.py ROOT | --self-test
+"""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from markdown import anchors, documents, split
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+CODE = re.compile(r"`([^`]+)`")
+TOP = ("src/", "include/", "docs/", "tests/", "bench/", "examples/", "cmake/", "data/", "scripts/",
+       "python/", ".ci/")
+PLACEHOLDER = re.compile(r"/(?!README|CMakeLists)[A-Z]{3,}(?=[/_.]|$)")
+PATH = re.compile(r"^[\w.\-/*+]+(?::\d+)?$")
+
+
+def check(root):
+    faults = []
+    for path in documents(root):
+        name = path.relative_to(root)
+        prose, _ = split(path)
+        for number, line in prose:
+            for target in LINK.findall(CODE.sub("", line)):
+                if re.match(r"^[a-z]+:", target):
+                    continue
+                file, _, anchor = target.partition("#")
+                there = (path.parent / file).resolve() if file else path
+                if not there.exists():
+                    faults.append(f"{name}:{number}: no {target}")
+                elif anchor and there.suffix == ".md" and anchor not in anchors(there):
+                    faults.append(f"{name}:{number}: no heading #{anchor} in {file or name}")
+            for code in CODE.findall(line):
+                # A word in capitals stands for a name: `src/ROOM/a.cpp` is a pattern, not a path.
+                if not code.startswith(TOP) or not PATH.match(code) or PLACEHOLDER.search(code):
+                    continue
+                file, _, at = code.partition(":")
+                if not list(root.glob(file.rstrip("/"))):
+                    faults.append(f"{name}:{number}: no {file}")
+                elif at and int(at) > len((root / file).read_text().splitlines()):
+                    faults.append(f"{name}:{number}: {file} is shorter than {at} lines")
+    return faults
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (root / "docs").mkdir()
+        (root / "src").mkdir()
+        (root / "src/a.hpp").write_text("one\n")
+        (root / "docs/b.md").write_text("# A heading, with `code`\n")
+        (root / "README.md").write_text(
+            "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap is x`\n"
+            "`src/ROOM/*_test.cpp`\n```\n[not](checked.md)\n```\n[out](https://example.org)\n")
+        assert check(root) == [], check(root)
+        (root / "README.md").write_text(
+            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n")
+        assert len(check(root)) == 4, check(root)
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        sys.exit(self_test())
+    found = check(Path(sys.argv[1]))
+    print("\n".join(found) if found else "every reference resolves")
+    sys.exit(1 if found else 0)
