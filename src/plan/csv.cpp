@@ -1,0 +1,249 @@
+#include "plan/csv.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <fmt/format.h>
+#include <memory>
+#include <unordered_map>
+
+namespace millpond::plan {
+namespace {
+
+enum column { id, lower, upper, size, alignment, gaps, fixed, offset, column_count };
+
+struct place {
+  const std::string& name;
+  std::size_t line;
+
+  [[nodiscard]] error expected(std::string_view what, std::string_view found) const {
+    return {error_code::bad_input, fmt::format("{}:{}: expected {}, found {}", name, line, what, found)};
+  }
+};
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t longest = 40;  // a binary file has no lines: do not print all of it
+  std::string out = "\"";
+  for (const char c : text.substr(0, longest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte > 0x7e) out += fmt::format("\\x{:02x}", byte);
+    else out += c;
+  }
+  return out + (text.size() > longest ? "\"..." : "\"");
+}
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
+    text.remove_suffix(1);
+  return text;
+}
+
+void split(std::string_view text, char at, std::vector<std::string_view>& out) {
+  out.clear();
+  for (;;) {
+    const std::size_t end = text.find(at);
+    out.push_back(trim(text.substr(0, end)));
+    if (end == std::string_view::npos) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+template <class Number>
+bool parse_number(std::string_view text, Number& out) {
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return failed == std::errc{} && end == text.data() + text.size();
+}
+
+struct header {
+  std::array<int, column_count> at{};  // the field of each column, or -1
+  std::size_t fields = 0;
+  bool inclusive = false;  // the last column of a lifetime is `end`
+};
+
+result<header> parse_header(std::string_view line, const place& here) {
+  static const std::unordered_map<std::string_view, column> names = {
+      {"id", id},       {"buffer", id},   {"buffer_id", id},       {"lower", lower}, {"start", lower},
+      {"begin", lower}, {"upper", upper}, {"end", upper},          {"size", size},   {"alignment", alignment},
+      {"gaps", gaps},   {"fixed", fixed}, {"offset", offset}};
+  header out;
+  out.at.fill(-1);
+  std::vector<std::string_view> fields;
+  split(line, ',', fields);
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    const auto known = names.find(fields[i]);
+    if (known == names.end())
+      return here.expected("a header of id, lower, upper, size (alignment, gaps, fixed, offset)", quoted(fields[i]));
+    int& at = out.at[known->second];
+    if (at >= 0) return here.expected("each column once", fmt::format("{} a second time", quoted(fields[i])));
+    at = static_cast<int>(i);
+    if (fields[i] == "end") out.inclusive = true;
+  }
+  constexpr std::array<std::string_view, 4> required = {"id", "lower", "upper", "size"};
+  for (std::size_t c = 0; c < required.size(); ++c)
+    if (out.at[c] < 0) return here.expected(fmt::format("a column {}", required[c]), quoted(line));
+  out.fields = fields.size();
+  return out;
+}
+
+result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of, bool inclusive, const place& here) {
+  std::vector<interval> out;
+  std::vector<std::string_view> parts;
+  split(text, ' ', parts);
+  for (const std::string_view part : parts) {
+    if (part.empty()) continue;
+    if (part.find('@') != std::string_view::npos)
+      return here.expected("a gap without a window", quoted(part));
+    const std::size_t dash = part.find('-', 1);
+    interval gap;
+    if (dash == std::string_view::npos || !parse_number(part.substr(0, dash), gap.lower) ||
+        !parse_number(part.substr(dash + 1), gap.upper))
+      return here.expected("gaps as lower-upper, space separated", quoted(part));
+    if (inclusive) ++gap.upper;
+    if (gap.upper <= gap.lower) return here.expected("a gap that ends after it starts", quoted(part));
+    if (gap.lower < of.lower || gap.upper > of.upper)
+      return here.expected(fmt::format("a gap inside the lifetime [{}, {})", of.lower, of.upper), quoted(part));
+    out.push_back(gap);
+  }
+  std::sort(out.begin(), out.end(), [](const interval& a, const interval& b) { return a.lower < b.lower; });
+  for (std::size_t i = 1; i < out.size(); ++i)
+    if (out[i].lower < out[i - 1].upper) return here.expected("gaps that do not overlap", quoted(text));
+  return out;
+}
+
+result<buffer> parse_row(const std::vector<std::string_view>& fields, const header& head, const place& here) {
+  const auto field = [&](column c) { return head.at[c] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[c])]; };
+  buffer b;
+  b.id = field(id);
+  if (b.id.empty()) return here.expected("an id", "an empty field");
+  if (!parse_number(field(lower), b.lower)) return here.expected("lower as a 64-bit integer", quoted(field(lower)));
+  if (!parse_number(field(upper), b.upper)) return here.expected("upper as a 64-bit integer", quoted(field(upper)));
+  if (head.inclusive) {
+    if (b.upper == INT64_MAX) return here.expected("end below 2^63 - 1", quoted(field(upper)));
+    ++b.upper;
+  }
+  if (b.upper < b.lower)
+    return here.expected(fmt::format("upper >= lower ({})", b.lower), fmt::format("upper {}", b.upper));
+  if (!parse_number(field(size), b.size) || b.size == 0 || b.size >= size_limit)
+    return here.expected("a size of 1 to 2^63 - 1 bytes", quoted(field(size)));
+  if (head.at[alignment] >= 0 &&
+      (!parse_number(field(alignment), b.alignment) || b.alignment == 0 || b.alignment >= size_limit))
+    return here.expected("an alignment of 1 to 2^63 - 1", quoted(field(alignment)));
+  if (!field(fixed).empty()) {
+    std::uint64_t value = 0;
+    if (!parse_number(field(fixed), value) || value >= size_limit - b.size)
+      return here.expected("a fixed offset whose end is below 2^63", quoted(field(fixed)));
+    if (value % b.alignment != 0)
+      return here.expected(fmt::format("a fixed offset aligned to {}", b.alignment), quoted(field(fixed)));
+    b.fixed = value;
+  }
+  auto parsed = parse_gaps(field(gaps), b, head.inclusive, here);
+  if (!parsed) return parsed.error();
+  b.gaps = std::move(*parsed);
+  return b;
+}
+
+}  // namespace
+
+result<planning_file> parse_csv(std::string_view text, const std::string& name) {
+  planning_file out;
+  offsets plan;
+  std::unordered_map<std::string, std::size_t> seen;  // id -> line
+  std::vector<std::string_view> fields;
+  header head;
+  std::size_t without_offset = 0;
+  std::size_t number = 0;
+  while (!text.empty()) {
+    ++number;
+    const place here{name, number};
+    const std::size_t end = text.find('\n');
+    const std::string_view line = trim(text.substr(0, end));
+    const bool cut = end == std::string_view::npos;
+    text.remove_prefix(cut ? text.size() : end + 1);
+    if (number == 1) {
+      auto parsed = parse_header(line, here);
+      if (!parsed) return parsed.error();
+      head = *parsed;
+      continue;
+    }
+    if (line.empty()) {
+      if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) break;
+      return here.expected("a buffer", "an empty line");
+    }
+    // A row that the end of the file cuts inside its last number would read as a smaller number.
+    if (cut) return here.expected("a whole line", fmt::format("{} and the end of the file: it is cut", quoted(line)));
+    split(line, ',', fields);
+    if (fields.size() != head.fields)
+      return here.expected(fmt::format("{} fields", head.fields), fmt::format("{}", fields.size()));
+    auto row = parse_row(fields, head, here);
+    if (!row) return row.error();
+    const auto [first, fresh] = seen.emplace(row->id, number);
+    if (!fresh)
+      return here.expected("each id once", fmt::format("{}, which line {} has", quoted(row->id), first->second));
+    const std::string_view at = head.at[offset] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[offset])];
+    std::uint64_t value = 0;
+    if (at.empty()) ++without_offset;
+    else if (!parse_number(at, value) || value >= size_limit)
+      return here.expected("an offset below 2^63", quoted(at));
+    else if (without_offset > 0)
+      return here.expected("no offset, as in the lines before", quoted(at));
+    if (!at.empty() && without_offset == 0) plan.push_back(value);
+    out.instance.buffers.push_back(std::move(*row));
+    if (!at.empty() || plan.empty()) continue;
+    return here.expected("an offset, as in the lines before", "none");
+  }
+  if (number == 0) return place{name, 1}.expected("a header line", "an empty file");
+  if (without_offset == 0 && head.at[offset] >= 0) out.plan = std::move(plan);
+  return out;
+}
+
+result<planning_file> read_csv(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
+  std::string text;
+  std::array<char, 1 << 16> chunk;
+  for (std::size_t got = 0; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;)
+    text.append(chunk.data(), got);
+  if (std::ferror(file.get()) != 0) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
+  return parse_csv(text, path);
+}
+
+std::string format_csv(const problem& of, const offsets* plan) {
+  const auto any = [&](auto has) { return std::any_of(of.buffers.begin(), of.buffers.end(), has); };
+  const bool with_alignment = any([](const buffer& b) { return b.alignment != 1; });
+  const bool with_gaps = any([](const buffer& b) { return !b.gaps.empty(); });
+  const bool with_fixed = any([](const buffer& b) { return b.fixed.has_value(); });
+  fmt::memory_buffer out;
+  const auto to = std::back_inserter(out);
+  fmt::format_to(to, "id,lower,upper,size{}{}{}{}\n", with_alignment ? ",alignment" : "", with_gaps ? ",gaps" : "",
+                 with_fixed ? ",fixed" : "", plan != nullptr ? ",offset" : "");
+  for (std::size_t i = 0; i < of.buffers.size(); ++i) {
+    const buffer& b = of.buffers[i];
+    fmt::format_to(to, "{},{},{},{}", b.id, b.lower, b.upper, b.size);
+    if (with_alignment) fmt::format_to(to, ",{}", b.alignment);
+    if (with_gaps) {
+      out.push_back(',');
+      for (std::size_t g = 0; g < b.gaps.size(); ++g)
+        fmt::format_to(to, "{}{}-{}", g == 0 ? "" : " ", b.gaps[g].lower, b.gaps[g].upper);
+    }
+    if (with_fixed) fmt::format_to(to, ",{}", b.fixed ? fmt::format("{}", *b.fixed) : "");
+    if (plan != nullptr) fmt::format_to(to, ",{}", (*plan)[i]);
+    out.push_back('\n');
+  }
+  return fmt::to_string(out);
+}
+
+result<void> write_text(const std::string& path, std::string_view text) {
+  const std::string beside = path + ".part";
+  std::FILE* file = std::fopen(beside.c_str(), "wb");
+  const auto failed = [&] { return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))}; };
+  if (file == nullptr) return failed();
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (std::fclose(file) != 0 || !written || std::rename(beside.c_str(), path.c_str()) != 0) return failed();
+  return {};
+}
+
+}  // namespace millpond::plan

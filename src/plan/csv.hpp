@@ -1,0 +1,30 @@
+// The published text format of planning instances: a header line, then one buffer a line.
+//   id,lower,upper,size                          (also start or begin for lower; buffer or buffer_id for id)
+//   optional: alignment, gaps, fixed, offset     in any order; other columns are an error
+// `end` in place of `upper` names the last time instead of one past it, and so do the gaps of such a file.
+// gaps: "7-9 12-15", space separated. fixed: a given offset, or empty. offset: the plan, or empty in all rows.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "millpond/result.hpp"
+#include "plan/problem.hpp"
+
+namespace millpond::plan {
+
+struct planning_file {
+  problem instance;              // no capacity: the format has none
+  std::optional<offsets> plan;   // when every row has an offset
+};
+
+// `name` is the file's name in messages, which give it, the line, what was expected and what was there.
+[[nodiscard]] result<planning_file> parse_csv(std::string_view text, const std::string& name);
+[[nodiscard]] result<planning_file> read_csv(const std::string& path);
+
+// The same columns back, with `offset` when a plan is given (plan->size() == buffers.size()).
+[[nodiscard]] std::string format_csv(const problem& of, const offsets* plan);
+
+// To `path`, or an error that names it. Written whole to a file beside it first, then renamed.
+[[nodiscard]] result<void> write_text(const std::string& path, std::string_view text);
+
+}  // namespace millpond::plan

@@ -1,0 +1,40 @@
+// First fit and best fit in a given order, and the orders worth trying.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "plan/occupancy.hpp"
+#include "plan/problem.hpp"
+#include "plan/sections.hpp"
+
+namespace millpond::plan {
+
+enum class order_key {
+  size,              // largest first
+  area,              // size x sections, largest first
+  length,            // longest lifetime first
+  start,             // earliest first
+  load,              // those in the most loaded section first, then by size
+  size_by_root_length,  // size x sqrt(sections), largest first
+};
+inline constexpr std::array all_order_keys = {order_key::size,  order_key::area, order_key::length,
+                                              order_key::start, order_key::load, order_key::size_by_root_length};
+[[nodiscard]] const char* to_string(order_key key) noexcept;
+
+// Every buffer once; fixed ones first. Ties by the other measures and the index: no order depends on a sort.
+[[nodiscard]] std::vector<index> make_order(const problem& of, const sections& in, order_key by);
+
+enum class fit { first, best };
+
+struct placement {
+  offsets at;
+  std::uint64_t peak = 0;
+};
+
+// Places the buffers of `order` (fixed ones must lead it) one by one. `taken` is cleared first.
+// Stops early, with peak > limit, once any buffer ends past `limit`.
+[[nodiscard]] placement place_in_order(const problem& of, const sections& in, const std::vector<index>& order, fit how,
+                                       occupancy& taken, std::uint64_t limit = UINT64_MAX);
+
+}  // namespace millpond::plan
