@@ -17,9 +17,11 @@ enum class action : std::uint8_t {
   event_wait,           // object: event, stream
   stream_create,        // stream
   stream_destroy,       // stream
-  copy,                 // address: to, other: from, bytes, stream
+  copy,                 // address: to, other: from, bytes, stream, object: copy_direction, kind: of the host
+                        // side's memory (pinned, pageable, managed), or device where there is none
   memset,               // address, bytes, stream
-  kernel,               // object: kernel name id, stream; other: how many `use` events that follow are its blocks
+  kernel,               // object: kernel name id, stream; other: how many `use` events that follow are its
+                        // blocks; bytes: that it reads and writes, 0 where unknown
   prefetch,             // address, bytes, stream, other: place
   advise,               // address, bytes, other: advice, object: place
   capture_begin,        // stream, object: capture
@@ -36,6 +38,9 @@ enum class action : std::uint8_t {
 };
 inline constexpr int action_count = static_cast<int>(action::segment_unmap) + 1;
 [[nodiscard]] const char* to_string(action what) noexcept;
+
+// As cudaMemcpyKind. `unknown` leaves it to the addresses.
+enum class copy_direction : std::uint8_t { unknown, host_to_device, device_to_host, device_to_device, host_to_host };
 
 // As millpond::memory_kind, on disk: 0 device, 1 driver pool, 2 pinned, 3 managed, 4 pageable.
 enum class kind : std::uint8_t { device, driver_pool, pinned, managed, pageable };

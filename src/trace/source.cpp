@@ -44,6 +44,7 @@ const char* to_string(format of) noexcept {
     case format::csv: return "csv";
     case format::torch_snapshot: return "torch_snapshot";
     case format::rmm_csv: return "rmm_csv";
+    case format::workload: return "workload";
   }
   return "unknown";
 }

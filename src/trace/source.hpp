@@ -16,7 +16,8 @@
 
 namespace millpond::trace {
 
-enum class format : std::uint8_t { mpt, csv, torch_snapshot, rmm_csv };
+// `workload` is a synthetic one: no file (workload.hpp).
+enum class format : std::uint8_t { mpt, csv, torch_snapshot, rmm_csv, workload };
 [[nodiscard]] const char* to_string(format of) noexcept;
 
 enum class read_status : std::uint8_t {
