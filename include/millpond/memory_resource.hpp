@@ -13,6 +13,8 @@ namespace millpond {
 
 inline constexpr std::uint64_t default_alignment = 512;     // libraries choose kernels by it
 inline constexpr std::uint64_t max_alignment = std::uint64_t{2} << 20;
+// More than any device or address space has, and far from where adding an alignment would wrap.
+inline constexpr std::uint64_t max_bytes = std::uint64_t{1} << 60;
 
 // Thrown by allocate when the memory is not there. what() is the whole report.
 class out_of_memory : public std::bad_alloc {
@@ -40,18 +42,27 @@ class memory_error : public std::exception {
 using error_sink = std::function<void(const error&)>;
 [[nodiscard]] error_sink default_error_sink();
 
-// A source of memory of one kind. Thread-safe unless a resource says otherwise.
+// A source of memory of one kind. Thread-safe unless a resource says otherwise. In a forked child every
+// call answers not_permitted: the GPU and its memory belong to the parent.
 class memory_resource {
  public:
   virtual ~memory_resource() = default;
-  memory_resource() = default;
+  memory_resource() noexcept;
   memory_resource(const memory_resource&) = delete;
   memory_resource& operator=(const memory_resource&) = delete;
 
   [[nodiscard]] virtual memory_kind kind() const noexcept = 0;
+  // Whether the CPU may read and write the blocks: pinned, managed and pageable memory, unless a
+  // resource knows better (a driver pool of host memory).
+  [[nodiscard]] virtual bool host_accessible() const noexcept;
+  // Whether kernels may: every kind but pageable, which needs a device with pageable memory access.
+  [[nodiscard]] virtual bool device_accessible() const noexcept;
+  // The driver whose streams use the blocks; nullptr where the resource has none. Lives as long as this.
+  [[nodiscard]] virtual driver* gpu() const noexcept { return nullptr; }
 
   // Memory usable by work put on `stream` from now on. 0 bytes gives nullptr. alignment: a power of two
-  // up to max_alignment. Errors as results; nothing is lost.
+  // up to max_alignment. More than max_bytes is out_of_memory before anyone is asked. Errors as results;
+  // nothing is lost.
   [[nodiscard]] result<void*> try_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
   // The same; throws out_of_memory or memory_error.
   [[nodiscard]] void* allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
@@ -77,7 +88,11 @@ class memory_resource {
   // ptr != nullptr.
   virtual result<void> do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept = 0;
 
+  // True in a child of the process that made this resource: touch no lock and no driver then.
+  [[nodiscard]] bool forked() const noexcept;
+
  private:
+  const std::uint32_t born_in_fork_;                   // the fork count when this was made
   std::atomic<std::uint64_t> deallocation_errors_{0};  // a count alone: publishes nothing
   std::mutex sink_mutex_;                              // a leaf lock, taken only when an error is reported
   error_sink sink_ = default_error_sink();

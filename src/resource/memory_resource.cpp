@@ -4,8 +4,19 @@
 #include <memory>
 
 #include "base/bits.hpp"
+#include "base/fork.hpp"
+#include "millpond/units.hpp"
 
 namespace millpond {
+namespace {
+
+error in_forked_child(const char* what) {
+  return {error_code::not_permitted,
+          std::string(what) + ": this process is a forked child, and the memory belongs to its parent; "
+                              "make a new driver and new resources after fork()"};
+}
+
+}  // namespace
 
 error_sink default_error_sink() {
   auto printed = std::make_shared<std::atomic<int>>(0);
@@ -16,6 +27,21 @@ error_sink default_error_sink() {
   };
 }
 
+memory_resource::memory_resource() noexcept : born_in_fork_(fork_count()) {}
+
+bool memory_resource::forked() const noexcept { return born_in_fork_ != fork_count(); }
+
+bool memory_resource::host_accessible() const noexcept {
+  return kind() == memory_kind::pinned || kind() == memory_kind::managed ||
+         kind() == memory_kind::pageable;
+}
+
+bool memory_resource::device_accessible() const noexcept {
+  if (kind() != memory_kind::pageable) return true;
+  const driver* const used = gpu();
+  return used != nullptr && used->info().pageable_memory_access;
+}
+
 result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                             stream_handle stream) {
   if (!is_power_of_two(alignment) || alignment > max_alignment) {
@@ -23,7 +49,12 @@ result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t a
                  "allocate: alignment " + std::to_string(alignment) +
                      " is not a power of two up to " + std::to_string(max_alignment)};
   }
+  if (forked()) return in_forked_child("allocate");
   if (bytes == 0) return static_cast<void*>(nullptr);
+  if (bytes > max_bytes) {
+    return error{error_code::out_of_memory, "allocate: " + std::to_string(bytes) + " bytes (" +
+                                                format_bytes(bytes) + ") is more than any device has"};
+  }
   return do_allocate(bytes, alignment, stream);
 }
 
@@ -36,6 +67,7 @@ void* memory_resource::allocate(std::uint64_t bytes, std::uint64_t alignment, st
 
 result<void> memory_resource::try_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (ptr == nullptr) return {};
+  if (forked()) return in_forked_child("deallocate");
   return do_deallocate(ptr, bytes, stream);
 }
 
@@ -45,8 +77,10 @@ void memory_resource::deallocate(void* ptr, std::uint64_t bytes, stream_handle s
   deallocation_errors_.fetch_add(1, std::memory_order_relaxed);
   error_sink sink;
   {
-    const std::lock_guard lock(sink_mutex_);
-    sink = sink_;
+    // In a forked child the lock's holder may not exist, so it is not waited for.
+    std::unique_lock lock(sink_mutex_, std::defer_lock);
+    if (!forked()) lock.lock();
+    if (lock.owns_lock() || lock.try_lock()) sink = sink_;
   }
   if (sink) sink(answer.error());
 }

@@ -1,0 +1,94 @@
+#include "millpond/driver_pool_resource.hpp"
+
+#include "driver/relaxed_capture.hpp"
+
+namespace millpond {
+namespace {
+
+result<pool_handle> make_pool(driver& gpu, const driver_pool_options& options) {
+  const std::string doing = "driver_pool_resource: make a pool";
+  const relaxed_capture_scope relaxed(gpu);
+  if (!relaxed.entered()) return to_error(relaxed.entered(), doing);
+  pool_handle pool = nullptr;
+  call_result answer = gpu.pool_create(&pool, options.place, options.limit_bytes);
+  if (answer.status == driver_status::invalid_context && gpu.bind_thread().ok()) {
+    answer = gpu.pool_create(&pool, options.place, options.limit_bytes);
+  }
+  if (!answer.ok()) return to_error(answer, doing);
+  answer = gpu.pool_set_release_threshold(pool, options.keep_bytes);
+  if (!answer.ok()) {
+    static_cast<void>(gpu.pool_destroy(pool));
+    return to_error(answer, doing);
+  }
+  return pool;
+}
+
+pool_handle pool_or_throw(driver& gpu, const driver_pool_options& options) {
+  auto made = make_pool(gpu, options);
+  if (!made) throw memory_error(made.error());
+  return *made;
+}
+
+}  // namespace
+
+result<std::unique_ptr<driver_pool_resource>> driver_pool_resource::create(
+    std::shared_ptr<driver> gpu, driver_pool_options options, std::shared_ptr<pointer_registry> registry) {
+  auto made = make_pool(*gpu, options);
+  if (!made) return made.error();
+  return std::unique_ptr<driver_pool_resource>(
+      new driver_pool_resource(std::move(gpu), *made, options.place, std::move(registry)));
+}
+
+driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, driver_pool_options options,
+                                           std::shared_ptr<pointer_registry> registry)
+    : driver_pool_resource(gpu, pool_or_throw(*gpu, options), options.place, std::move(registry)) {}
+
+driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool, memory_place place,
+                                           std::shared_ptr<pointer_registry> registry)
+    : tracked_resource(std::move(gpu), std::move(registry),
+                       {place == memory_place::host ? "driver_pool_resource (host)" : "driver_pool_resource",
+                        memory_kind::driver_pool, "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}),
+      pool_(pool),
+      place_(place) {}
+
+driver_pool_resource::~driver_pool_resource() {
+  if (forked()) return;
+  give_back_all();
+  if (!gpu()->alive()) return;
+  const relaxed_capture_scope relaxed(*gpu());
+  static_cast<void>(gpu()->pool_destroy(pool_));
+}
+
+result<void> driver_pool_resource::trim(std::uint64_t keep_bytes) {
+  const relaxed_capture_scope relaxed(*gpu());
+  if (!relaxed.entered()) return to_error(relaxed.entered(), name() + ": trim");
+  const call_result answer = gpu()->pool_trim(pool_, keep_bytes);
+  if (!answer.ok()) return to_error(answer, name() + ": trim");
+  return {};
+}
+
+result<void> driver_pool_resource::set_keep_bytes(std::uint64_t keep_bytes) {
+  const call_result answer = gpu()->pool_set_release_threshold(pool_, keep_bytes);
+  if (!answer.ok()) return to_error(answer, name() + ": set the bytes it keeps");
+  return {};
+}
+
+result<driver::pool_usage> driver_pool_resource::driver_usage() const {
+  driver::pool_usage usage;
+  const call_result answer = gpu()->pool_get_usage(pool_, &usage);
+  if (!answer.ok()) return to_error(answer, name() + ": usage");
+  return usage;
+}
+
+// No relaxed scope here: stream-ordered calls are what captures are for, and on a capturing stream the
+// caller asked for the node.
+call_result driver_pool_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
+                                         stream_handle stream) noexcept {
+  return gpu()->pool_allocate(out, bytes, pool_, stream);
+}
+
+call_result driver_pool_resource::give_back(device_address base, stream_handle stream) noexcept {
+  return gpu()->pool_free(base, stream);
+}
+
+}  // namespace millpond

@@ -1,0 +1,29 @@
+#include "millpond/pinned_resource.hpp"
+
+#include "driver/relaxed_capture.hpp"
+
+namespace millpond {
+
+pinned_resource::pinned_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry,
+                                 caching how)
+    : tracked_resource(std::move(gpu), std::move(registry),
+                       {"pinned_resource", memory_kind::pinned, "cuMemHostAlloc", "cuMemFreeHost"}),
+      how_(how) {}
+
+call_result pinned_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
+                                    stream_handle) noexcept {
+  const relaxed_capture_scope relaxed(*gpu());
+  if (!relaxed.entered()) return relaxed.entered();
+  void* at = nullptr;
+  const call_result answer = gpu()->host_allocate(&at, bytes, how_);
+  *out = reinterpret_cast<device_address>(at);
+  return answer;
+}
+
+call_result pinned_resource::give_back(device_address base, stream_handle) noexcept {
+  const relaxed_capture_scope relaxed(*gpu());
+  if (!relaxed.entered()) return relaxed.entered();
+  return gpu()->host_free(reinterpret_cast<void*>(base));
+}
+
+}  // namespace millpond
