@@ -1,0 +1,163 @@
+#include "heap/address_index.hpp"
+
+#include <sys/mman.h>
+
+#include <bit>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+
+namespace millpond::heap {
+
+address_index::address_index() : chunks_(std::make_unique<std::atomic<segment*>[]>(max_chunks)) {}
+
+address_index::~address_index() {
+  for (std::size_t i = 0; i < max_chunks; ++i) {
+    segment* const chunk = chunks_[i].load(std::memory_order_relaxed);
+    if (chunk == nullptr) break;
+    delete[] chunk;
+  }
+  for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
+    ::munmap(static_cast<void*>(regions_[i].root), regions_[i].mapped);
+  }
+}
+
+void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
+  const std::uint32_t count = region_count_.load(std::memory_order_relaxed);
+  MILLPOND_CHECK(count < max_regions, count);
+  MILLPOND_CHECK(is_aligned(base, page_bytes) && is_aligned(bytes, page_bytes) && bytes > 0, base, bytes);
+  region& r = regions_[count];
+  r.base = base;
+  r.bytes = bytes;
+  std::uint64_t width = bytes >> page_shift;
+  std::uint64_t total = width * sizeof(*r.root);
+  std::array<std::uint64_t, 4> at{};
+  for (std::uint64_t& start : at) {
+    width = divide_up(width, 64);
+    start = total;
+    total += width * 8;
+  }
+  // Anonymous memory is zero and untouched until used: null pointers by the million at no cost.
+  void* const root = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MILLPOND_CHECK(root != MAP_FAILED, total);
+  r.root = static_cast<std::atomic<page*>*>(root);
+  r.mapped = total;
+  for (std::size_t level = 0; level < at.size(); ++level) {
+    r.levels[level] = reinterpret_cast<std::uint64_t*>(static_cast<char*>(root) + at[level]);
+  }
+  region_count_.store(count + 1, std::memory_order_release);
+}
+
+segment* address_index::new_segment() {
+  if (unused_ == nullptr) {
+    const std::size_t chunk = next_id_ / chunk_records;
+    MILLPOND_CHECK(chunk < max_chunks, next_id_);
+    auto* const records = new segment[chunk_records];
+    metadata_bytes_ += chunk_records * sizeof(segment);
+    chunks_[chunk].store(records, std::memory_order_release);
+    for (std::uint32_t i = chunk_records; i-- > 0;) {
+      records[i].id = next_id_ + i;
+      if (records[i].id == 0) continue;  // id 0 means none
+      records[i].bin_after = unused_;
+      unused_ = &records[i];
+    }
+    next_id_ += chunk_records;
+  }
+  segment* const out = unused_;
+  unused_ = out->bin_after;
+  out->bin_after = nullptr;
+  return out;
+}
+
+void address_index::delete_segment(segment* of) {
+  of->at.store(0, std::memory_order_relaxed);
+  of->bytes = 0;
+  of->state = segment_state::unused;
+  of->before = of->after = of->bin_before = of->aliases = of->link = nullptr;
+  of->holder = nullptr;
+  of->holder_state.store(0, std::memory_order_relaxed);
+  of->bin_after = unused_;
+  unused_ = of;
+}
+
+void address_index::insert(segment* of) {
+  const std::uint64_t start = of->start();
+  const region* const r = region_of(start);
+  MILLPOND_CHECK(r != nullptr, start);
+  const std::uint64_t offset = start - r->base;
+  std::uint64_t index = offset >> page_shift;
+  page* p = r->root[index].load(std::memory_order_relaxed);
+  if (p == nullptr) {
+    pages_.push_back(std::make_unique<page>());
+    p = pages_.back().get();
+    metadata_bytes_ += sizeof(page) + 2 * sizeof(void*);
+    r->root[index].store(p, std::memory_order_release);
+  }
+  const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
+  const bool was_empty = (p->bits[0] | p->bits[1]) == 0;
+  p->bits[slot / 64] |= std::uint64_t{1} << (slot % 64);
+  p->slots[slot].store(of->id, std::memory_order_release);
+  if (!was_empty) return;
+  for (std::uint64_t* const level : r->levels) {
+    std::uint64_t& word = level[index / 64];
+    const bool known = word != 0;
+    word |= std::uint64_t{1} << (index % 64);
+    if (known) break;
+    index /= 64;
+  }
+}
+
+void address_index::erase(std::uint64_t start) {
+  const region* const r = region_of(start);
+  MILLPOND_CHECK(r != nullptr, start);
+  const std::uint64_t offset = start - r->base;
+  std::uint64_t index = offset >> page_shift;
+  page* const p = r->root[index].load(std::memory_order_relaxed);
+  MILLPOND_CHECK(p != nullptr, start);
+  const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
+  p->slots[slot].store(0, std::memory_order_release);
+  p->bits[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
+  if ((p->bits[0] | p->bits[1]) != 0) return;
+  for (std::uint64_t* const level : r->levels) {
+    std::uint64_t& word = level[index / 64];
+    word &= ~(std::uint64_t{1} << (index % 64));
+    if (word != 0) break;
+    index /= 64;
+  }
+}
+
+segment* address_index::covering(std::uint64_t address) const {
+  const region* const r = region_of(address);
+  if (r == nullptr) return nullptr;
+  const std::uint64_t offset = address - r->base;
+  std::uint64_t index = offset >> page_shift;
+  if (const page* const p = r->root[index].load(std::memory_order_relaxed)) {
+    const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
+    for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {
+      std::uint64_t bits = p->bits[word];
+      if (word == slot / 64) bits &= ~std::uint64_t{0} >> (63 - slot % 64);
+      if (bits != 0) return at(p->slots[word * 64 + floor_log2(bits)].load(std::memory_order_relaxed));
+    }
+  }
+  // Up the summaries until one has something before us, then down to the last start of it.
+  for (std::size_t level = 0; level < r->levels.size(); ++level) {
+    const std::uint64_t mask = (std::uint64_t{1} << (index % 64)) - 1;
+    const std::uint64_t before = r->levels[level][index / 64] & mask;
+    if (before == 0) {
+      index /= 64;
+      continue;
+    }
+    std::uint64_t place = index / 64 * 64 + floor_log2(before);
+    while (level > 0) {
+      --level;
+      place = place * 64 + floor_log2(r->levels[level][place]);
+    }
+    const page* const p = r->root[place].load(std::memory_order_relaxed);
+    const std::size_t word = p->bits[1] != 0 ? 1 : 0;
+    return at(p->slots[word * 64 + floor_log2(p->bits[word])].load(std::memory_order_relaxed));
+  }
+  return nullptr;
+}
+
+}  // namespace millpond::heap

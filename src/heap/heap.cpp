@@ -1,0 +1,427 @@
+#include "heap/heap.hpp"
+
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+
+namespace millpond::heap {
+
+heap::heap(heap_options options) : options_(options) { bins_.push_back(std::make_unique<bins>()); }
+
+bins& heap::bins_of(owner_id owner) {
+  if (owner >= bins_.size()) bins_.resize(owner + 1);
+  if (bins_[owner] == nullptr) bins_[owner] = std::make_unique<bins>();
+  return *bins_[owner];
+}
+
+// Records and their links -----------------------------------------------------------------------------
+
+segment* heap::make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state,
+                    segment* before) {
+  segment* const out = index_.new_segment();
+  out->at.store(at, std::memory_order_relaxed);
+  out->bytes = bytes;
+  out->state = state;
+  out->view = view;
+  view_record& in = views_[view];
+  out->before = before;
+  out->after = before != nullptr ? before->after : in.first;
+  (before != nullptr ? before->after : in.first) = out;
+  (out->after != nullptr ? out->after->before : in.last) = out;
+  index_.insert(out);
+  return out;
+}
+
+void heap::unlink(segment* of) {
+  view_record& in = views_[of->view];
+  (of->before != nullptr ? of->before->after : in.first) = of->after;
+  (of->after != nullptr ? of->after->before : in.last) = of->before;
+  index_.erase(of->start());
+  index_.delete_segment(of);
+}
+
+void heap::make_free(segment* of, owner_id owner, std::uint64_t batch) {
+  of->state = segment_state::free;
+  of->owner = owner;
+  of->batch = owner == anyone ? 0 : batch;
+  of->aliases = nullptr;
+  bins_of(owner).insert(of);
+}
+
+segment* heap::join(segment* left, segment* right) {
+  const owner_id owner = left->owner != anyone ? left->owner : right->owner;
+  const std::uint64_t batch = std::max(left->batch, right->batch);
+  bins_of(left->owner).remove(left);
+  bins_of(right->owner).remove(right);
+  const std::uint64_t bytes = right->bytes;
+  unlink(right);
+  left->bytes += bytes;
+  make_free(left, owner, batch);
+  return left;
+}
+
+segment* heap::coalesce(segment* of, absorb_idle absorb) {
+  const auto compatible = [absorb](const segment* a, const segment* b) {
+    if (a == nullptr || b == nullptr || a->state != segment_state::free || b->state != segment_state::free) {
+      return false;
+    }
+    if (a->owner == b->owner) return a->batch == b->batch || absorb == absorb_idle::yes;
+    return absorb == absorb_idle::yes && (a->owner == anyone || b->owner == anyone);
+  };
+  if (compatible(of->before, of)) of = join(of->before, of);
+  if (compatible(of, of->after)) of = join(of, of->after);
+  return of;
+}
+
+// Cuts [at, at + bytes) out of a free segment and gives it the state; what is left stays free as it was.
+segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to) {
+  const std::uint64_t start = from->start();
+  const std::uint64_t end = from->end();
+  const owner_id owner = from->owner;
+  const std::uint64_t batch = from->batch;
+  bins_of(owner).remove(from);
+  segment* taken = from;
+  if (at > start) {
+    from->bytes = at - start;
+    bins_of(owner).insert(from);
+    taken = make(from->view, at, bytes, to, from);
+  } else {
+    taken->bytes = bytes;
+    taken->state = to;
+  }
+  if (at + bytes < end) {
+    segment* const rest = make(taken->view, at + bytes, end - at - bytes, segment_state::free, taken);
+    make_free(rest, owner, batch);
+  }
+  taken->owner = owner;
+  taken->batch = batch;
+  return taken;
+}
+
+// Blocks ----------------------------------------------------------------------------------------------
+
+segment* heap::take(segment* from, std::uint64_t bytes, std::uint64_t alignment) {
+  segment* const block = carve(from, align_up(from->start(), alignment), bytes, segment_state::used);
+  block->aliases = nullptr;
+  if (aliased_ != 0) shadow_elsewhere(block);
+  return block;
+}
+
+segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner) {
+  MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
+  // Any segment this long has an aligned start with the block behind it.
+  const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
+  const bool by_address = bytes >= options_.first_fit_from;
+  constexpr unsigned looked_at = 64;
+  segment* best = nullptr;
+  for (const owner_id who : {owner, anyone}) {
+    if (who >= bins_.size() || bins_[who] == nullptr || bins_[who]->empty()) continue;
+    const auto search = [&](std::uint64_t size) {
+      return by_address ? bins_[who]->first_fit(size, looked_at) : bins_[who]->best_fit(size);
+    };
+    segment* found = search(bytes);
+    if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = search(need);
+    if (found == nullptr) continue;
+    const bool better = best == nullptr || (by_address ? found->view < best->view ||
+                                                             (found->view == best->view && found->start() < best->start())
+                                                       : found->bytes < best->bytes);
+    if (better) best = found;
+    if (owner == anyone) break;
+  }
+  return best == nullptr ? nullptr : take(best, bytes, alignment);
+}
+
+segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner) {
+  const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
+  segment* best = nullptr;
+  std::uint64_t best_bytes = ~std::uint64_t{0};
+  for (const view_record& in : views_) {
+    segment* start = nullptr;
+    std::uint64_t run = 0;
+    for (segment* s = in.first; s != nullptr; s = s->after) {
+      if (!may_have(*s, owner)) {
+        run = 0;
+        continue;
+      }
+      if (run == 0) start = s;
+      run += s->bytes;
+      const bool ends = s->after == nullptr || !may_have(*s->after, owner);
+      if (ends && run >= need && run < best_bytes) {
+        best = start;
+        best_bytes = run;
+      }
+    }
+  }
+  if (best == nullptr) return nullptr;
+  while (best->bytes < need) best = join(best, best->after);
+  return take(best, bytes, alignment);
+}
+
+void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+  MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
+  if (block->aliases != nullptr) drop_shadows(block, owner, batch, absorb);
+  block->holder = nullptr;
+  block->link = nullptr;
+  make_free(block, owner, batch);
+  coalesce(block, absorb);
+}
+
+void heap::retire(owner_id owner, std::uint64_t completed) {
+  if (owner == anyone || owner >= bins_.size() || bins_[owner] == nullptr) return;
+  bins_[owner]->each([&](segment* s) {
+    if (s->batch > completed) return;
+    bins_[owner]->remove(s);
+    make_free(s, anyone, 0);
+    coalesce(s, absorb_idle::no);
+  });
+}
+
+segment* heap::covering(std::uint64_t address) const {
+  segment* const found = index_.covering(address);
+  if (found == nullptr || address >= found->end()) return nullptr;
+  if (found->state == segment_state::used) return found;
+  return nullptr;
+}
+
+// Aliases ---------------------------------------------------------------------------------------------
+
+std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const {
+  const auto after = std::upper_bound(in.slots.begin(), in.slots.end(), address,
+                                      [](std::uint64_t a, const slot& s) { return a < s.at; });
+  MILLPOND_CHECK(after != in.slots.begin(), address, in.base);
+  return static_cast<std::size_t>(after - in.slots.begin()) - 1;
+}
+
+void heap::shadow_elsewhere(segment* block) {
+  const std::uint64_t end = block->end();
+  std::uint64_t at = block->start();
+  for (std::size_t i = slot_index(views_[block->view], at); at < end; ++i) {
+    const slot here = views_[block->view].slots[i];
+    const std::uint64_t stop = std::min(end, here.at + here.bytes);
+    for (const mapping& other : spans_[here.span].mappings) {
+      if (other.view == block->view && other.at == here.at) continue;
+      std::uint64_t x = other.at + (at - here.at);
+      const std::uint64_t x_end = other.at + (stop - here.at);
+      while (x < x_end) {
+        segment* const there = index_.covering(x);
+        MILLPOND_CHECK(there != nullptr && there->state == segment_state::free && x < there->end(), x,
+                       block->start());
+        const std::uint64_t bytes = std::min(x_end, there->end()) - x;
+        segment* const shade = carve(there, x, bytes, segment_state::shadow);
+        shade->holder = block;
+        shade->bin_after = block->aliases;
+        block->aliases = shade;
+        x += bytes;
+      }
+    }
+    at = stop;
+  }
+}
+
+void heap::drop_shadows(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+  for (segment* shade = block->aliases; shade != nullptr;) {
+    segment* const next = shade->bin_after;
+    shade->holder = nullptr;
+    make_free(shade, owner, batch);
+    coalesce(shade, absorb);
+    shade = next;
+  }
+  block->aliases = nullptr;
+}
+
+// Spans and views -------------------------------------------------------------------------------------
+
+view_id heap::add_view(std::uint64_t base, std::uint64_t capacity) {
+  view_record made;
+  made.base = made.end = base;
+  made.capacity = capacity;
+  views_.push_back(std::move(made));
+  return static_cast<view_id>(views_.size() - 1);
+}
+
+span_id heap::add_span(std::uint64_t bytes, std::uint64_t handle) {
+  span_id id = 0;
+  if (unused_spans_.empty()) {
+    id = static_cast<span_id>(spans_.size());
+    spans_.emplace_back();
+  } else {
+    id = unused_spans_.back();
+    unused_spans_.pop_back();
+  }
+  spans_[id] = span_record{bytes, handle, {}, true};
+  return id;
+}
+
+void heap::remove_span(span_id span) {
+  MILLPOND_CHECK(spans_[span].present && spans_[span].mappings.empty(), span);
+  spans_[span] = {};
+  unused_spans_.push_back(span);
+}
+
+void heap::map_span(view_id view, std::uint64_t at, span_id span) {
+  view_record& in = views_[view];
+  const std::uint64_t bytes = spans_[span].bytes;
+  segment* before = in.last;
+  if (at == in.end) {
+    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
+    in.slots.push_back({at, span, bytes});
+    in.end += bytes;
+  } else {
+    const std::size_t i = slot_index(in, at);
+    slot& hole = in.slots[i];
+    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
+    segment* const gap = index_.exact(at);
+    MILLPOND_CHECK(gap != nullptr && gap->holder == nullptr, at);
+    before = gap->before;
+    const std::uint64_t rest = hole.bytes - bytes;
+    hole = {at, span, bytes};
+    unlink(gap);
+    if (rest > 0) {
+      in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest});
+      make(view, at + bytes, rest, segment_state::shadow, before);
+    }
+  }
+  // The new mapping shows what the span's first one shows.
+  const std::vector<mapping> others = spans_[span].mappings;
+  spans_[span].mappings.push_back({view, at});
+  if (others.empty()) {
+    segment* const fresh = make(view, at, bytes, segment_state::free, before);
+    make_free(fresh, anyone, 0);
+    coalesce(fresh, absorb_idle::no);
+    return;
+  }
+  ++aliased_;
+  mirror(before, view, at, others.front(), bytes);
+}
+
+void heap::mirror(segment* before, view_id view, std::uint64_t at, const mapping& source,
+                  std::uint64_t bytes) {
+  const std::uint64_t end = source.at + bytes;
+  std::uint64_t x = source.at;
+  for (segment* there = index_.covering(x); x < end; there = there->after) {
+    const std::uint64_t stop = std::min(end, there->end());
+    segment* const here = make(view, at + (x - source.at), stop - x, segment_state::free, before);
+    if (there->state == segment_state::free) {
+      make_free(here, there->owner, there->batch);
+      before = coalesce(here, absorb_idle::no);
+    } else {
+      // A shadow's holder is the block that casts it; a used segment casts its own.
+      auto* const block = there->state == segment_state::used ? there : static_cast<segment*>(there->holder);
+      here->state = segment_state::shadow;
+      here->holder = block;
+      here->bin_after = block->aliases;
+      block->aliases = here;
+      before = here;
+    }
+    x = stop;
+  }
+}
+
+void heap::unmap_span(view_id view, std::uint64_t at) {
+  view_record& in = views_[view];
+  const std::size_t i = slot_index(in, at);
+  slot& here = in.slots[i];
+  MILLPOND_CHECK(here.at == at && here.span != no_span, at);
+  auto& mappings = spans_[here.span].mappings;
+  if (mappings.size() > 1) --aliased_;
+  mappings.erase(std::find_if(mappings.begin(), mappings.end(), [&](const mapping& m) { return m.view == view && m.at == at; }));
+  const std::uint64_t end = at + here.bytes;
+  // Cut the segments at both ends, then take out all between.
+  segment* s = index_.covering(at);
+  segment* before = s->start() < at ? s : s->before;
+  std::uint64_t x = at;
+  while (x < end) {
+    const std::uint64_t stop = std::min(end, s->end());
+    if (s->state == segment_state::free) {
+      s = carve(s, x, stop - x, segment_state::shadow);
+      s->holder = nullptr;
+    } else {
+      MILLPOND_CHECK(s->state == segment_state::shadow, s->start(), at);
+      auto* const block = static_cast<segment*>(s->holder);
+      segment** link = &block->aliases;
+      while (*link != s) link = &(*link)->bin_after;
+      *link = s->bin_after;
+      s->bin_after = nullptr;
+    }
+    segment* const next = s->after;
+    before = s->before;
+    unlink(s);
+    s = next;
+    x = stop;
+  }
+  here.span = no_span;
+  segment* const gap = make(view, at, end - at, segment_state::shadow, before);
+  // Neighbouring holes become one; holes at the end are cut off.
+  std::size_t j = i;
+  segment* hole = gap;
+  if (j > 0 && in.slots[j - 1].span == no_span) {
+    in.slots[j - 1].bytes += in.slots[j].bytes;
+    in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j));
+    --j;
+    segment* const left = hole->before;
+    left->bytes += hole->bytes;
+    unlink(hole);
+    hole = left;
+  }
+  if (j + 1 < in.slots.size() && in.slots[j + 1].span == no_span) {
+    in.slots[j].bytes += in.slots[j + 1].bytes;
+    in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j) + 1);
+    const std::uint64_t more = hole->after->bytes;
+    unlink(hole->after);
+    hole->bytes += more;
+  }
+  if (j + 1 == in.slots.size()) {
+    in.end = in.slots[j].at;
+    in.slots.pop_back();
+    unlink(hole);
+  }
+}
+
+heap::span_room heap::room_of(span_id span, owner_id owner) const {
+  span_room room;
+  const span_record& of = spans_[span];
+  if (of.mappings.empty()) return {true, of.bytes, of.bytes};
+  const std::uint64_t start = of.mappings.front().at;
+  const std::uint64_t end = start + of.bytes;
+  bool unbroken = true;
+  std::uint64_t run = 0;
+  std::uint64_t x = start;
+  for (segment* s = index_.covering(start); x < end; s = s->after) {
+    const std::uint64_t stop = std::min(end, s->end());
+    if (may_have(*s, owner)) {
+      run += stop - x;
+      if (unbroken) room.head = run;
+    } else {
+      unbroken = false;
+      run = 0;
+    }
+    x = stop;
+  }
+  room.tail = run;
+  room.whole = unbroken;
+  return room;
+}
+
+std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
+  std::uint64_t bytes = 0;
+  for (const segment* s = views_[view].last; s != nullptr && may_have(*s, owner); s = s->before) bytes += s->bytes;
+  return bytes;
+}
+
+std::uint64_t heap::free_bytes(owner_id owner) const noexcept {
+  return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->bytes() : 0;
+}
+std::uint64_t heap::largest_free(owner_id owner) const noexcept {
+  return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->largest() : 0;
+}
+
+std::uint64_t heap::metadata_bytes() const noexcept {
+  std::uint64_t bytes = sizeof(*this) + index_.metadata_bytes();
+  for (const auto& b : bins_) bytes += b != nullptr ? sizeof(bins) : 0;
+  for (const span_record& s : spans_) bytes += sizeof(span_record) + s.mappings.capacity() * sizeof(mapping);
+  for (const view_record& v : views_) bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot);
+  return bytes;
+}
+
+}  // namespace millpond::heap

@@ -1,0 +1,50 @@
+// A segment: one stretch of addresses of one view, between its neighbours. Every byte of a view lies in
+// exactly one segment.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace millpond::heap {
+
+inline constexpr std::uint64_t granule = 512;  // every start and length is a multiple of it
+
+using owner_id = std::uint32_t;
+inline constexpr owner_id anyone = 0;  // a free segment without a pending fence
+
+enum class segment_state : std::uint8_t {
+  unused,  // not part of any view: in the free list of records
+  free,    // in the bins of its owner
+  used,    // handed out by allocate
+  shadow,  // the same physical memory is handed out through another view
+};
+
+struct segment {
+  // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock before
+  // the address is handed out, so relaxed is enough.
+  std::atomic<std::uint64_t> at{0};
+  std::uint64_t bytes = 0;
+
+  // For whoever holds a used segment; the heap only clears them when the record is given back.
+  std::uint64_t requested = 0;
+  void* holder = nullptr;
+  segment* link = nullptr;
+  std::uint32_t holder_stream = 0;
+  std::uint16_t holder_class = 0;
+  std::atomic<std::uint8_t> holder_state{0};
+
+  segment_state state = segment_state::unused;
+  std::uint32_t view = 0;
+  owner_id owner = anyone;       // of a free segment
+  std::uint64_t batch = 0;       // the owner's batch that must pass before anyone may have it
+  segment* before = nullptr;     // neighbours by address in the view
+  segment* after = nullptr;
+  segment* bin_before = nullptr; // neighbours in the bin of a free segment
+  segment* bin_after = nullptr;  // also: the next shadow of a used one, the next unused record
+  segment* aliases = nullptr;    // of a used segment: its shadows in other views
+  std::uint32_t id = 0;
+
+  [[nodiscard]] std::uint64_t start() const noexcept { return at.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t end() const noexcept { return start() + bytes; }
+};
+
+}  // namespace millpond::heap
