@@ -32,7 +32,32 @@ const char* name_of(driver_status status) noexcept {
     case driver_status::capture_wrong_thread: return "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD";
     case driver_status::unknown: return "CUDA_ERROR_UNKNOWN";
   }
-  return "CUDA error";
+  // Others that a user meets, by cuda.h's numbers; told apart by no code.
+  switch (static_cast<int>(status)) {
+    case 34: return "CUDA_ERROR_STUB_LIBRARY";
+    case 200: return "CUDA_ERROR_INVALID_IMAGE";
+    case 208: return "CUDA_ERROR_ALREADY_MAPPED";
+    case 209: return "CUDA_ERROR_NO_BINARY_FOR_GPU";
+    case 211: return "CUDA_ERROR_NOT_MAPPED";
+    case 214: return "CUDA_ERROR_ECC_UNCORRECTABLE";
+    case 218: return "CUDA_ERROR_INVALID_PTX";
+    case 221: return "CUDA_ERROR_JIT_COMPILER_NOT_FOUND";
+    case 222: return "CUDA_ERROR_UNSUPPORTED_PTX_VERSION";
+    case 701: return "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES";
+    case 702: return "CUDA_ERROR_LAUNCH_TIMEOUT";
+    case 709: return "CUDA_ERROR_CONTEXT_IS_DESTROYED";
+    case 710: return "CUDA_ERROR_ASSERT";
+    case 712: return "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED";
+    case 713: return "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED";
+    case 716: return "CUDA_ERROR_MISALIGNED_ADDRESS";
+    case 802: return "CUDA_ERROR_SYSTEM_NOT_READY";
+    case 803: return "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH";
+    case 804: return "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE";
+    case 902: return "CUDA_ERROR_STREAM_CAPTURE_MERGE";
+    case 903: return "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED";
+    case 905: return "CUDA_ERROR_STREAM_CAPTURE_ISOLATION";
+    default: return "CUDA error";
+  }
 }
 
 }  // namespace

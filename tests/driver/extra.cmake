@@ -1,0 +1,16 @@
+# A libcuda with scripted answers, loaded by the tests in the place of the real one.
+add_library(fake_libcuda MODULE ${CMAKE_CURRENT_LIST_DIR}/fake_libcuda/fake_libcuda.cpp)
+target_include_directories(fake_libcuda PRIVATE
+  ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(fake_libcuda PRIVATE millpond_flags)
+add_dependencies(test_driver fake_libcuda)
+target_compile_definitions(test_driver PRIVATE
+  MILLPOND_FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
+
+# Where the toolkit is found, our declarations are compared with its own.
+find_path(MILLPOND_CUDA_INCLUDE cuda.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
+if(MILLPOND_CUDA_INCLUDE)
+  target_include_directories(test_driver SYSTEM PRIVATE ${MILLPOND_CUDA_INCLUDE})
+else()
+  message(STATUS "cuda.h is not found: the test of our CUDA declarations against it is left out")
+endif()
