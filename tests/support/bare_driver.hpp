@@ -1,6 +1,6 @@
-// A driver that is worse than CUDA on purpose: all memory is host memory aligned to 256 bytes and no more (what
-// CUDA promises, half of what it does), any call can fail at an index, and frees of what is not there are
-// refused. For tests of what the resources do when a driver is at its least; streams and virtual memory are
+// A driver of host memory whose calls can be watched: each is logged, any can fail at an index, frees of what is
+// not there are refused, and blocks are aligned to as little as 256 bytes, which is what CUDA promises and half
+// of what it does. For tests of what the resources do when a driver is at its least; streams and virtual memory are
 // the simulated GPU's.
 #pragma once
 #include <cstdlib>
@@ -172,6 +172,7 @@ class bare_driver final : public driver {
 
   host_flags last_flags = host_flags::none;
   bool capturing = false;
+  std::uint64_t misaligned_by = 0;  // at most 512; addresses are a multiple of 512 and this
 
  private:
   struct kept {
@@ -196,7 +197,7 @@ class bare_driver final : public driver {
     if (!made.ok()) return made;
     kept added{std::aligned_alloc(512, ((bytes + 511) / 512 + 1) * 512), bytes, kind};
     if (added.raw == nullptr) return {driver_status::out_of_memory, call};
-    *out = reinterpret_cast<device_address>(added.raw) + 256;
+    *out = reinterpret_cast<device_address>(added.raw) + misaligned_by;
     blocks_[*out] = added;
     return made;
   }
