@@ -1,13 +1,12 @@
-// What a program outside the tree does first: include, link, call.
-#include <cstdio>
+#include <millpond/buffer.hpp>
+#include <millpond/kinds.hpp>
 
-#include "millpond/driver.hpp"
-#include "millpond/units.hpp"
+#include <cstdio>
+#include <numeric>
 
 int main() {
-  std::uint64_t bytes = 0;
-  if (!millpond::parse_bytes("64MiB", bytes) || bytes != 64 * millpond::MiB) return 1;
-  std::printf("a pool of one pond: %s, %s\n", millpond::format_bytes(bytes).c_str(),
-              millpond::to_string(millpond::memory_kind::device));
-  return 0;
+  millpond::pageable_resource memory(nullptr);
+  millpond::buffer<long> numbers(1000, memory, nullptr);
+  std::iota(numbers.host_span().begin(), numbers.host_span().end(), 0);
+  std::printf("the sum is %ld\n", std::reduce(numbers.host_span().begin(), numbers.host_span().end()));
 }

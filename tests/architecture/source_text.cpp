@@ -1,0 +1,118 @@
+#include "source_text.hpp"
+
+#include <algorithm>
+#include <array>
+#include <regex>
+
+namespace millpond::architecture {
+namespace {
+
+struct pattern {
+  const char* what;
+  const char* expression;
+};
+
+std::vector<finding> matches(std::string_view text, const pattern& wanted) {
+  std::vector<finding> found;
+  const std::regex expression(wanted.expression);
+  const std::string whole(text);
+  for (std::sregex_iterator at(whole.begin(), whole.end(), expression), end; at != end; ++at) {
+    found.push_back({line_at(text, static_cast<std::size_t>(at->position())), wanted.what});
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string without_comments_and_strings(std::string_view text) {
+  std::string out(text);
+  const auto blank = [&](std::size_t from, std::size_t to) {
+    for (std::size_t at = from; at < std::min(to, out.size()); ++at) {
+      if (out[at] != '\n') out[at] = ' ';
+    }
+  };
+  std::size_t at = 0;
+  bool line_start = true;
+  while (at < text.size()) {
+    const std::string_view rest = text.substr(at);
+    if (line_start && rest.starts_with("#include")) {
+      at = std::min(text.find('\n', at), text.size());
+    } else if (rest.starts_with("//")) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      blank(at, end);
+      at = end;
+    } else if (rest.starts_with("/*")) {
+      const std::size_t close = text.find("*/", at + 2);
+      const std::size_t end = close == std::string_view::npos ? text.size() : close + 2;
+      blank(at, end);
+      at = end;
+    } else if (rest.starts_with("R\"")) {
+      const std::size_t open = text.find('(', at);
+      std::string close(1, ')');
+      close += text.substr(at + 2, open == std::string_view::npos ? 0 : open - at - 2);
+      close += '"';
+      const std::size_t found = text.find(close, at);
+      const std::size_t end = found == std::string_view::npos ? text.size() : found + close.size();
+      blank(at, end);
+      at = end;
+    } else if (text[at] == '"' ||
+               // An apostrophe between digits separates thousands.
+               (text[at] == '\'' && (at == 0 || !std::isxdigit(static_cast<unsigned char>(text[at - 1]))))) {
+      const char quote = text[at];
+      std::size_t end = at + 1;
+      while (end < text.size() && text[end] != quote && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
+      blank(at + 1, end);
+      at = end + 1;
+    } else {
+      line_start = text[at] == '\n' || (line_start && text[at] == ' ');
+      ++at;
+      continue;
+    }
+    line_start = false;
+  }
+  return out;
+}
+
+std::vector<include_line> includes_of(std::string_view text) {
+  std::vector<include_line> found;
+  const std::string code = without_comments_and_strings(text);
+  static const std::regex expression("(?:^|\n)[ ]*#[ ]*include[ ]*([<\"])([^>\"\n]+)[>\"]");
+  for (std::sregex_iterator at(code.begin(), code.end(), expression), end; at != end; ++at) {
+    const auto offset = static_cast<std::size_t>(at->position(1));
+    found.push_back({line_at(text, offset), (*at)[2].str(), (*at)[1].str() == "\""});
+  }
+  return found;
+}
+
+std::size_t line_count(std::string_view text) {
+  const auto breaks = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  return breaks + (!text.empty() && text.back() != '\n' ? 1 : 0);
+}
+
+std::size_t line_at(std::string_view text, std::size_t offset) {
+  const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(offset, text.size()));
+  return 1 + static_cast<std::size_t>(std::count(text.begin(), end, '\n'));
+}
+
+std::vector<finding> forbidden_calls(std::string_view text) {
+  static constexpr std::array patterns{
+      pattern{"reads the environment", R"(\b(secure_)?getenv\b|\benviron\b)"},
+      pattern{"reads a clock",
+              R"(\b(system|steady|high_resolution|utc|file)_clock\b|\bclock_gettime\b|\bgettimeofday\b|\btimespec_get\b|\b__?rdtscp?\b|\bstd::time\b|\btime\s*\(\s*(nullptr|NULL|0)\s*\))"},
+      pattern{"makes random numbers",
+              R"(\brandom_device\b|\bs?rand\s*\(|\bs?random\s*\(\s*\)|\barc4random|\bgetrandom\b|\bmt19937|\bdrand48\b|\bdefault_random_engine\b)"}};
+  const std::string code = without_comments_and_strings(text);
+  std::vector<finding> found;
+  for (const pattern& each : patterns) {
+    for (finding& one : matches(code, each)) found.push_back(std::move(one));
+  }
+  return found;
+}
+
+std::vector<finding> forbidden_words(std::string_view text) {
+  // Written apart, or this file would break its own rule.
+  const std::string words = std::string("\\b(TO") + "DO|FIX" + "ME|X" + "XX|HA" + "CK)\\b";
+  return matches(text, {"is a note to oneself", words.c_str()});
+}
+
+}  // namespace millpond::architecture
