@@ -17,6 +17,7 @@ enum class error_code {
   foreign_pointer,    // not a block of this resource
   interior_pointer,   // points into a block, not at its start
   bad_input,          // a file that is not what it should be; the message names the place
+  output_failure,     // a file that could not be written; the message names it and the system's reason
   not_permitted,      // forbidden here and now: in a forked child, after shutdown, in a capture
 };
 [[nodiscard]] const char* to_string(error_code code) noexcept;

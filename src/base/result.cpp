@@ -13,6 +13,7 @@ const char* to_string(error_code code) noexcept {
     case error_code::foreign_pointer: return "foreign pointer";
     case error_code::interior_pointer: return "interior pointer";
     case error_code::bad_input: return "bad input";
+    case error_code::output_failure: return "output failure";
     case error_code::not_permitted: return "not permitted";
   }
   return "unknown error";

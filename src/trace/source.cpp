@@ -7,6 +7,8 @@
 
 #include "trace/csv_importer.hpp"
 #include "trace/input.hpp"
+#include "trace/mpt.hpp"
+#include "trace/reader.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -22,6 +24,7 @@ opened open_reader(input_buffer from, const open_options& options) {
     return error{error_code::bad_input, from.name() + ": expected a trace, found an empty file"};
   }
   const std::string_view head = from.view();
+  if (is_mpt(head)) return read_mpt(std::move(from), options);
   std::string_view first_line = head.substr(0, head.find('\n'));
   if (first_line.ends_with('\r')) first_line.remove_suffix(1);
   if (is_csv_header(first_line)) return read_csv(std::move(from), options);

@@ -32,6 +32,8 @@ struct open_options {
   std::uint64_t line_limit_bytes = 64 * KiB;
   // What reading one snapshot may take. A snapshot is one object that must be held to be read.
   std::uint64_t memory_limit_bytes = 8 * GiB;
+  // What the strings and stacks of one trace may take.
+  std::uint64_t table_limit_bytes = 1 * GiB;
 };
 
 // What a reader learns beside the events; tables grow while events are read.

@@ -9,6 +9,10 @@ string_table::string_table() { intern({}); }
 
 std::uint32_t string_table::intern(std::string_view text) {
   if (const auto known = ids_.find(text); known != ids_.end()) return known->second;
+  return append(text);
+}
+
+std::uint32_t string_table::append(std::string_view text) {
   const auto id = static_cast<std::uint32_t>(texts_.size());
   const std::string_view kept = keep(text);
   texts_.push_back(kept);
@@ -30,13 +34,15 @@ std::string_view string_table::keep(std::string_view text) {
   char* at = blocks_.back().get() + block_used_;
   std::memcpy(at, text.data(), text.size());
   block_used_ += text.size();
+  text_bytes_ += text.size();
   return {at, text.size()};
 }
 
 stack_table::stack_table() : starts_{0, 0} {}
 
-std::uint32_t stack_table::intern(std::span<const frame> frames) {
-  if (frames.empty()) return 0;
+namespace {
+
+std::uint64_t hash_of(std::span<const frame> frames) noexcept {
   std::uint64_t hash = frames.size();
   for (const frame& each : frames) {
     for (const std::uint64_t part : {each.symbol, each.file, each.line}) {
@@ -44,15 +50,25 @@ std::uint32_t stack_table::intern(std::span<const frame> frames) {
       hash ^= hash >> 29;
     }
   }
-  const auto [first, last] = by_hash_.equal_range(hash);
+  return hash;
+}
+
+}  // namespace
+
+std::uint32_t stack_table::intern(std::span<const frame> frames) {
+  if (frames.empty()) return 0;
+  const auto [first, last] = by_hash_.equal_range(hash_of(frames));
   for (auto known = first; known != last; ++known) {
-    const auto there = at(known->second);
-    if (std::ranges::equal(there, frames)) return known->second;
+    if (std::ranges::equal(at(known->second), frames)) return known->second;
   }
+  return append(frames);
+}
+
+std::uint32_t stack_table::append(std::span<const frame> frames) {
   const auto id = size();
   frames_.insert(frames_.end(), frames.begin(), frames.end());
   starts_.push_back(frames_.size());
-  by_hash_.emplace(hash, id);
+  by_hash_.emplace(hash_of(frames), id);
   return id;
 }
 

@@ -18,11 +18,15 @@ class string_table {
   string_table();
   // The id of this text, new or known.
   std::uint32_t intern(std::string_view text);
+  // A new id for this text though it be known: for a reader, whose file has given out the ids.
+  std::uint32_t append(std::string_view text);
   // The text of an id; the empty text for an id that was never given out. Stays valid while the table lives.
   [[nodiscard]] std::string_view at(std::uint32_t id) const noexcept;
   [[nodiscard]] std::uint32_t size() const noexcept {
     return static_cast<std::uint32_t>(texts_.size());
   }
+  // What the table takes, roughly.
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept { return text_bytes_ + texts_.size() * 80; }
 
  private:
   std::string_view keep(std::string_view text);
@@ -31,6 +35,7 @@ class string_table {
   std::vector<std::unique_ptr<char[]>> blocks_;
   std::size_t block_used_ = 0;
   std::size_t block_size_ = 0;
+  std::uint64_t text_bytes_ = 0;
   std::vector<std::string_view> texts_;
   std::unordered_map<std::string_view, std::uint32_t> ids_;
 };
@@ -49,10 +54,14 @@ class stack_table {
  public:
   stack_table();
   std::uint32_t intern(std::span<const frame> frames);
+  std::uint32_t append(std::span<const frame> frames);  // as string_table::append
   // Empty for an id that was never given out. Valid until the next intern.
   [[nodiscard]] std::span<const frame> at(std::uint32_t id) const noexcept;
   [[nodiscard]] std::uint32_t size() const noexcept {
     return static_cast<std::uint32_t>(starts_.size() - 1);
+  }
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
+    return frames_.size() * sizeof(frame) + starts_.size() * 56;
   }
 
  private:
@@ -63,13 +72,13 @@ class stack_table {
 
 // The facts of a recording. Texts are empty and numbers 0 where unknown.
 struct metadata {
-  std::string program;              // what ran, with its arguments
-  std::string device_name;          // of device 0
-  std::string recorded_by;          // the recorder and its version, or the allocator that logged
+  std::string program{};            // what ran, with its arguments
+  std::string device_name{};        // of device 0
+  std::string recorded_by{};        // the recorder and its version, or the allocator that logged
   bool simulated = false;           // recorded on the simulated GPU
   std::uint64_t start_unix_ns = 0;  // wall clock at time_ns 0
   std::uint64_t dropped_events = 0; // that the recorder had to leave out
-  std::vector<std::pair<std::string, std::string>> notes;  // anything else: name, value
+  std::vector<std::pair<std::string, std::string>> notes{};  // anything else: name, value
 
   friend bool operator==(const metadata&, const metadata&) = default;
 };
