@@ -12,6 +12,7 @@ namespace millpond::cli {
 exit_status status_of(const error& failure) noexcept {
   switch (failure.code) {
     case error_code::bad_input: return exit_status::bad_input;
+    case error_code::output_failure:  // -o names a place that cannot be written
     case error_code::invalid_argument: return exit_status::usage;
     case error_code::out_of_memory:
     case error_code::driver_failure:
