@@ -1,0 +1,53 @@
+// A lock that its owner takes for a few plain instructions and others for a system call: a lane belongs to
+// one thread, which takes it millions of times a second, and under memory pressure another thread empties it.
+//
+// The owner stores `busy`, then reads `wanted`; a stranger stores `wanted`, then makes every thread of the process pass a
+// full barrier (membarrier, private expedited), then reads `busy`. One of the two sees the other, as in
+// Dekker's algorithm, and the owner pays no barrier. Where the kernel lacks membarrier, and under
+// ThreadSanitizer, which cannot see it, the owner pays a sequentially consistent exchange.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+namespace millpond {
+
+// Registers the process for membarrier once; false where the kernel refuses.
+[[nodiscard]] bool process_barrier_available() noexcept;
+void process_barrier() noexcept;
+
+class biased_lock {
+ public:
+  // Owner only. False where a stranger holds it: take foreign_lock instead.
+  bool owner_lock() noexcept {
+#if defined(__SANITIZE_THREAD__)
+    busy_.exchange(1, std::memory_order_seq_cst);
+    if (wanted_.load(std::memory_order_seq_cst) != 0) {
+#else
+    if (fast_) {
+      busy_.store(1, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      busy_.exchange(1, std::memory_order_seq_cst);
+    }
+    if (__builtin_expect(wanted_.load(std::memory_order_acquire) != 0, 0)) {
+#endif
+      busy_.store(0, std::memory_order_release);
+      return false;
+    }
+    return true;
+  }
+  void owner_unlock() noexcept { busy_.store(0, std::memory_order_release); }
+
+  // Anyone, the owner too after owner_lock said no. Waits for the owner to leave.
+  void foreign_lock() noexcept;
+  void foreign_unlock() noexcept;
+
+ private:
+  std::atomic<std::uint32_t> busy_{0};    // the owner is inside
+  std::atomic<std::uint32_t> wanted_{0};  // a stranger is inside or waits
+  std::mutex strangers_;                  // one stranger at a time
+  const bool fast_ = process_barrier_available();
+};
+
+}  // namespace millpond
