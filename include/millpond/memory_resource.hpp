@@ -88,6 +88,9 @@ class memory_resource {
   // ptr != nullptr.
   virtual result<void> do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept = 0;
 
+  // Counts an error of a deallocation and tells the sink.
+  void report(const error& failure) noexcept;
+
   // True in a child of the process that made this resource: touch no lock and no driver then.
   [[nodiscard]] bool forked() const noexcept;
 

@@ -13,6 +13,8 @@
 
 namespace millpond {
 
+struct lane;  // src/resource/lane.hpp
+
 // When a block that another stream freed may serve an allocation.
 enum class reuse_policy : std::uint8_t {
   same_stream,  // never: each stream has its own blocks until trim or pressure
@@ -47,7 +49,7 @@ struct pool_options {
 struct pool_statistics {
   std::uint64_t live_bytes = 0;            // asked for and not freed
   std::uint64_t live_blocks = 0;
-  std::uint64_t peak_live_bytes = 0;       // as seen by the slow path: a lower bound of the true peak
+  std::uint64_t peak_out_bytes = 0;        // largest sum of blocks out of the heap: live, or kept by a lane
   std::uint64_t reserved_bytes = 0;        // physical memory held
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t mapped_bytes = 0;          // addresses mapped, aliases counted each time
@@ -84,9 +86,18 @@ class pool final : public memory_resource {
   ~pool() override;
 
   [[nodiscard]] memory_kind kind() const noexcept override;
+  [[nodiscard]] driver* gpu() const noexcept override;
 
-  // The calling thread's lane of a stream. Its calls ask the driver nothing, so the caller promises that the
-  // stream lives and is not capturing (pool.allocate serves captures). One thread at a time.
+  // As memory_resource's, by a shorter way.
+  [[nodiscard]] void* allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
+  [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream) {
+    return allocate(bytes, default_alignment, stream);
+  }
+  void deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
+
+  // A lane of its own on a stream, for callers who keep it: its calls ask the driver nothing, so the caller
+  // promises that the stream lives and does not capture (pool.allocate serves captures; the audit build stops a
+  // handle that is used in one). One thread at a time. Blocks may be freed through any lane or the pool.
   [[nodiscard]] lane_handle lane(stream_handle stream);
 
   // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
@@ -106,6 +117,9 @@ class pool final : public memory_resource {
 
   [[nodiscard]] pool_statistics statistics() const;
 
+  // Walks every structure and stops the program at the first broken invariant. Slow; for tests.
+  void check() const;
+
  protected:
   result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) override;
   result<void> do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept override;
@@ -117,17 +131,22 @@ class pool final : public memory_resource {
 
 class pool::lane_handle {
  public:
-  // Throws out_of_memory or memory_error, as memory_resource::allocate.
+  lane_handle(lane_handle&&) noexcept;
+  lane_handle& operator=(lane_handle&&) noexcept;
+  ~lane_handle();  // what the lane keeps goes back to the pool
+
+  // Throws out_of_memory or memory_error, as memory_resource::allocate. alignment: the default.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
+  // As pool::deallocate, errors to the pool's sink; the pool must live.
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] stream_handle stream() const noexcept { return stream_; }
+  [[nodiscard]] stream_handle stream() const noexcept;
 
  private:
   friend class pool;
-  lane_handle(pool& owner, void* lane, stream_handle stream) : owner_(&owner), lane_(lane), stream_(stream) {}
+  lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<millpond::lane> own);
   pool* owner_;
-  void* lane_;
-  stream_handle stream_;
+  std::shared_ptr<core> core_;
+  std::unique_ptr<millpond::lane> lane_;
 };
 
 }  // namespace millpond

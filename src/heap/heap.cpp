@@ -177,6 +177,27 @@ void heap::retire(owner_id owner, std::uint64_t completed) {
   });
 }
 
+segment* heap::allocate_at(std::uint64_t at, std::uint64_t bytes) {
+  segment* const found = index_.covering(at);
+  if (found == nullptr || found->state != segment_state::free || found->owner != anyone || at + bytes > found->end()) {
+    return nullptr;
+  }
+  segment* const block = carve(found, at, bytes, segment_state::used);
+  block->aliases = nullptr;
+  if (aliased_ != 0) shadow_elsewhere(block);
+  return block;
+}
+
+void heap::reassign(owner_id from, std::uint64_t until, owner_id to, std::uint64_t batch) {
+  if (from == anyone || from == to || from >= bins_.size() || bins_[from] == nullptr) return;
+  static_cast<void>(bins_of(to));  // may move the table: before the walk
+  bins_[from]->each([&](segment* s) {
+    if (s->batch > until) return;
+    bins_[from]->remove(s);
+    make_free(s, to, batch);
+  });
+}
+
 segment* heap::covering(std::uint64_t address) const {
   segment* const found = index_.covering(address);
   if (found == nullptr || address >= found->end()) return nullptr;

@@ -60,13 +60,18 @@ class heap {
   // The same over runs of neighbouring segments with different batches; walks the views. The block taken is
   // safe for `owner` alone.
   [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner);
+  // Exactly [at, at + bytes), where all of it is free for anyone; otherwise nullptr.
+  [[nodiscard]] segment* allocate_at(std::uint64_t at, std::uint64_t bytes);
   // owner anyone: free for all at once.
   void release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
+  // Free segments of `from` with a batch up to `until` become `to`'s, with the batch `batch`.
+  void reassign(owner_id from, std::uint64_t until, owner_id to, std::uint64_t batch);
   // Batches of the owner up to `completed` have passed.
   void retire(owner_id owner, std::uint64_t completed);
   [[nodiscard]] segment* find(std::uint64_t start) const noexcept { return index_.exact(start); }
   // The used segment that covers the address, or nullptr. Under the caller's lock.
   [[nodiscard]] segment* covering(std::uint64_t address) const;
+  [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return index_.contains(address); }
 
   // Free bytes at the end of a view that `owner` may have, in one run.
   [[nodiscard]] std::uint64_t tail_bytes(view_id view, owner_id owner) const;

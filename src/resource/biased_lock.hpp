@@ -39,6 +39,15 @@ class biased_lock {
   }
   void owner_unlock() noexcept { busy_.store(0, std::memory_order_release); }
 
+  // The owner, where it will wait: a slow path. Answers how it was taken, for leave().
+  enum class entry : std::uint8_t { owner, stranger };
+  entry enter() noexcept {
+    if (owner_lock()) return entry::owner;
+    foreign_lock();
+    return entry::stranger;
+  }
+  void leave(entry how) noexcept { how == entry::owner ? owner_unlock() : foreign_unlock(); }
+
   // Anyone, the owner too after owner_lock said no. Waits for the owner to leave.
   void foreign_lock() noexcept;
   void foreign_unlock() noexcept;

@@ -73,7 +73,10 @@ result<void> memory_resource::try_deallocate(void* ptr, std::uint64_t bytes, str
 
 void memory_resource::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   const auto answer = try_deallocate(ptr, bytes, stream);
-  if (answer) return;
+  if (!answer) report(answer.error());
+}
+
+void memory_resource::report(const error& failure) noexcept {
   deallocation_errors_.fetch_add(1, std::memory_order_relaxed);
   error_sink sink;
   {
@@ -82,7 +85,7 @@ void memory_resource::deallocate(void* ptr, std::uint64_t bytes, stream_handle s
     if (!forked()) lock.lock();
     if (lock.owns_lock() || lock.try_lock()) sink = sink_;
   }
-  if (sink) sink(answer.error());
+  if (sink) sink(failure);
 }
 
 void memory_resource::set_error_sink(error_sink sink) {

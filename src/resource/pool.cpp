@@ -1,0 +1,222 @@
+// The pool's face, and its two fast paths.
+#include "millpond/pool.hpp"
+
+#include "base/check.hpp"
+#include "resource/pool_core.hpp"
+#include "resource/thread_lanes.hpp"
+
+namespace millpond {
+namespace {
+
+[[nodiscard]] block_state state_of(const heap::segment& block) noexcept {
+  return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
+}
+void set_state(heap::segment& block, block_state to) noexcept {
+  block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
+}
+error refused_in_child() {
+  return {error_code::not_permitted, "this process was forked from the one that made the pool: its GPU memory belongs to the parent"};
+}
+
+}  // namespace
+
+// The fast paths ----------------------------------------------------------------------------------------
+
+void* pool::core::pop(lane& in, std::uint64_t bytes) noexcept {
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
+  heap::segment* const block = in.pop(bytes);
+  if (block == nullptr) {
+    in.lock.owner_unlock();
+    return nullptr;
+  }
+  block->requested = bytes;
+  set_state(*block, block_state::live);
+  in.counts.allocations.add(1);
+  in.counts.bytes_out.add(bytes);
+  in.lock.owner_unlock();
+  return reinterpret_cast<void*>(block->start());
+}
+
+bool pool::core::push(lane& in, void* ptr, std::uint64_t bytes) noexcept {
+  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
+  if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
+  if (__builtin_expect(in.dead, 0)) {
+    in.lock.owner_unlock();
+    return false;
+  }
+  const std::uint64_t requested = block->requested;
+  set_state(*block, block_state::lane);
+  const lane::pushed kept = in.push(block);
+  if (__builtin_expect(kept == lane::pushed::refused, 0)) {
+    set_state(*block, block_state::live);
+    in.lock.owner_unlock();
+    return false;
+  }
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(requested);
+  in.lock.owner_unlock();
+  if (__builtin_expect(kept == lane::pushed::over_limit, 0)) flush_small(in);
+  return true;
+}
+
+void pool::core::attach(stream_handle stream, std::unique_ptr<lane> made) {
+  thread_lanes::put(shared_from_this(), stream, std::move(made));
+}
+
+// The plain calls ---------------------------------------------------------------------------------------
+
+result<std::uint64_t> pool::core::identity(stream_handle stream) {
+  std::uint64_t id = 0;
+  if (const call_result answer = gpu_->stream_id(stream, &id); !answer.ok()) {
+    return error{answer.status == driver_status::invalid_handle || answer.status == driver_status::invalid_context
+                     ? error_code::invalid_argument
+                     : error_code::driver_failure,
+                 "the stream is not usable (destroyed, or of another context): " + to_string(answer)};
+  }
+  return id;
+}
+
+result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  const auto id = identity(stream);
+  if (!id) return id.error();
+  capture_info capture;
+  if (const call_result answer = gpu_->stream_capture(stream, &capture); !answer.ok()) {
+    return to_error(answer, "asking whether the stream captures");
+  }
+  if (capture.status == capture_status::active) return allocate_in_capture(capture, bytes, alignment, stream, *id);
+  if (capture.status == capture_status::invalidated) {
+    return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
+  }
+  lane* in = thread_lanes::find(this, stream);
+  if (in == nullptr || in->stream_id != *id) {
+    auto made = make_lane(stream, *id);
+    if (!made) return made.error();
+    in = made->get();
+    attach(stream, std::move(*made));
+  }
+  if (alignment <= heap::granule) {
+    if (void* const ptr = pop(*in, bytes)) return ptr;
+  }
+  return allocate_from(*in, bytes, alignment);
+}
+
+result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  lane* in = thread_lanes::find(this, stream);
+  if (in != nullptr && push(*in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, stream, in);
+}
+
+result<void> pool::core::deallocate_to(lane& in, void* ptr, std::uint64_t bytes) noexcept {
+  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  if (push(in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, in.handle, &in);
+}
+
+// The face ----------------------------------------------------------------------------------------------
+
+pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
+pool::~pool() {
+  if (!forked()) core_->close();
+}
+
+result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_options options) {
+  if (gpu == nullptr) return error{error_code::invalid_argument, "pool: no driver"};
+  if (options.kind != memory_kind::device && options.kind != memory_kind::pinned && options.kind != memory_kind::managed) {
+    return error{error_code::invalid_argument, std::string("pool: kind ") + to_string(options.kind) +
+                                                   " cannot be pooled; expected device, pinned or managed"};
+  }
+  if (!(options.slack >= 0) || options.slack > 10) {
+    return error{error_code::invalid_argument, "pool: slack must be from 0 to 10"};
+  }
+  auto state = std::make_shared<core>(std::move(gpu), std::move(options));
+  if (auto opened = state->open(); !opened) {
+    state->close();
+    return opened.error();
+  }
+  return std::shared_ptr<pool>(new pool(std::move(state)));
+}
+
+memory_kind pool::kind() const noexcept { return core_->options().kind; }
+driver* pool::gpu() const noexcept { return &core_->gpu(); }
+
+void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  return memory_resource::allocate(bytes, alignment, stream);
+}
+void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  memory_resource::deallocate(ptr, bytes, stream);
+}
+
+result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  return core_->allocate(bytes, alignment, stream);
+}
+result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  return core_->deallocate(ptr, bytes, stream);
+}
+
+pool::lane_handle pool::lane(stream_handle stream) {
+  if (forked()) throw memory_error(refused_in_child());
+  const auto id = core_->identity(stream);
+  if (!id) throw memory_error(id.error());
+  auto made = core_->make_lane(stream, *id);
+  if (!made) throw memory_error(made.error());
+  return {*this, core_, std::move(*made)};
+}
+
+result<void> pool::record_use(void* ptr, stream_handle stream) noexcept {
+  if (forked()) return refused_in_child();
+  if (ptr == nullptr) return {};
+  return core_->record_use(ptr, stream);
+}
+result<pool::block_range> pool::find(const void* ptr) const noexcept {
+  if (forked()) return refused_in_child();
+  return core_->find(ptr);
+}
+std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
+pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
+void pool::check() const { core_->check(); }
+
+pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<millpond::lane> own)
+    : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
+pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
+pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
+  if (lane_ != nullptr) core_->drop_lane(*lane_);
+  owner_ = other.owner_;
+  core_ = std::move(other.core_);
+  lane_ = std::move(other.lane_);
+  return *this;
+}
+pool::lane_handle::~lane_handle() {
+  if (lane_ != nullptr) core_->drop_lane(*lane_);
+}
+stream_handle pool::lane_handle::stream() const noexcept { return lane_->handle; }
+
+void* pool::lane_handle::allocate(std::uint64_t bytes) {
+#if defined(MILLPOND_AUDIT)
+  capture_info capture;
+  MILLPOND_CHECK(core_->gpu().stream_capture(lane_->handle, &capture).ok() && capture.status == capture_status::none,
+                 "a lane handle was used in a capture");
+#endif
+  if (bytes == 0) return nullptr;
+  if (__builtin_expect(bytes <= max_bytes && !core_->closed(), 1)) {
+    if (void* const ptr = core_->pop(*lane_, bytes)) return ptr;
+  }
+  if (owner_->forked()) throw memory_error(refused_in_child());
+  auto answer = core_->closed() ? result<void*>(error{error_code::not_permitted, "the pool is closed"})
+                                : core_->allocate_from(*lane_, bytes, heap::granule);
+  if (answer) return *answer;
+  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
+  throw memory_error(answer.error());
+}
+
+void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (ptr == nullptr) return;
+  if (__builtin_expect(!core_->closed() && core_->push(*lane_, ptr, bytes), 1)) return;
+  if (owner_->forked()) return owner_->report(refused_in_child());
+  if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
+}
+
+}  // namespace millpond

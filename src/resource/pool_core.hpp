@@ -1,0 +1,217 @@
+// The pool behind its public face. Locks, in the order in which they may be taken together:
+//   growth mutex -> heap mutex -> (nothing);  a lane's lock, a shelf's mutex, the streams', lanes', captures',
+//   guarded and line mutexes are each taken alone, or under the growth mutex; the event cache's is innermost.
+// No lock is held over a driver call that can wait for the device. The growth mutex is held over calls that
+// create, map and unmap memory (none waits, measured on an H200); the heap mutex over none.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "heap/heap.hpp"
+#include "millpond/pool.hpp"
+#include "order/event_cache.hpp"
+#include "order/line.hpp"
+#include "order/wide_fence.hpp"
+#include "resource/lane.hpp"
+
+namespace millpond {
+
+// A stream as the pool knows it: by identity, never by handle.
+struct stream_state {
+  std::shared_ptr<order::line> line;
+  heap::owner_id owner = heap::anyone;
+  std::atomic<std::uint32_t> holders{0};       // lanes and guarded blocks that point here
+  std::atomic<std::uint64_t> seals_seen{0};    // the pool's wish for seals that it last answered
+  // The shelf: small blocks that lanes of this stream have flushed, for any lane of it.
+  std::mutex shelf_mutex;
+  std::array<heap::segment*, small_classes> shelf{};
+  std::uint64_t shelf_bytes = 0;
+};
+
+// A capture and the memory that belongs to its graph. Under the captures mutex.
+struct capture_state {
+  std::uint64_t id = 0;
+  stream_handle stream = nullptr;                  // where it was first seen
+  std::uint64_t stream_id = 0;
+  std::map<std::uint64_t, heap::owner_id> owners;  // free memory of the capture, by stream identity
+  heap::owner_id parked = heap::anyone;            // freed after the capture ended
+  std::unordered_set<heap::segment*> live;         // handed out and not freed
+};
+
+// Captures whose graphs are gone. It outlives the pool, since a graph may.
+struct release_queue {
+  std::mutex mutex;
+  std::vector<std::uint64_t> ids;
+  std::atomic<bool> any{false};  // a hint that ids is not empty; the mutex orders the rest
+};
+
+class pool::core : public std::enable_shared_from_this<pool::core> {
+ public:
+  core(std::shared_ptr<driver> gpu, pool_options options);
+  ~core();
+  core(const core&) = delete;
+  core& operator=(const core&) = delete;
+
+  result<void> open();    // addresses, initial_bytes
+  void close() noexcept;  // everything back; later calls are refused
+
+  // Every path of the pool's calls. `in`: the lane to use, already right for the stream.
+  result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
+  result<void*> allocate_from(lane& in, std::uint64_t bytes, std::uint64_t alignment);
+  result<void> deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
+  result<void> deallocate_to(lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  // The two fast paths: nullptr and false mean "take the slow one".
+  [[nodiscard]] void* pop(lane& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(lane& in, void* ptr, std::uint64_t bytes) noexcept;
+
+  result<std::unique_ptr<lane>> make_lane(stream_handle stream, std::uint64_t id);
+  result<std::uint64_t> identity(stream_handle stream);
+  void attach(stream_handle stream, std::unique_ptr<lane> made);  // into the calling thread's table
+  // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
+  void drop_lane(lane& of) noexcept;
+
+  result<void> record_use(void* ptr, stream_handle stream) noexcept;
+  result<pool::block_range> find(const void* ptr);
+  std::uint64_t trim(std::uint64_t keep_bytes);
+  pool_statistics statistics();
+  void check();  // the whole-structure walker
+
+  [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
+  [[nodiscard]] const pool_options& options() const noexcept { return options_; }
+
+ private:
+  struct request {
+    std::uint64_t bytes = 0;      // asked for
+    std::uint64_t size = 0;       // what is carved
+    std::uint64_t alignment = heap::granule;
+    std::uint16_t size_class = large_class;
+    heap::owner_id owner = heap::anyone;
+    stream_state* stream = nullptr;  // nullptr in a capture
+    stream_handle handle = nullptr;
+  };
+  struct counters {
+    std::atomic<std::uint64_t> shelf_hits{0}, heap_hits{0}, growths{0}, moves{0}, seals{0}, fence_queries{0},
+        stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0};
+  };
+
+  // Streams and lanes (pool_streams.cpp).
+  result<stream_state*> stream_of(stream_handle handle, std::uint64_t id);
+  std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
+  heap::owner_id new_owner();
+  void retire_stream(stream_state& gone) noexcept;
+  void collect_dead_streams();
+  void empty_lane(lane& of) noexcept;
+  void empty_shelf(stream_state& stream) noexcept;
+  std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
+  void flush_chain(stream_state& stream, heap::segment* chain) noexcept;
+  void flush_small(lane& in) noexcept;
+  void seal_if_wanted(stream_state& stream) noexcept;
+  void set_lane_limits(lane& of) noexcept;
+
+  // The slow paths (pool_slow.cpp).
+  heap::segment* from_shelf(stream_state& stream, unsigned size_class, lane& refill);
+  heap::segment* carve(const request& what, lane* refill);           // heap mutex taken here
+  heap::segment* carve_locked(const request& what, bool runs);
+  result<heap::segment*> acquire(const request& what, lane* refill);
+  result<heap::segment*> under_pressure(const request& what);
+  result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, lane* in) noexcept;
+  result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
+  error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
+  heap::segment* chained(const request& what);
+
+  // Fences (pool_fences.cpp).
+  bool poll_fences();
+  bool poll_guarded();
+  bool wide_seal();
+  [[nodiscard]] bool captures_running();
+  void retire_in_heap(const stream_state& stream);
+  bool wait_for_a_fence(std::uint64_t deadline_ns);
+
+  // Growth and giving back (pool_growth.cpp).
+  bool grow(const request& what);
+  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t missing) const;
+  result<void> add_memory(std::uint64_t bytes);
+  result<void> add_chunk(std::uint64_t bytes);
+  result<void> open_home(std::uint64_t at_least);
+  std::uint64_t give_back(std::uint64_t keep_bytes);
+  bool give_back_span(heap::span_id span);
+  void note_failure(error what);
+  [[nodiscard]] memory_place place() const noexcept {
+    return options_.kind == memory_kind::device ? memory_place::device : memory_place::host;
+  }
+
+  // Captures (pool_capture.cpp).
+  result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
+                                    stream_handle stream, std::uint64_t id);
+  void free_in_capture(heap::segment* block, stream_handle stream) noexcept;
+  void drain_released() noexcept;
+
+  // Words (pool_report.cpp).
+  error out_of_memory_report(const request& what);
+
+  [[nodiscard]] heap::absorb_idle absorb() const noexcept {
+    return many_streams_.load(std::memory_order_relaxed) ? heap::absorb_idle::no : heap::absorb_idle::yes;
+  }
+
+  const std::shared_ptr<driver> gpu_;
+  pool_options options_;
+  std::uint64_t granularity_ = 0;   // of handles; 0: the pool grows by chunks
+  std::atomic<bool> closed_{false};
+
+  std::mutex growth_mutex_;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_
+
+  std::mutex heap_mutex_;
+  heap::heap heap_;                  // under heap_mutex_, but for find()
+  heap::view_id home_ = 0;           // the rest to last_failure_ under heap_mutex_
+  bool has_home_ = false;
+  std::uint64_t reserved_ = 0;
+  std::uint64_t peak_reserved_ = 0;
+  std::uint64_t carved_ = 0;         // bytes of blocks out of the heap: live, or in a lane or shelf
+  std::uint64_t peak_carved_ = 0;
+  std::uint64_t guarded_bytes_ = 0;
+  std::vector<heap::owner_id> free_owners_;
+  heap::owner_id next_owner_ = 1;
+  error last_failure_;               // why the last growth failed
+
+  mutable std::shared_mutex streams_mutex_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<stream_state>> streams_;  // by identity
+  std::unordered_map<stream_handle, std::uint64_t> identity_of_;              // last known, to notice the gone
+  std::atomic<bool> many_streams_{false};         // more than one stream was seen: seal, and keep batches apart
+  std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
+
+  std::mutex lanes_mutex_;
+  std::vector<lane*> lanes_;
+  lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
+  std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get
+  counters counts_;
+
+  order::event_cache events_;
+  order::wide_fence wide_;
+  stream_state limbo_;                            // frees that only a wide fence can cover
+
+  std::mutex captures_mutex_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<capture_state>> captures_;
+  const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
+
+  struct guarded_block {
+    heap::segment* block;
+    stream_state* home;
+    std::vector<event_handle> events;
+  };
+  std::mutex guarded_mutex_;
+  std::deque<guarded_block> guarded_;
+  std::unordered_map<heap::segment*, std::vector<stream_handle>> uses_;  // told by record_use
+};
+
+}  // namespace millpond

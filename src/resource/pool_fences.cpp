@@ -1,0 +1,139 @@
+// Fences: asking which batches have passed, and what to do where a stream's own event cannot tell.
+#include <thread>
+
+#include "driver/relaxed_capture.hpp"
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+
+void pool::core::retire_in_heap(const stream_state& stream) {
+  const std::lock_guard lock(heap_mutex_);
+  heap_.retire(stream.owner, stream.line->completed());
+}
+
+// Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all threads.
+bool pool::core::poll_fences() {
+  std::uint64_t queries = 0;
+  bool progress = wide_.poll(*gpu_, events_, &queries);
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) {
+      const bool passed = stream->line->poll(*gpu_, events_, &queries, nullptr);
+      if (passed || progress) retire_in_heap(*stream);
+      progress = progress || passed;
+    }
+  }
+  retire_in_heap(limbo_);
+  counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
+  return poll_guarded() || progress;
+}
+
+bool pool::core::poll_guarded() {
+  std::deque<guarded_block> passed;
+  {
+    const std::lock_guard lock(guarded_mutex_);
+    for (auto at = guarded_.begin(); at != guarded_.end();) {
+      while (!at->events.empty() && gpu_->event_query(at->events.back()).ok()) {
+        events_.put(at->events.back());
+        at->events.pop_back();
+      }
+      if (at->events.empty()) {
+        passed.push_back(std::move(*at));
+        at = guarded_.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  }
+  for (const guarded_block& g : passed) {
+    {
+      const std::lock_guard lock(heap_mutex_);
+      guarded_bytes_ -= g.block->bytes;
+    }
+    g.block->link = nullptr;
+    flush_chain(*g.home, g.block);
+    g.home->holders.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  return !passed.empty();
+}
+
+// Whether a capture is known to run: cuCtxRecordEvent would break it. Captures that never asked this pool for
+// memory, on non-blocking streams, cannot be known; the legacy stream tells of the blocking ones.
+bool pool::core::captures_running() {
+  capture_info capture;
+  if (!gpu_->stream_capture(legacy_stream, &capture).ok()) return true;
+  const std::lock_guard lock(captures_mutex_);
+  for (const auto& [id, state] : captures_) {
+    std::uint64_t stream = 0;
+    if (!gpu_->stream_id(state->stream, &stream).ok() || stream != state->stream_id) continue;
+    if (gpu_->stream_capture(state->stream, &capture).ok() && capture.status != capture_status::none) return true;
+  }
+  const std::shared_lock streams(streams_mutex_);
+  for (const auto& [id, stream] : streams_) {
+    if (stream->line->gone()) continue;
+    std::uint64_t now = 0;
+    if (!gpu_->stream_id(stream->line->handle(), &now).ok() || now != id) continue;
+    if (gpu_->stream_capture(stream->line->handle(), &capture).ok() && capture.status != capture_status::none) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// One context event behind everything that is freed and not sealed. False where it could not be.
+bool pool::core::wide_seal() {
+  std::vector<std::shared_ptr<order::line>> lines;
+  if (limbo_.line->dirty()) lines.push_back(limbo_.line);
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) {
+      if (stream->line->dirty()) lines.push_back(stream->line);
+    }
+  }
+  if (lines.empty()) return true;
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (captures_running()) return false;
+  call_result failure;
+  if (!wide_.seal(*gpu_, events_, lines, &failure)) {
+    note_failure(to_error(failure, "a fence over the whole context"));
+    return false;
+  }
+  counts_.seals.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait for.
+bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
+  const relaxed_capture_scope relaxed(*gpu_);
+  event_handle nearest = wide_.nearest();
+  if (nearest == nullptr) {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) {
+      if ((nearest = stream->line->nearest()) != nullptr) break;
+    }
+  }
+  const bool guarded = [&] {
+    const std::lock_guard lock(guarded_mutex_);
+    if (nearest == nullptr && !guarded_.empty()) nearest = guarded_.front().events.front();
+    return !guarded_.empty();
+  }();
+  if (nearest == nullptr && !guarded) return false;
+  counts_.host_waits.fetch_add(1, std::memory_order_relaxed);
+  if (!options_.clock) {
+    // The event may be given back and recorded anew by another thread's poll meanwhile; then this waits for a
+    // later fence of the pool, which is still one.
+    if (!gpu_->event_synchronize(nearest).ok()) return false;
+    return poll_fences();
+  }
+  while (!poll_fences()) {
+    if (options_.clock() >= deadline_ns) return false;
+    if (gpu_->simulated()) {
+      if (!gpu_->event_synchronize(nearest).ok()) return false;  // virtual time moves by waiting only
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  return true;
+}
+
+}  // namespace millpond

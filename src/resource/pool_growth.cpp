@@ -1,0 +1,355 @@
+// Growth and giving back: the driver calls that bring physical memory and take it away, each undone where a
+// later one fails.
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
+#include "millpond/units.hpp"
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+namespace {
+
+// A handle costs about 35 us to map whatever its size (H200, driver 580.159), so bulk comes in large pieces.
+// 48 MiB is where the cold rounds of recorded workloads cost no more than their peers'.
+constexpr std::uint64_t bulk_piece = 48 * MiB;
+constexpr std::uint64_t smallest_piece = 4 * MiB;
+constexpr std::uint64_t smallest_chunk = 32 * MiB;
+
+}  // namespace
+
+pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
+    : gpu_(std::move(gpu)), options_(std::move(options)), events_(*gpu_) {
+  limbo_.line = std::make_shared<order::line>(0, nullptr);
+  limbo_.line->set_gone();
+  limbo_.owner = new_owner();
+  constexpr std::uint64_t at_least = 4 * MiB;
+  lane_small_.store(options_.lane_small_bytes != 0 ? options_.lane_small_bytes : at_least / 4, std::memory_order_relaxed);
+  lane_large_.store(options_.lane_large_bytes != 0 ? options_.lane_large_bytes : at_least, std::memory_order_relaxed);
+}
+
+pool::core::~core() = default;
+
+result<void> pool::core::open() {
+  const device_info& info = gpu_->info();
+  if (info.virtual_memory) {
+    if (options_.kind == memory_kind::device) granularity_ = info.granularity;
+    if (options_.kind == memory_kind::pinned) granularity_ = info.host_granularity;
+  }
+  if (granularity_ != 0) {
+    const std::lock_guard lock(growth_mutex_);
+    if (auto made = open_home(options_.initial_bytes); !made) return made;
+  }
+  if (options_.initial_bytes > 0) {
+    const relaxed_capture_scope relaxed(*gpu_);
+    const std::lock_guard lock(growth_mutex_);
+    return granularity_ != 0 ? add_memory(options_.initial_bytes) : add_chunk(options_.initial_bytes);
+  }
+  return {};
+}
+
+// A window of addresses for the home view: twice the device's memory, so that holes left by trim never end it
+// early. Addresses cost nothing until they are mapped.
+result<void> pool::core::open_home(std::uint64_t at_least) {
+  std::uint64_t total = gpu_->info().total_bytes;
+  if (options_.kind == memory_kind::pinned) total = std::max<std::uint64_t>(total, 256 * GiB);
+  const std::uint64_t bytes = align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
+  device_address base = 0;
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (const call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB); !answer.ok()) {
+    return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
+  }
+  reservations_.emplace_back(base, bytes);
+  const std::lock_guard lock(heap_mutex_);
+  heap_.add_region(base, bytes);
+  home_ = heap_.add_view(base, bytes);
+  has_home_ = true;
+  return {};
+}
+
+void pool::core::note_failure(error what) {
+  const std::lock_guard lock(heap_mutex_);
+  last_failure_ = std::move(what);
+}
+
+// Under heap_mutex_. How large the next handle is: bulk while that stays within the slack, then just what is missing.
+std::uint64_t pool::core::piece_bytes(std::uint64_t missing) const {
+  const auto allowed = static_cast<std::uint64_t>((1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + missing)));
+  if (reserved_ + bulk_piece <= allowed) return align_up(bulk_piece, granularity_);
+  std::uint64_t step = std::max(smallest_piece, granularity_);
+  while (2 * step <= reserved_ / 128) step *= 2;
+  return std::min(align_up(missing, step), align_up(bulk_piece, step));
+}
+
+// Makes room for a request at the end of the home view, or as a chunk. False where there is no memory; last_failure_
+// says why.
+bool pool::core::grow(const request& what) {
+  const std::lock_guard growth(growth_mutex_);
+  const std::uint64_t need = what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
+  std::uint64_t missing = need;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (granularity_ != 0) {
+      const std::uint64_t tail = heap_.tail_bytes(home_, what.owner);
+      if (tail >= need) return true;  // another thread grew meanwhile
+      missing = need - tail;
+    }
+  }
+  const auto grown = granularity_ != 0 ? add_memory(missing) : add_chunk(need);
+  if (!grown) note_failure(grown.error());
+  return grown.has_value();
+}
+
+// Under growth_mutex_: `bytes` more at the end of the home view, in one or more handles.
+result<void> pool::core::add_memory(std::uint64_t bytes) {
+  std::vector<std::pair<physical_handle, std::uint64_t>> made;
+  std::uint64_t total = 0;
+  std::uint64_t at = 0;
+  bool fits = true;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    const auto& home = heap_.views()[home_];
+    at = home.end;
+    fits = home.end - home.base + align_up(bytes, granularity_) + bulk_piece <= home.capacity;
+  }
+  if (!fits) {
+    if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
+    if (auto opened = open_home(bytes); !opened) return opened;
+    const std::lock_guard lock(heap_mutex_);
+    at = heap_.views()[home_].end;
+  }
+  const auto undo = [&](std::uint64_t mapped) {
+    std::uint64_t x = at;
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (x - at < mapped) static_cast<void>(gpu_->unmap(x, made[i].second));
+      static_cast<void>(gpu_->physical_release(made[i].first));
+      x += made[i].second;
+    }
+  };
+  while (total < bytes) {
+    std::uint64_t piece = 0;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      const std::uint64_t counted = reserved_;
+      reserved_ += total;
+      piece = piece_bytes(bytes - total);
+      reserved_ = counted;
+      if (options_.limit_bytes != 0 && reserved_ + total + piece > options_.limit_bytes) {
+        piece = align_up(bytes - total, granularity_);  // the limit is met to the granule before it refuses
+      }
+      if (options_.limit_bytes != 0 && reserved_ + total + piece > options_.limit_bytes) {
+        const error refused{error_code::out_of_memory,
+                            "the pool's limit of " + format_bytes(options_.limit_bytes) + " would be passed: " +
+                                format_bytes(reserved_) + " reserved, " + format_bytes(bytes) + " more needed"};
+        piece = 0;
+        last_failure_ = refused;
+      }
+    }
+    if (piece == 0) {
+      undo(0);
+      const std::lock_guard lock(heap_mutex_);
+      return last_failure_;
+    }
+    physical_handle handle = 0;
+    call_result answer = gpu_->physical_create(&handle, piece, place(), driver::shareable::no);
+    if (answer.status == driver_status::out_of_memory && piece > align_up(bytes - total, granularity_)) {
+      piece = align_up(bytes - total, granularity_);
+      answer = gpu_->physical_create(&handle, piece, place(), driver::shareable::no);
+    }
+    if (!answer.ok()) {
+      undo(0);
+      return to_error(answer, "growing the pool by " + format_bytes(piece));
+    }
+    made.emplace_back(handle, piece);
+    total += piece;
+  }
+  std::uint64_t mapped = 0;
+  for (const auto& [handle, size] : made) {
+    if (const call_result answer = gpu_->map(at + mapped, size, handle); !answer.ok()) {
+      undo(mapped);
+      return to_error(answer, "mapping " + format_bytes(size));
+    }
+    mapped += size;
+  }
+  if (const call_result answer = gpu_->set_access(at, total, place()); !answer.ok()) {
+    undo(mapped);
+    return to_error(answer, "giving access to " + format_bytes(total));
+  }
+  const std::lock_guard lock(heap_mutex_);
+  for (const auto& [handle, size] : made) {
+    heap_.map_span(home_, at, heap_.add_span(size, handle));
+    at += size;
+    counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  }
+  reserved_ += total;
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  // Lanes may keep 1% of the peak where that is more than 4 MiB. Lanes that exist learn it when they next flush.
+  const std::uint64_t share = peak_carved_ / 100;
+  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(lane_small_.load(std::memory_order_relaxed), share / 4), std::memory_order_relaxed);
+  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(lane_large_.load(std::memory_order_relaxed), share), std::memory_order_relaxed);
+  return {};
+}
+
+// Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is one view of one
+// span; it starts on 2 MiB, which the driver does not promise, so it is asked for larger.
+result<void> pool::core::add_chunk(std::uint64_t bytes) {
+  std::uint64_t size = 0;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    size = align_up(std::max({bytes, smallest_chunk, reserved_ / 16}), 2 * MiB);
+    if (options_.limit_bytes != 0 && reserved_ + size + 2 * MiB > options_.limit_bytes) size = align_up(bytes, 2 * MiB);
+    if (options_.limit_bytes != 0 && reserved_ + size + 2 * MiB > options_.limit_bytes) {
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(options_.limit_bytes) +
+                                                  " would be passed: " + format_bytes(reserved_) + " reserved, " +
+                                                  format_bytes(size + 2 * MiB) + " more needed"};
+    }
+    if (heap_.regions_full()) return error{error_code::out_of_memory, "the pool holds as many chunks as it can"};
+  }
+  const std::uint64_t asked = size + 2 * MiB;
+  device_address start = 0;
+  call_result answer;
+  if (options_.kind == memory_kind::pinned) {
+    void* host = nullptr;
+    answer = gpu_->host_allocate(&host, asked, driver::host_flags::none);
+    start = reinterpret_cast<std::uintptr_t>(host);
+  } else if (options_.kind == memory_kind::managed) {
+    answer = gpu_->managed_allocate(&start, asked);
+  } else {
+    answer = gpu_->memory_allocate(&start, asked);
+  }
+  if (!answer.ok()) return to_error(answer, "growing the pool by " + format_bytes(asked));
+  reservations_.emplace_back(start, asked);
+  const std::lock_guard lock(heap_mutex_);
+  const std::uint64_t base = align_up(start, 2 * MiB);
+  heap_.add_region(base, size);
+  const heap::view_id view = heap_.add_view(base, size);
+  heap_.map_span(view, base, heap_.add_span(size, start));
+  reserved_ += asked;
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
+  if (closed()) return 0;
+  if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  flush_lanes_of(nullptr);
+  const relaxed_capture_scope relaxed(*gpu_);
+  wide_seal();
+  poll_fences();
+  return give_back(keep_bytes);
+}
+
+// Whole idle spans, the last mapped first. Idle means that the host has seen the fence, so that nothing runs on them.
+std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
+  if (granularity_ == 0) return 0;  // a chunk's own free waits for the whole device: close() does that
+  const relaxed_capture_scope relaxed(*gpu_);
+  const std::lock_guard growth(growth_mutex_);
+  std::uint64_t given = 0;
+  std::vector<heap::span_id> candidates;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    for (heap::span_id id = 0; id < heap_.spans().size(); ++id) {
+      if (heap_.spans()[id].present && heap_.room_of(id, heap::anyone).whole) candidates.push_back(id);
+    }
+    std::sort(candidates.begin(), candidates.end(), [this](heap::span_id a, heap::span_id b) {
+      return heap_.spans()[a].mappings.front().at > heap_.spans()[b].mappings.front().at;
+    });
+  }
+  for (const heap::span_id id : candidates) {
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (reserved_ <= keep_bytes || reserved_ - heap_.spans()[id].bytes < keep_bytes) continue;
+    }
+    std::uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      bytes = heap_.spans()[id].bytes;
+    }
+    if (give_back_span(id)) given += bytes;
+  }
+  return given;
+}
+
+// Takes the span out of use, then asks the driver. Where the driver refuses, what was unmapped is mapped again and the
+// span goes on as before.
+bool pool::core::give_back_span(heap::span_id span) {
+  heap::segment* held = nullptr;
+  std::vector<heap::heap::mapping> mappings;
+  physical_handle handle = 0;
+  std::uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    mappings = heap_.spans()[span].mappings;
+    handle = heap_.spans()[span].handle;
+    bytes = heap_.spans()[span].bytes;
+    held = heap_.allocate_at(mappings.front().at, bytes);
+  }
+  if (held == nullptr) return false;  // taken meanwhile
+  call_result answer;
+  std::size_t unmapped = 0;
+  for (; unmapped < mappings.size(); ++unmapped) {
+    answer = gpu_->unmap(mappings[unmapped].at, bytes);
+    if (!answer.ok()) break;
+  }
+  if (answer.ok()) answer = gpu_->physical_release(handle);
+  if (!answer.ok()) {
+    // Unmapped from some of its addresses but not given back: map it again.
+    bool restored = true;
+    for (std::size_t i = 0; i < unmapped; ++i) {
+      restored = gpu_->map(mappings[i].at, bytes, handle).ok() && gpu_->set_access(mappings[i].at, bytes, place()).ok() && restored;
+    }
+    note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
+    const std::lock_guard lock(heap_mutex_);
+    if (restored) heap_.release(held, heap::anyone, 0, heap::absorb_idle::no);
+    // Otherwise the addresses stay out of use until the pool is closed: nothing is handed out that is not mapped.
+    return false;
+  }
+  const std::lock_guard lock(heap_mutex_);
+  heap_.release(held, heap::anyone, 0, heap::absorb_idle::no);
+  for (auto at = mappings.rbegin(); at != mappings.rend(); ++at) heap_.unmap_span(at->view, at->at);
+  heap_.remove_span(span);
+  reserved_ -= bytes;
+  return true;
+}
+
+void pool::core::close() noexcept {
+  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  if (!gpu_->alive()) return;  // the driver is gone, and all its memory with it
+  const relaxed_capture_scope relaxed(*gpu_);
+  static_cast<void>(gpu_->context_synchronize());
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) stream->line->drain(events_);
+  }
+  wide_.drain(events_);
+  {
+    const std::lock_guard lock(guarded_mutex_);
+    for (const guarded_block& g : guarded_) {
+      for (const event_handle e : g.events) events_.put(e);
+    }
+    guarded_.clear();
+  }
+  const std::lock_guard growth(growth_mutex_);
+  const std::lock_guard lock(heap_mutex_);
+  if (granularity_ != 0) {
+    for (const auto& span : heap_.spans()) {
+      if (!span.present) continue;
+      for (const auto& m : span.mappings) static_cast<void>(gpu_->unmap(m.at, span.bytes));
+      static_cast<void>(gpu_->physical_release(span.handle));
+    }
+    for (const auto& [base, bytes] : reservations_) static_cast<void>(gpu_->address_free(base, bytes));
+  } else {
+    for (const auto& [start, bytes] : reservations_) {
+      if (options_.kind == memory_kind::pinned) {
+        static_cast<void>(gpu_->host_free(reinterpret_cast<void*>(start)));
+      } else {
+        static_cast<void>(gpu_->memory_free(start));
+      }
+    }
+  }
+  reservations_.clear();
+  events_.clear();
+}
+
+}  // namespace millpond

@@ -1,0 +1,181 @@
+// The pool in numbers and words: statistics, the answer to a bad free, the report of out_of_memory.
+#include <sstream>
+
+#include "driver/relaxed_capture.hpp"
+#include "millpond/units.hpp"
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+namespace {
+
+std::string address_text(const void* ptr) {
+  std::ostringstream text;
+  text << "0x" << std::hex << reinterpret_cast<std::uintptr_t>(ptr);
+  return text.str();
+}
+
+}  // namespace
+
+pool_statistics pool::core::statistics() {
+  pool_statistics out;
+  std::uint64_t out_bytes = 0;
+  std::uint64_t in_bytes = 0;
+  std::uint64_t misses = 0;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    const auto add = [&](const lane_counters& c) {
+      out.allocations += c.allocations.get();
+      out.deallocations += c.deallocations.get();
+      out_bytes += c.bytes_out.get();
+      in_bytes += c.bytes_in.get();
+      misses += c.misses.get();
+    };
+    add(past_);
+    for (lane* const l : lanes_) {
+      add(l->counts);
+      l->lock.foreign_lock();
+      out.cached_bytes += l->small_bytes + l->large_bytes;
+      l->lock.foreign_unlock();
+    }
+    out.lanes = lanes_.size();
+  }
+  {
+    const std::shared_lock lock(streams_mutex_);
+    out.streams = streams_.size();
+    for (const auto& [id, stream] : streams_) {
+      {
+        const std::lock_guard shelf(stream->shelf_mutex);
+        out.cached_bytes += stream->shelf_bytes;
+      }
+      const std::lock_guard heap_lock(heap_mutex_);
+      out.pending_bytes += heap_.free_bytes(stream->owner);
+    }
+    out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(lane);
+  }
+  {
+    const std::lock_guard lock(captures_mutex_);
+    out.captures = captures_.size();
+    for (const auto& [id, capture] : captures_) {
+      for (const heap::segment* block : capture->live) out.capture_bytes += block->bytes;
+      const std::lock_guard heap_lock(heap_mutex_);
+      out.capture_bytes += heap_.free_bytes(capture->parked);
+      for (const auto& [stream, owner] : capture->owners) out.capture_bytes += heap_.free_bytes(owner);
+    }
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    out.reserved_bytes = reserved_;
+    out.peak_reserved_bytes = peak_reserved_;
+    out.peak_out_bytes = peak_carved_;
+    out.idle_bytes = heap_.free_bytes(heap::anyone);
+    out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
+    out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
+    for (const auto& span : heap_.spans()) out.mapped_bytes += span.bytes * span.mappings.size();
+  }
+  // A free on one thread may be counted before its allocation on another: what is in flight, never a negative number.
+  out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
+  out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
+  out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
+  out.shelf_hits = counts_.shelf_hits.load(std::memory_order_relaxed);
+  out.heap_hits = counts_.heap_hits.load(std::memory_order_relaxed);
+  out.growths = counts_.growths.load(std::memory_order_relaxed);
+  out.moves = counts_.moves.load(std::memory_order_relaxed);
+  out.seals = counts_.seals.load(std::memory_order_relaxed);
+  out.fence_queries = counts_.fence_queries.load(std::memory_order_relaxed);
+  out.stream_waits = counts_.stream_waits.load(std::memory_order_relaxed);
+  out.host_waits = counts_.host_waits.load(std::memory_order_relaxed);
+  out.lanes_flushed = counts_.lanes_flushed.load(std::memory_order_relaxed);
+  out.pressure_callbacks = counts_.pressure_callbacks.load(std::memory_order_relaxed);
+  out.out_of_memory = counts_.out_of_memory.load(std::memory_order_relaxed);
+  return out;
+}
+
+void pool::core::check() {
+  const std::lock_guard lock(heap_mutex_);
+  heap_.check();
+}
+
+error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" + to_string(options_.kind) + " pool, stream " +
+                          address_text(stream) + "): ";
+  if (const heap::segment* const block = heap_.find(address); block != nullptr) {
+    switch (static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed))) {
+      case block_state::live:
+      case block_state::special:
+        return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                                                  std::to_string(block->requested) + "; the block stays allocated"};
+      case block_state::lane:
+      case block_state::shelf:
+      case block_state::guarded:
+        return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(block->requested) +
+                                             " bytes) and not allocated since"};
+      case block_state::none:
+        break;
+    }
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (const heap::segment* const block = heap_.covering(address); block != nullptr) {
+      if (block->start() != address) {
+        return {error_code::interior_pointer, who + "it points " + std::to_string(address - block->start()) +
+                                                  " bytes into the block of " + std::to_string(block->bytes) + " bytes at " +
+                                                  address_text(reinterpret_cast<const void*>(block->start())) +
+                                                  "; free the block's start"};
+      }
+      return {error_code::double_free, who + "the block was freed before"};
+    }
+    if (heap_.contains(address)) {
+      return {error_code::double_free, who + "the address lies in free memory of this pool: freed before, or never handed out"};
+    }
+  }
+  driver::pointer_facts facts;
+  std::string kind = "nothing that the driver knows";
+  if (gpu_->pointer_info(address, &facts).ok() && facts.bytes > 0) {
+    kind = std::string(to_string(facts.kind)) + " memory of another owner";
+    return {facts.kind == options_.kind ? error_code::foreign_pointer : error_code::wrong_kind,
+            who + "it is " + kind + ", not of this pool; free it through what allocated it"};
+  }
+  return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
+}
+
+error pool::core::out_of_memory_report(const request& what) {
+  std::uint64_t free = 0;
+  std::uint64_t total = 0;
+  const bool known = gpu_->memory_info(&free, &total).ok();
+  const pool_statistics now = statistics();
+  std::ostringstream text;
+  text << "out of memory in the " << to_string(options_.kind) << " pool: asked for " << format_bytes(what.bytes) << " ("
+       << what.bytes << " bytes)";
+  if (what.alignment > heap::granule) text << " aligned to " << format_bytes(what.alignment);
+  text << " on stream " << address_text(what.handle) << ".\n";
+  text << "  live " << format_bytes(now.live_bytes) << " in " << now.live_blocks << " blocks; reserved "
+       << format_bytes(now.reserved_bytes) << ", peak " << format_bytes(now.peak_reserved_bytes);
+  if (options_.limit_bytes != 0) text << ", limit " << format_bytes(options_.limit_bytes);
+  text << ".\n";
+  text << "  free in the pool: idle for anyone " << format_bytes(now.idle_bytes) << ", waiting for fences "
+       << format_bytes(now.pending_bytes) << ", in lanes and shelves " << format_bytes(now.cached_bytes)
+       << ", owned by graphs " << format_bytes(now.capture_bytes) << ".\n";
+  {
+    const std::shared_lock streams(streams_mutex_);
+    std::size_t named = 0;
+    for (const auto& [id, stream] : streams_) {
+      const std::lock_guard lock(heap_mutex_);
+      const std::uint64_t pending = heap_.free_bytes(stream->owner);
+      if (pending == 0 || ++named > 8) continue;
+      text << "  stream " << address_text(stream->line->handle()) << " (identity " << id << ") keeps "
+           << format_bytes(pending) << " until its fence passes, largest piece " << format_bytes(heap_.largest_free(stream->owner))
+           << (stream->line->gone() ? "; the stream is gone" : "") << ".\n";
+    }
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    text << "  largest block for this stream: " << format_bytes(std::max(heap_.largest_free(what.owner), heap_.largest_free(heap::anyone)))
+         << ".\n";
+    if (!last_failure_.message.empty()) text << "  no more from the driver: " << last_failure_.message << ".\n";
+  }
+  if (known) text << "  the device has " << format_bytes(free) << " free of " << format_bytes(total) << ".";
+  return {error_code::out_of_memory, text.str()};
+}
+
+}  // namespace millpond

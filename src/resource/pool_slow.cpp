@@ -1,0 +1,388 @@
+// The slow paths: from the lane's shelf down to the last step of the pressure ladder, and frees that a lane
+// does not take.
+#include <algorithm>
+
+#include "driver/relaxed_capture.hpp"
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+namespace {
+
+// How many blocks of a class come out of the heap at once: as many as cost little to keep.
+[[nodiscard]] unsigned handful(std::uint64_t size) noexcept {
+  return static_cast<unsigned>(std::clamp<std::uint64_t>((std::uint64_t{16} << 10) / size, 1, 8));
+}
+void set_state(heap::segment& block, block_state to) noexcept {
+  block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+result<void*> pool::core::allocate_from(lane& in, std::uint64_t bytes, std::uint64_t alignment) {
+  if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  request what;
+  what.bytes = bytes;
+  what.alignment = std::max(alignment, heap::granule);
+  what.stream = in.stream;
+  what.owner = in.stream->owner;
+  what.handle = in.handle;
+  if (bytes <= small_limit && alignment <= heap::granule) {
+    what.size_class = static_cast<std::uint16_t>(class_of(bytes));
+    what.size = class_bytes(what.size_class);
+  } else {
+    what.size = align_up(bytes, heap::granule);
+  }
+  heap::segment* block = nullptr;
+  if (what.size_class != large_class) block = from_shelf(*in.stream, what.size_class, in);
+  if (block == nullptr) {
+    auto found = acquire(what, &in);
+    if (!found) return found.error();
+    block = *found;
+  }
+  block->requested = bytes;
+  block->holder = nullptr;
+  set_state(*block, block_state::live);
+  const auto entered = in.lock.enter();
+  in.counts.allocations.add(1);
+  in.counts.misses.add(1);
+  in.counts.bytes_out.add(bytes);
+  in.lock.leave(entered);
+  seal_if_wanted(*in.stream);
+  return reinterpret_cast<void*>(block->start());
+}
+
+heap::segment* pool::core::from_shelf(stream_state& stream, unsigned size_class, lane& refill) {
+  heap::segment* out = nullptr;
+  heap::segment* chain = nullptr;
+  {
+    const std::lock_guard lock(stream.shelf_mutex);
+    heap::segment*& head = stream.shelf[size_class];
+    if (head == nullptr) return nullptr;
+    out = head;
+    head = out->link;
+    stream.shelf_bytes -= out->bytes;
+    for (unsigned i = 1; i < 2 * handful(class_bytes(size_class)) && head != nullptr; ++i) {
+      heap::segment* const block = head;
+      head = block->link;
+      stream.shelf_bytes -= block->bytes;
+      block->link = chain;
+      chain = block;
+    }
+  }
+  counts_.shelf_hits.fetch_add(1, std::memory_order_relaxed);
+  if (chain != nullptr) {
+    const auto entered = refill.lock.enter();
+    while (chain != nullptr) {
+      heap::segment* const block = chain;
+      chain = block->link;
+      set_state(*block, block_state::lane);
+      static_cast<void>(refill.push(block));  // small blocks are always kept
+    }
+    refill.lock.leave(entered);
+  }
+  return out;
+}
+
+heap::segment* pool::core::carve_locked(const request& what, bool runs) {
+  heap::segment* block = heap_.allocate(what.size, what.alignment, what.owner);
+  if (block == nullptr && runs) block = heap_.allocate_run(what.size, what.alignment, what.owner);
+  if (block == nullptr) return nullptr;
+  block->holder_class = what.size_class;
+  carved_ += block->bytes;
+  peak_carved_ = std::max(peak_carved_, carved_);
+#if defined(MILLPOND_AUDIT)
+  heap_.check();
+#endif
+  return block;
+}
+
+heap::segment* pool::core::carve(const request& what, lane* refill) {
+  heap::segment* chain = nullptr;
+  heap::segment* out = nullptr;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    out = carve_locked(what, false);
+    if (out == nullptr) return nullptr;
+    if (what.size_class != large_class && refill != nullptr) {
+      for (unsigned i = 1; i < handful(what.size); ++i) {
+        heap::segment* const block = carve_locked(what, false);
+        if (block == nullptr) break;
+        block->link = chain;
+        chain = block;
+      }
+    }
+  }
+  if (chain != nullptr) {
+    const auto entered = refill->lock.enter();
+    while (chain != nullptr) {
+      heap::segment* const block = chain;
+      chain = block->link;
+      set_state(*block, block_state::lane);
+      static_cast<void>(refill->push(block));
+    }
+    refill->lock.leave(entered);
+  }
+  counts_.heap_hits.fetch_add(1, std::memory_order_relaxed);
+  return out;
+}
+
+// The ways to a block, cheapest first. Everything up to growth concerns this stream and idle memory only.
+result<heap::segment*> pool::core::acquire(const request& what, lane* refill) {
+  if (heap::segment* const block = carve(what, refill)) return block;
+  // The lane's own blocks may be what keeps a stretch in pieces.
+  if (refill != nullptr) empty_lane(*refill);
+  if (many_streams_.load(std::memory_order_relaxed)) {
+    seal_wish_.fetch_add(1, std::memory_order_relaxed);
+    const relaxed_capture_scope relaxed(*gpu_);
+    poll_fences();
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (heap::segment* const block = carve_locked(what, true)) return block;
+  }
+  if (options_.reuse == reuse_policy::may_wait && what.stream != nullptr) {
+    if (heap::segment* const block = chained(what)) return block;
+  }
+  const relaxed_capture_scope relaxed(*gpu_);
+  for (int tries = 0; tries < 8 && grow(what); ++tries) {
+    const std::lock_guard lock(heap_mutex_);
+    if (heap::segment* const block = carve_locked(what, true)) return block;  // unless another thread took it
+  }
+  return under_pressure(what);
+}
+
+// The ladder. Each step frees what it can and tries again.
+result<heap::segment*> pool::core::under_pressure(const request& what) {
+  const auto again = [&](bool with_growth) -> heap::segment* {
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (heap::segment* const block = carve_locked(what, true)) return block;
+    }
+    if (!with_growth || !grow(what)) return nullptr;
+    const std::lock_guard lock(heap_mutex_);
+    return carve_locked(what, true);
+  };
+  const auto fenced = [&] {
+    wide_seal();
+    poll_fences();
+  };
+  fenced();
+  if (heap::segment* const block = again(false)) return block;
+
+  counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+  fenced();
+  if (heap::segment* const block = again(false)) return block;
+
+  // Spans that are free but in the wrong places make room for one that is in the right place.
+  if (granularity_ != 0 || options_.kind != memory_kind::device) {
+    if (give_back(0) > 0) {
+      if (heap::segment* const block = again(true)) return block;
+    }
+  }
+
+  const std::uint64_t deadline = options_.clock ? options_.clock() + options_.max_wait_ns : 0;
+  while (options_.max_wait_ns > 0 && options_.reuse != reuse_policy::same_stream && wait_for_a_fence(deadline)) {
+    if (heap::segment* const block = again(false)) return block;
+    if (give_back(0) > 0) {
+      if (heap::segment* const block = again(true)) return block;
+    }
+    if (options_.clock && options_.clock() >= deadline) break;
+  }
+
+  for (int calls = 0; calls < 16 && options_.on_pressure; ++calls) {
+    counts_.pressure_callbacks.fetch_add(1, std::memory_order_relaxed);
+    if (!options_.on_pressure(what.size)) break;
+    flush_lanes_of(nullptr);
+    fenced();
+    if (heap::segment* const block = again(true)) return block;
+  }
+  counts_.out_of_memory.fetch_add(1, std::memory_order_relaxed);
+  return out_of_memory_report(what);
+}
+
+// Policy may_wait: rather than grow past the slack, let this stream wait on the GPU for another's frees.
+heap::segment* pool::core::chained(const request& what) {
+  {
+    const std::lock_guard lock(heap_mutex_);
+    const double allowed = (1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + what.size));
+    if (static_cast<double>(reserved_ + what.size) <= allowed) return nullptr;
+  }
+  const relaxed_capture_scope relaxed(*gpu_);
+  const std::shared_lock streams(streams_mutex_);
+  for (const auto& [id, other] : streams_) {
+    if (other.get() == what.stream) continue;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (heap_.largest_free(other->owner) < what.size) continue;
+    }
+    call_result failure;
+    const std::uint64_t batch = other->line->make_wait(*gpu_, what.handle, &failure);
+    if (batch == 0) continue;
+    counts_.stream_waits.fetch_add(1, std::memory_order_relaxed);
+    // Behind the wait the frees up to this batch are in this stream's order: they are its own now.
+    const std::lock_guard lock(heap_mutex_);
+    heap_.reassign(other->owner, batch, what.owner, what.stream->line->join(0));
+    if (heap::segment* const block = carve_locked(what, true)) return block;
+  }
+  return nullptr;
+}
+
+// Frees -----------------------------------------------------------------------------------------------------
+
+result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, lane* in) noexcept {
+  if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  const auto state = block == nullptr ? block_state::none
+                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  if ((state != block_state::live && state != block_state::special) || (bytes != 0 && bytes != block->requested)) {
+    return explain_bad_free(ptr, bytes, stream);
+  }
+  // Who frees: the lane's stream, or the one that the handle names now.
+  stream_state* home = in != nullptr && !in->dead ? in->stream : nullptr;
+  lane* counted = in;
+  if (home == nullptr) {
+    const auto id = identity(stream);
+    if (id) {
+      auto made = make_lane(stream, *id);
+      if (!made) return made.error();
+      counted = made->get();
+      home = counted->stream;
+      attach(stream, std::move(*made));
+    } else {
+      home = &limbo_;  // a stream that is gone: only something wider can tell when its work has ended
+      counted = nullptr;
+    }
+  }
+  const auto count = [&] {
+    if (counted != nullptr) {
+      const auto entered = counted->lock.enter();
+      counted->counts.deallocations.add(1);
+      counted->counts.bytes_in.add(block->requested);
+      counted->lock.leave(entered);
+    } else {
+      const std::lock_guard lock(lanes_mutex_);
+      past_.deallocations.add(1);
+      past_.bytes_in.add(block->requested);
+    }
+  };
+  if (state == block_state::special) {
+    count();
+    return free_special(block, stream, *home);
+  }
+  if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
+  count();
+  // A large block that the lane has no room for: it takes an older one's place, or goes to the heap.
+  set_state(*block, block_state::lane);
+  block->link = nullptr;
+  heap::segment* chain = block;
+  if (counted != nullptr && block->holder_class == large_class && block->bytes <= counted->large_limit_bytes) {
+    const auto entered = counted->lock.enter();
+    chain = nullptr;
+    while (counted->push(block) == lane::pushed::refused) {
+      heap::segment* const old = counted->displace_large();
+      if (old == nullptr) {
+        block->link = chain;
+        chain = block;
+        break;
+      }
+      old->link = chain;
+      chain = old;
+    }
+    counted->lock.leave(entered);
+  } else if (counted != nullptr && block->holder_class != large_class) {
+    // Refused because a stranger emptied the lane just now.
+    const auto entered = counted->lock.enter();
+    if (!counted->dead) {
+      static_cast<void>(counted->push(block));
+      chain = nullptr;
+    }
+    counted->lock.leave(entered);
+  }
+  if (chain != nullptr) {
+    flush_chain(*home, chain);
+    if (home != &limbo_) seal_if_wanted(*home);
+  }
+  return {};
+}
+
+result<void> pool::core::free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept {
+  if (block->holder != nullptr) {
+    free_in_capture(block, stream);
+    return {};
+  }
+  std::vector<stream_handle> used_on;
+  {
+    const std::lock_guard lock(guarded_mutex_);
+    if (const auto found = uses_.find(block); found != uses_.end()) {
+      used_on = std::move(found->second);
+      uses_.erase(found);
+    }
+  }
+  const relaxed_capture_scope relaxed(*gpu_);
+  guarded_block guarded{block, &home, {}};
+  bool covered = true;
+  for (const stream_handle other : used_on) {
+    capture_info capture;
+    if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none) {
+      covered = false;
+      break;
+    }
+    event_handle event = nullptr;
+    if (!events_.get(&event).ok()) {
+      covered = false;
+      break;
+    }
+    if (!gpu_->event_record(event, other).ok()) {
+      events_.put(event);
+      covered = false;
+      break;
+    }
+    guarded.events.push_back(event);
+  }
+  if (!covered) {
+    for (const event_handle e : guarded.events) events_.put(e);
+    block->link = nullptr;
+    flush_chain(limbo_, block);
+    return {};
+  }
+  set_state(*block, block_state::guarded);
+  home.holders.fetch_add(1, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(heap_mutex_);
+    guarded_bytes_ += block->bytes;
+  }
+  {
+    const std::lock_guard lock(guarded_mutex_);
+    guarded_.push_back(std::move(guarded));
+  }
+  poll_guarded();
+  return {};
+}
+
+result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
+  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  const auto state = block == nullptr ? block_state::none
+                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  if (state != block_state::live && state != block_state::special) {
+    return error{error_code::foreign_pointer, "record_use: the pointer is not a live block of this pool"};
+  }
+  if (block->holder != nullptr) return {};  // a graph's block is not reused before the graph is gone
+  const std::lock_guard lock(guarded_mutex_);
+  auto& streams = uses_[block];
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  set_state(*block, block_state::special);
+  return {};
+}
+
+result<pool::block_range> pool::core::find(const void* ptr) {
+  const std::lock_guard lock(heap_mutex_);
+  const heap::segment* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
+  const auto state = block == nullptr ? block_state::none
+                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  if (state != block_state::live && state != block_state::special) {
+    return error{error_code::foreign_pointer, "the address is in no live block of this pool"};
+  }
+  return pool::block_range{reinterpret_cast<void*>(block->start()), block->bytes};
+}
+
+}  // namespace millpond

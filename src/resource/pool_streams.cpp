@@ -1,0 +1,261 @@
+// Streams and lanes: who they are, and how they come and go.
+#include <algorithm>
+
+#include "driver/relaxed_capture.hpp"
+#include "order/line.hpp"
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+namespace {
+
+// 0, 1 and 2 are CUDA's null, legacy and per-thread streams: many streams under one value, so a new identity
+// under them says nothing of the old one.
+[[nodiscard]] bool names_many(stream_handle handle) noexcept { return reinterpret_cast<std::uintptr_t>(handle) <= 2; }
+
+}  // namespace
+
+heap::owner_id pool::core::new_owner() {
+  const std::lock_guard lock(heap_mutex_);
+  if (free_owners_.empty()) return next_owner_++;
+  const heap::owner_id out = free_owners_.back();
+  free_owners_.pop_back();
+  return out;
+}
+
+std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::uint64_t id) {
+  auto made = std::make_unique<stream_state>();
+  made->line = std::make_shared<order::line>(id, handle);
+  made->owner = new_owner();
+  return made;
+}
+
+result<stream_state*> pool::core::stream_of(stream_handle handle, std::uint64_t id) {
+  {
+    const std::shared_lock lock(streams_mutex_);
+    if (const auto found = streams_.find(id); found != streams_.end()) return found->second.get();
+  }
+  int device = 0;
+  if (gpu_->stream_device(handle, &device).ok() && device != gpu_->info().ordinal) {
+    return error{error_code::invalid_argument, "the stream is of device " + std::to_string(device) +
+                                                   ", the pool of device " + std::to_string(gpu_->info().ordinal)};
+  }
+  auto made = new_stream(handle, id);
+  stream_state* out = nullptr;
+  stream_state* gone = nullptr;
+  {
+    const std::unique_lock lock(streams_mutex_);
+    const auto [at, fresh] = streams_.emplace(id, std::move(made));
+    out = at->second.get();
+    if (fresh && streams_.size() > 1) many_streams_.store(true, std::memory_order_relaxed);
+    if (!names_many(handle)) {
+      const auto [known, first] = identity_of_.emplace(handle, id);
+      if (!first && known->second != id) {
+        // The handle came back for a new stream: the old one was destroyed, perhaps with work pending.
+        if (const auto old = streams_.find(known->second); old != streams_.end()) gone = old->second.get();
+        known->second = id;
+      }
+    }
+  }
+  if (gone != nullptr) {
+    retire_stream(*gone);
+    collect_dead_streams();
+  }
+  return out;
+}
+
+void pool::core::retire_stream(stream_state& gone) noexcept {
+  gone.line->set_gone();
+  flush_lanes_of(&gone);
+}
+
+// Streams whose handle was reused or whose per-thread stream ended with its thread, once nothing of theirs is left.
+void pool::core::collect_dead_streams() {
+  wide_seal();
+  std::uint64_t queries = 0;
+  wide_.poll(*gpu_, events_, &queries);
+  const std::unique_lock lock(streams_mutex_);
+  std::erase_if(streams_, [this, &queries](auto& entry) {
+    stream_state& s = *entry.second;
+    if (!s.line->gone() || s.holders.load(std::memory_order_acquire) != 0) return false;
+    s.line->poll(*gpu_, events_, &queries, nullptr);
+    if (!s.line->quiet()) return false;
+    const std::lock_guard heap_lock(heap_mutex_);
+    heap_.retire(s.owner, s.line->completed());
+    if (heap_.free_bytes(s.owner) != 0 || s.shelf_bytes != 0) return false;
+    free_owners_.push_back(s.owner);
+    return true;
+  });
+  counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
+}
+
+void pool::core::set_lane_limits(lane& of) noexcept {
+  of.small_limit_bytes = lane_small_.load(std::memory_order_relaxed);
+  of.large_limit_bytes = lane_large_.load(std::memory_order_relaxed);
+}
+
+result<std::unique_ptr<lane>> pool::core::make_lane(stream_handle stream, std::uint64_t id) {
+  const auto home = stream_of(stream, id);
+  if (!home) return home.error();
+  auto made = std::make_unique<lane>();
+  made->handle = stream;
+  made->stream_id = id;
+  made->stream = *home;
+  set_lane_limits(*made);
+  (*home)->holders.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(lanes_mutex_);
+  lanes_.push_back(made.get());
+  return made;
+}
+
+void pool::core::drop_lane(lane& of) noexcept {
+  if (!closed()) empty_lane(of);
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), &of), lanes_.end());
+    past_.allocations.add(of.counts.allocations.get());
+    past_.deallocations.add(of.counts.deallocations.get());
+    past_.bytes_in.add(of.counts.bytes_in.get());
+    past_.bytes_out.add(of.counts.bytes_out.get());
+    past_.misses.add(of.counts.misses.get());
+  }
+  if (closed()) return;
+  // A per-thread stream ends with its thread, which is where its lane is dropped.
+  const bool per_thread = of.handle == per_thread_stream;
+  if (of.stream->holders.fetch_sub(1, std::memory_order_acq_rel) == 1 && per_thread) {
+    of.stream->line->set_gone();
+    empty_shelf(*of.stream);
+  }
+}
+
+void pool::core::empty_lane(lane& of) noexcept {
+  of.lock.foreign_lock();
+  heap::segment* const chain = of.empty();
+  of.lock.foreign_unlock();
+  if (chain != nullptr) flush_chain(*of.stream, chain);
+}
+
+void pool::core::empty_shelf(stream_state& stream) noexcept {
+  heap::segment* chain = nullptr;
+  {
+    const std::lock_guard lock(stream.shelf_mutex);
+    for (heap::segment*& head : stream.shelf) {
+      while (head != nullptr) {
+        heap::segment* const block = head;
+        head = block->link;
+        block->link = chain;
+        chain = block;
+      }
+    }
+    stream.shelf_bytes = 0;
+  }
+  if (chain != nullptr) flush_chain(stream, chain);
+}
+
+std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
+  std::uint64_t emptied = 0;
+  {
+    // Held over the lanes' locks: a lane is deleted only after it left this list.
+    const std::lock_guard lock(lanes_mutex_);
+    for (lane* const l : lanes_) {
+      if (only != nullptr && l->stream != only) continue;
+      empty_lane(*l);
+      if (only != nullptr && only->line->gone()) {
+        l->lock.foreign_lock();
+        l->dead = true;
+        l->lock.foreign_unlock();
+      }
+      ++emptied;
+    }
+  }
+  const std::shared_lock lock(streams_mutex_);
+  for (const auto& [id, stream] : streams_) {
+    if (only == nullptr || stream.get() == only) empty_shelf(*stream);
+  }
+  return emptied;
+}
+
+// A chain of blocks of one stream, through segment::link, back to the heap as frees of the open batch.
+void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcept {
+  const std::lock_guard lock(heap_mutex_);
+  while (chain != nullptr) {
+    heap::segment* const block = chain;
+    chain = block->link;
+    carved_ -= block->bytes;
+    block->holder_state.store(static_cast<std::uint8_t>(block_state::none), std::memory_order_relaxed);
+    heap_.release(block, stream.owner, stream.line->join(block->bytes), absorb());
+  }
+}
+
+// The lane has more small blocks than it may keep: half of each stack goes to the stream's shelf, and from a
+// full shelf to the heap.
+void pool::core::flush_small(lane& in) noexcept {
+  heap::segment* chain = nullptr;
+  std::array<heap::segment*, small_classes> out{};
+  std::uint64_t bytes = 0;
+  const auto entered = in.lock.enter();
+  const std::uint64_t target = in.small_limit_bytes / 2;
+  for (unsigned c = small_classes; c-- > 0 && in.small_bytes > target;) {
+    // The largest classes first: few blocks, most bytes. One of each stays, for the next request.
+    while (in.small_bytes > target && in.small[c] != nullptr && in.small[c]->link != nullptr) {
+      heap::segment* const block = in.pop_class(c);
+      block->link = out[c];
+      out[c] = block;
+      bytes += block->bytes;
+    }
+  }
+  in.lock.leave(entered);
+  stream_state& stream = *in.stream;
+  {
+    const std::lock_guard lock(stream.shelf_mutex);
+    const bool room = stream.shelf_bytes + bytes <= 2 * in.small_limit_bytes;
+    for (unsigned c = 0; c < small_classes; ++c) {
+      while (out[c] != nullptr) {
+        heap::segment* const block = out[c];
+        out[c] = block->link;
+        heap::segment*& head = room ? stream.shelf[c] : chain;
+        if (room) {
+          stream.shelf_bytes += block->bytes;
+          block->holder_state.store(static_cast<std::uint8_t>(block_state::shelf), std::memory_order_relaxed);
+        }
+        block->link = head;
+        head = block;
+      }
+    }
+  }
+  if (chain != nullptr) {
+    flush_chain(stream, chain);
+    seal_if_wanted(stream);
+  }
+}
+
+// Called only where the user's own call names the stream, so that its handle is alive.
+void pool::core::seal_if_wanted(stream_state& stream) noexcept {
+  if (!many_streams_.load(std::memory_order_relaxed) || !stream.line->dirty()) return;
+  const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
+  std::uint64_t reserved = 0;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    reserved = reserved_;
+  }
+  const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
+  if (!asked && stream.line->dirty_bytes() < std::max<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
+  const relaxed_capture_scope relaxed(*gpu_);
+  call_result failure;
+  switch (stream.line->seal(*gpu_, events_, &failure)) {
+    case order::seal_outcome::sealed:
+      counts_.seals.fetch_add(1, std::memory_order_relaxed);
+      stream.seals_seen.store(wish, std::memory_order_relaxed);
+      break;
+    case order::seal_outcome::gone:
+      if (!names_many(stream.line->handle())) retire_stream(stream);
+      break;
+    case order::seal_outcome::nothing:
+    case order::seal_outcome::capturing:
+      break;
+    case order::seal_outcome::failed:
+      note_failure(to_error(failure, "sealing a batch of frees"));
+      break;
+  }
+}
+
+}  // namespace millpond

@@ -1,0 +1,54 @@
+#include "resource/thread_lanes.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+#include "resource/pool_core.hpp"
+
+namespace millpond {
+
+thread_local constinit thread_lanes* thread_lanes::mine_ = nullptr;
+
+namespace {
+// Ends with the thread; the table itself is reached through the plain pointer.
+struct holder {
+  std::unique_ptr<thread_lanes> table;
+};
+thread_local holder this_thread;
+}  // namespace
+
+lane* thread_lanes::find_behind(const pool::core* core, stream_handle handle) noexcept {
+  const auto at = std::lower_bound(all_.begin(), all_.end(), std::tuple(core, handle),
+                                   [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
+  if (at == all_.end() || at->core.get() != core || at->handle != handle) return nullptr;
+  front_[slot_of(core, handle)] = {core, handle, at->in.get()};
+  return at->in.get();
+}
+
+void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<lane> made) {
+  if (mine_ == nullptr) {
+    this_thread.table = std::make_unique<thread_lanes>();
+    mine_ = this_thread.table.get();
+  }
+  thread_lanes& mine = *mine_;
+  // Lanes of pools that are closed go first, and a lane that this one replaces.
+  std::vector<owned> dropped;
+  std::erase_if(mine.all_, [&](owned& o) {
+    if (!o.core->closed() && !(o.core == core && o.handle == handle)) return false;
+    dropped.push_back(std::move(o));
+    return true;
+  });
+  mine.front_ = {};
+  for (owned& o : dropped) o.core->drop_lane(*o.in);
+  const auto at = std::lower_bound(mine.all_.begin(), mine.all_.end(), std::tuple(static_cast<const pool::core*>(core.get()), handle),
+                                   [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
+  mine.front_[slot_of(core.get(), handle)] = {core.get(), handle, made.get()};
+  mine.all_.insert(at, owned{core, handle, std::move(made)});
+}
+
+thread_lanes::~thread_lanes() {
+  mine_ = nullptr;
+  for (owned& o : all_) o.core->drop_lane(*o.in);
+}
+
+}  // namespace millpond

@@ -1,0 +1,58 @@
+// The lanes of one thread: a small table in thread-local storage, asked on every plain call.
+//
+// A table entry keeps its pool's core alive, so a core's address never comes back for another pool while an
+// entry names it. When the thread ends its lanes are emptied into their pools; when a pool ends first, its
+// lanes are dropped here the next time the thread takes the slow path.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "millpond/pool.hpp"
+#include "resource/lane.hpp"
+
+namespace millpond {
+
+class thread_lanes {
+ public:
+  // The calling thread's lane of this core and handle, or nullptr. No lock, no allocation.
+  [[nodiscard]] static lane* find(const pool::core* core, stream_handle handle) noexcept {
+    thread_lanes* const mine = mine_;
+    if (mine == nullptr) return nullptr;
+    const entry& e = mine->front_[slot_of(core, handle)];
+    if (e.core == core && e.handle == handle) return e.in;
+    return mine->find_behind(core, handle);
+  }
+  // Puts a lane in the table, in place of one with the same key (which is then retired and deleted).
+  static void put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<lane> made);
+  ~thread_lanes();
+
+ private:
+  struct entry {
+    const pool::core* core = nullptr;
+    stream_handle handle = nullptr;
+    lane* in = nullptr;
+  };
+  struct owned {
+    std::shared_ptr<pool::core> core;
+    stream_handle handle;
+    std::unique_ptr<lane> in;
+  };
+  static constexpr std::size_t front_size = 64;
+
+  [[nodiscard]] static std::size_t slot_of(const pool::core* core, stream_handle handle) noexcept {
+    const auto a = reinterpret_cast<std::uintptr_t>(core);
+    const auto b = reinterpret_cast<std::uintptr_t>(handle);
+    return ((a >> 6) ^ b ^ (b >> 4) ^ (b >> 10)) % front_size;
+  }
+  lane* find_behind(const pool::core* core, stream_handle handle) noexcept;
+
+  // initial-exec: one instruction to reach it, in an executable and in a library loaded at start.
+  [[gnu::tls_model("initial-exec")]] static thread_local constinit thread_lanes* mine_;
+
+  std::array<entry, front_size> front_{};
+  std::vector<owned> all_;  // sorted by core and handle
+};
+
+}  // namespace millpond
