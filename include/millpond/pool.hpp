@@ -13,7 +13,7 @@
 
 namespace millpond {
 
-struct lane;  // src/resource/lane.hpp
+struct stream_lane;  // src/resource/lane.hpp
 
 // When a block that another stream freed may serve an allocation.
 enum class reuse_policy : std::uint8_t {
@@ -143,10 +143,10 @@ class pool::lane_handle {
 
  private:
   friend class pool;
-  lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<millpond::lane> own);
+  lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own);
   pool* owner_;
   std::shared_ptr<core> core_;
-  std::unique_ptr<millpond::lane> lane_;
+  std::unique_ptr<stream_lane> lane_;
 };
 
 }  // namespace millpond

@@ -43,7 +43,7 @@ struct lane_counters {
   own_counter misses;  // allocations that the lane could not serve
 };
 
-struct alignas(64) lane {
+struct alignas(64) stream_lane {
   biased_lock lock;
   bool dead = false;             // emptied for good: its stream is gone or its thread has ended; under lock
   std::uint8_t next_large = 0;   // the large slot that is given up next

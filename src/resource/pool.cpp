@@ -22,7 +22,7 @@ error refused_in_child() {
 
 // The fast paths ----------------------------------------------------------------------------------------
 
-void* pool::core::pop(lane& in, std::uint64_t bytes) noexcept {
+void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept {
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
   heap::segment* const block = in.pop(bytes);
   if (block == nullptr) {
@@ -37,7 +37,7 @@ void* pool::core::pop(lane& in, std::uint64_t bytes) noexcept {
   return reinterpret_cast<void*>(block->start());
 }
 
-bool pool::core::push(lane& in, void* ptr, std::uint64_t bytes) noexcept {
+bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
@@ -48,8 +48,8 @@ bool pool::core::push(lane& in, void* ptr, std::uint64_t bytes) noexcept {
   }
   const std::uint64_t requested = block->requested;
   set_state(*block, block_state::lane);
-  const lane::pushed kept = in.push(block);
-  if (__builtin_expect(kept == lane::pushed::refused, 0)) {
+  const stream_lane::pushed kept = in.push(block);
+  if (__builtin_expect(kept == stream_lane::pushed::refused, 0)) {
     set_state(*block, block_state::live);
     in.lock.owner_unlock();
     return false;
@@ -57,11 +57,11 @@ bool pool::core::push(lane& in, void* ptr, std::uint64_t bytes) noexcept {
   in.counts.deallocations.add(1);
   in.counts.bytes_in.add(requested);
   in.lock.owner_unlock();
-  if (__builtin_expect(kept == lane::pushed::over_limit, 0)) flush_small(in);
+  if (__builtin_expect(kept == stream_lane::pushed::over_limit, 0)) flush_small(in);
   return true;
 }
 
-void pool::core::attach(stream_handle stream, std::unique_ptr<lane> made) {
+void pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {
   thread_lanes::put(shared_from_this(), stream, std::move(made));
 }
 
@@ -90,7 +90,7 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   if (capture.status == capture_status::invalidated) {
     return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
   }
-  lane* in = thread_lanes::find(this, stream);
+  stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);
     if (!made) return made.error();
@@ -105,12 +105,12 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
 
 result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (closed()) return error{error_code::not_permitted, "the pool is closed"};
-  lane* in = thread_lanes::find(this, stream);
+  stream_lane* in = thread_lanes::find(this, stream);
   if (in != nullptr && push(*in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, stream, in);
 }
 
-result<void> pool::core::deallocate_to(lane& in, void* ptr, std::uint64_t bytes) noexcept {
+result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
   if (closed()) return error{error_code::not_permitted, "the pool is closed"};
   if (push(in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, in.handle, &in);
@@ -179,7 +179,7 @@ std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_
 pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
 void pool::check() const { core_->check(); }
 
-pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<millpond::lane> own)
+pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own)
     : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
 pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
 pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {

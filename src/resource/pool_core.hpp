@@ -66,18 +66,18 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // Every path of the pool's calls. `in`: the lane to use, already right for the stream.
   result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
-  result<void*> allocate_from(lane& in, std::uint64_t bytes, std::uint64_t alignment);
+  result<void*> allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment);
   result<void> deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
-  result<void> deallocate_to(lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  result<void> deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   // The two fast paths: nullptr and false mean "take the slow one".
-  [[nodiscard]] void* pop(lane& in, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool push(lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] void* pop(stream_lane& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
 
-  result<std::unique_ptr<lane>> make_lane(stream_handle stream, std::uint64_t id);
+  result<std::unique_ptr<stream_lane>> make_lane(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
-  void attach(stream_handle stream, std::unique_ptr<lane> made);  // into the calling thread's table
+  void attach(stream_handle stream, std::unique_ptr<stream_lane> made);  // into the calling thread's table
   // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
-  void drop_lane(lane& of) noexcept;
+  void drop_lane(stream_lane& of) noexcept;
 
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
   result<pool::block_range> find(const void* ptr);
@@ -110,23 +110,24 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::owner_id new_owner();
   void retire_stream(stream_state& gone) noexcept;
   void collect_dead_streams();
-  void empty_lane(lane& of) noexcept;
+  void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;
   std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
   void flush_chain(stream_state& stream, heap::segment* chain) noexcept;
-  void flush_small(lane& in) noexcept;
+  void flush_small(stream_lane& in) noexcept;
   void seal_if_wanted(stream_state& stream) noexcept;
-  void set_lane_limits(lane& of) noexcept;
+  void set_lane_limits(stream_lane& of) noexcept;
 
   // The slow paths (pool_slow.cpp).
-  heap::segment* from_shelf(stream_state& stream, unsigned size_class, lane& refill);
-  heap::segment* carve(const request& what, lane* refill);           // heap mutex taken here
+  heap::segment* from_shelf(stream_state& stream, unsigned size_class, stream_lane& refill);
+  heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
-  result<heap::segment*> acquire(const request& what, lane* refill);
+  result<heap::segment*> acquire(const request& what, stream_lane* refill);
   result<heap::segment*> under_pressure(const request& what);
-  result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, lane* in) noexcept;
+  result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept;
   result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
+  [[nodiscard]] bool would_pass_slack(std::uint64_t more);
   heap::segment* chained(const request& what);
 
   // Fences (pool_fences.cpp).
@@ -191,7 +192,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
 
   std::mutex lanes_mutex_;
-  std::vector<lane*> lanes_;
+  std::vector<stream_lane*> lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
   std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get
   counters counts_;

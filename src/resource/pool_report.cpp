@@ -31,7 +31,7 @@ pool_statistics pool::core::statistics() {
       misses += c.misses.get();
     };
     add(past_);
-    for (lane* const l : lanes_) {
+    for (stream_lane* const l : lanes_) {
       add(l->counts);
       l->lock.foreign_lock();
       out.cached_bytes += l->small_bytes + l->large_bytes;
@@ -50,7 +50,7 @@ pool_statistics pool::core::statistics() {
       const std::lock_guard heap_lock(heap_mutex_);
       out.pending_bytes += heap_.free_bytes(stream->owner);
     }
-    out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(lane);
+    out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(stream_lane);
   }
   {
     const std::lock_guard lock(captures_mutex_);

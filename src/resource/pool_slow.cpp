@@ -18,7 +18,7 @@ void set_state(heap::segment& block, block_state to) noexcept {
 
 }  // namespace
 
-result<void*> pool::core::allocate_from(lane& in, std::uint64_t bytes, std::uint64_t alignment) {
+result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment) {
   if (released_->any.load(std::memory_order_relaxed)) drain_released();
   request what;
   what.bytes = bytes;
@@ -51,7 +51,7 @@ result<void*> pool::core::allocate_from(lane& in, std::uint64_t bytes, std::uint
   return reinterpret_cast<void*>(block->start());
 }
 
-heap::segment* pool::core::from_shelf(stream_state& stream, unsigned size_class, lane& refill) {
+heap::segment* pool::core::from_shelf(stream_state& stream, unsigned size_class, stream_lane& refill) {
   heap::segment* out = nullptr;
   heap::segment* chain = nullptr;
   {
@@ -96,7 +96,7 @@ heap::segment* pool::core::carve_locked(const request& what, bool runs) {
   return block;
 }
 
-heap::segment* pool::core::carve(const request& what, lane* refill) {
+heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
   heap::segment* chain = nullptr;
   heap::segment* out = nullptr;
   {
@@ -127,11 +127,11 @@ heap::segment* pool::core::carve(const request& what, lane* refill) {
 }
 
 // The ways to a block, cheapest first. Everything up to growth concerns this stream and idle memory only.
-result<heap::segment*> pool::core::acquire(const request& what, lane* refill) {
+result<heap::segment*> pool::core::acquire(const request& what, stream_lane* refill) {
   if (heap::segment* const block = carve(what, refill)) return block;
   // The lane's own blocks may be what keeps a stretch in pieces.
   if (refill != nullptr) empty_lane(*refill);
-  if (many_streams_.load(std::memory_order_relaxed)) {
+  if (many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
     const relaxed_capture_scope relaxed(*gpu_);
     poll_fences();
@@ -140,10 +140,22 @@ result<heap::segment*> pool::core::acquire(const request& what, lane* refill) {
     const std::lock_guard lock(heap_mutex_);
     if (heap::segment* const block = carve_locked(what, true)) return block;
   }
-  if (options_.reuse == reuse_policy::may_wait && what.stream != nullptr) {
-    if (heap::segment* const block = chained(what)) return block;
-  }
   const relaxed_capture_scope relaxed(*gpu_);
+  if (would_pass_slack(what.size)) {
+    // Before memory is added beyond the slack, what lanes keep and what is freed but not sealed is looked at too.
+    counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+    if (options_.reuse != reuse_policy::same_stream) {
+      wide_seal();
+      poll_fences();
+    }
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (heap::segment* const block = carve_locked(what, true)) return block;
+    }
+    if (options_.reuse == reuse_policy::may_wait && what.stream != nullptr) {
+      if (heap::segment* const block = chained(what)) return block;
+    }
+  }
   for (int tries = 0; tries < 8 && grow(what); ++tries) {
     const std::lock_guard lock(heap_mutex_);
     if (heap::segment* const block = carve_locked(what, true)) return block;  // unless another thread took it
@@ -200,14 +212,14 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
   return out_of_memory_report(what);
 }
 
+bool pool::core::would_pass_slack(std::uint64_t more) {
+  const std::lock_guard lock(heap_mutex_);
+  const double allowed = (1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + more));
+  return static_cast<double>(reserved_ + more) > allowed;
+}
+
 // Policy may_wait: rather than grow past the slack, let this stream wait on the GPU for another's frees.
 heap::segment* pool::core::chained(const request& what) {
-  {
-    const std::lock_guard lock(heap_mutex_);
-    const double allowed = (1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + what.size));
-    if (static_cast<double>(reserved_ + what.size) <= allowed) return nullptr;
-  }
-  const relaxed_capture_scope relaxed(*gpu_);
   const std::shared_lock streams(streams_mutex_);
   for (const auto& [id, other] : streams_) {
     if (other.get() == what.stream) continue;
@@ -229,7 +241,7 @@ heap::segment* pool::core::chained(const request& what) {
 
 // Frees -----------------------------------------------------------------------------------------------------
 
-result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, lane* in) noexcept {
+result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept {
   if (released_->any.load(std::memory_order_relaxed)) drain_released();
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none
@@ -239,7 +251,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   }
   // Who frees: the lane's stream, or the one that the handle names now.
   stream_state* home = in != nullptr && !in->dead ? in->stream : nullptr;
-  lane* counted = in;
+  stream_lane* counted = in;
   if (home == nullptr) {
     const auto id = identity(stream);
     if (id) {
@@ -278,7 +290,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   if (counted != nullptr && block->holder_class == large_class && block->bytes <= counted->large_limit_bytes) {
     const auto entered = counted->lock.enter();
     chain = nullptr;
-    while (counted->push(block) == lane::pushed::refused) {
+    while (counted->push(block) == stream_lane::pushed::refused) {
       heap::segment* const old = counted->displace_large();
       if (old == nullptr) {
         block->link = chain;

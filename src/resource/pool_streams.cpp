@@ -88,15 +88,15 @@ void pool::core::collect_dead_streams() {
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
 }
 
-void pool::core::set_lane_limits(lane& of) noexcept {
+void pool::core::set_lane_limits(stream_lane& of) noexcept {
   of.small_limit_bytes = lane_small_.load(std::memory_order_relaxed);
   of.large_limit_bytes = lane_large_.load(std::memory_order_relaxed);
 }
 
-result<std::unique_ptr<lane>> pool::core::make_lane(stream_handle stream, std::uint64_t id) {
+result<std::unique_ptr<stream_lane>> pool::core::make_lane(stream_handle stream, std::uint64_t id) {
   const auto home = stream_of(stream, id);
   if (!home) return home.error();
-  auto made = std::make_unique<lane>();
+  auto made = std::make_unique<stream_lane>();
   made->handle = stream;
   made->stream_id = id;
   made->stream = *home;
@@ -107,7 +107,7 @@ result<std::unique_ptr<lane>> pool::core::make_lane(stream_handle stream, std::u
   return made;
 }
 
-void pool::core::drop_lane(lane& of) noexcept {
+void pool::core::drop_lane(stream_lane& of) noexcept {
   if (!closed()) empty_lane(of);
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -127,7 +127,7 @@ void pool::core::drop_lane(lane& of) noexcept {
   }
 }
 
-void pool::core::empty_lane(lane& of) noexcept {
+void pool::core::empty_lane(stream_lane& of) noexcept {
   of.lock.foreign_lock();
   heap::segment* const chain = of.empty();
   of.lock.foreign_unlock();
@@ -156,7 +156,7 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
   {
     // Held over the lanes' locks: a lane is deleted only after it left this list.
     const std::lock_guard lock(lanes_mutex_);
-    for (lane* const l : lanes_) {
+    for (stream_lane* const l : lanes_) {
       if (only != nullptr && l->stream != only) continue;
       empty_lane(*l);
       if (only != nullptr && only->line->gone()) {
@@ -188,7 +188,7 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
 
 // The lane has more small blocks than it may keep: half of each stack goes to the stream's shelf, and from a
 // full shelf to the heap.
-void pool::core::flush_small(lane& in) noexcept {
+void pool::core::flush_small(stream_lane& in) noexcept {
   heap::segment* chain = nullptr;
   std::array<heap::segment*, small_classes> out{};
   std::uint64_t bytes = 0;
@@ -238,7 +238,7 @@ void pool::core::seal_if_wanted(stream_state& stream) noexcept {
     reserved = reserved_;
   }
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
-  if (!asked && stream.line->dirty_bytes() < std::max<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
+  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
   const relaxed_capture_scope relaxed(*gpu_);
   call_result failure;
   switch (stream.line->seal(*gpu_, events_, &failure)) {

@@ -17,7 +17,7 @@ struct holder {
 thread_local holder this_thread;
 }  // namespace
 
-lane* thread_lanes::find_behind(const pool::core* core, stream_handle handle) noexcept {
+stream_lane* thread_lanes::find_behind(const pool::core* core, stream_handle handle) noexcept {
   const auto at = std::lower_bound(all_.begin(), all_.end(), std::tuple(core, handle),
                                    [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
   if (at == all_.end() || at->core.get() != core || at->handle != handle) return nullptr;
@@ -25,7 +25,7 @@ lane* thread_lanes::find_behind(const pool::core* core, stream_handle handle) no
   return at->in.get();
 }
 
-void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<lane> made) {
+void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<stream_lane> made) {
   if (mine_ == nullptr) {
     this_thread.table = std::make_unique<thread_lanes>();
     mine_ = this_thread.table.get();

@@ -17,7 +17,7 @@ namespace millpond {
 class thread_lanes {
  public:
   // The calling thread's lane of this core and handle, or nullptr. No lock, no allocation.
-  [[nodiscard]] static lane* find(const pool::core* core, stream_handle handle) noexcept {
+  [[nodiscard]] static stream_lane* find(const pool::core* core, stream_handle handle) noexcept {
     thread_lanes* const mine = mine_;
     if (mine == nullptr) return nullptr;
     const entry& e = mine->front_[slot_of(core, handle)];
@@ -25,19 +25,19 @@ class thread_lanes {
     return mine->find_behind(core, handle);
   }
   // Puts a lane in the table, in place of one with the same key (which is then retired and deleted).
-  static void put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<lane> made);
+  static void put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<stream_lane> made);
   ~thread_lanes();
 
  private:
   struct entry {
     const pool::core* core = nullptr;
     stream_handle handle = nullptr;
-    lane* in = nullptr;
+    stream_lane* in = nullptr;
   };
   struct owned {
     std::shared_ptr<pool::core> core;
     stream_handle handle;
-    std::unique_ptr<lane> in;
+    std::unique_ptr<stream_lane> in;
   };
   static constexpr std::size_t front_size = 64;
 
@@ -46,7 +46,7 @@ class thread_lanes {
     const auto b = reinterpret_cast<std::uintptr_t>(handle);
     return ((a >> 6) ^ b ^ (b >> 4) ^ (b >> 10)) % front_size;
   }
-  lane* find_behind(const pool::core* core, stream_handle handle) noexcept;
+  stream_lane* find_behind(const pool::core* core, stream_handle handle) noexcept;
 
   // initial-exec: one instruction to reach it, in an executable and in a library loaded at start.
   [[gnu::tls_model("initial-exec")]] static thread_local constinit thread_lanes* mine_;
