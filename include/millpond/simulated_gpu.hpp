@@ -30,8 +30,8 @@ struct cost_point {
   double p50_ns = 0;
   double p99_ns = 0;
 };
-// Points by rising size; between two points time follows the power law through both, outside them it is
-// that of the nearest point below the first, and proportional to size above the last where the table grows.
+// Points by rising size. Between two points time is on the straight line through both; below the first it
+// is the first's; above the last it goes on along the last line, if that rises.
 struct cost_table {
   std::vector<cost_point> points;
   [[nodiscard]] double p50_ns(std::uint64_t bytes) const noexcept;
@@ -51,6 +51,7 @@ struct gpu_profile {
   // Driver pools: a request that is served from what the pool has reserved costs the calls' own tables;
   // one that makes it reserve more adds pool_growth by the bytes added.
   cost_table pool_growth;
+  cost_table pool_shrink;                   // of the synchronise or trim that gives so many bytes back
   std::uint64_t pool_step_bytes = 0;        // pools reserve in multiples of this
   // Device time.
   double launch_latency_ns = 0;             // from the call's end to the start on an idle stream
@@ -62,7 +63,8 @@ struct gpu_profile {
   // Managed memory, first order: blocks of 2 MiB are where they were last needed.
   double managed_fault_in_bytes_per_s = 0;  // faulted to the device by a kernel
   double managed_prefetch_bytes_per_s = 0;  // cuMemPrefetchAsync to the device
-  double managed_prefetch_back_bytes_per_s = 0;
+  double managed_prefetch_back_bytes_per_s = 0;   // to the host
+  double managed_fault_back_bytes_per_s = 0;      // faulted back by the CPU
   // An allocator's own host time a path, measured on the profile's machine, and the file it is from.
   std::map<std::string, double, std::less<>> allocator_path_ns;
   std::string allocator_path_source;
@@ -169,6 +171,7 @@ class simulated_gpu final : public driver {
   // Errors: invalid_argument for a profile that makes no sense, driver_failure where the system gives no memory.
   [[nodiscard]] static result<std::shared_ptr<simulated_gpu>> create(simulated_gpu_options options = {});
   ~simulated_gpu() override;
+  class state;  // the inside, src/driver/sim/state.hpp
 
   // --- Time -----------------------------------------------------------------------------------------
   // Virtual host nanoseconds since creation.
@@ -306,7 +309,6 @@ class simulated_gpu final : public driver {
   call_result spin(std::uint64_t nanoseconds, stream_handle stream) noexcept override;
 
  private:
-  class state;
   explicit simulated_gpu(std::unique_ptr<state> state);
   std::unique_ptr<state> state_;
 };

@@ -1,0 +1,75 @@
+// Captures: who is in one, what it forbids, and how it ends.
+#include <algorithm>
+
+#include "driver/sim/state.hpp"
+
+namespace millpond {
+
+sim::capture_record* simulated_gpu::state::find_capture(std::uint64_t id) {
+  const auto it = captures.find(id);
+  return it == captures.end() ? nullptr : it->second.get();
+}
+
+void simulated_gpu::state::invalidate(sim::capture_record& capture) { capture.invalidated = true; }
+
+// An unsafe call is forbidden to a thread in global mode while any capture in global mode runs, and to one
+// that is not in relaxed mode while a capture that it began itself, not relaxed, runs
+// (cuThreadExchangeStreamCaptureMode's contract). A refused call breaks those captures.
+bool simulated_gpu::state::capture_forbids(std::uint64_t thread, const char* call) {
+  const auto found = thread_modes.find(thread);
+  const capture_mode own = found == thread_modes.end() ? capture_mode::global : found->second;
+  if (own == capture_mode::relaxed) return false;
+  bool forbidden = false;
+  for (auto& [id, capture] : captures) {
+    const bool mine = capture->thread == thread && capture->mode != capture_mode::relaxed;
+    const bool theirs = own == capture_mode::global && capture->mode == capture_mode::global;
+    if (!mine && !theirs) continue;
+    forbidden = true;
+    invalidate(*capture);
+    if (check) check->forbidden(call, id, now_ns);
+  }
+  return forbidden;
+}
+
+void simulated_gpu::state::invalidate_all(const char* call) {
+  for (auto& [id, capture] : captures) {
+    invalidate(*capture);
+    if (check) check->forbidden(call, id, now_ns);
+  }
+}
+
+void simulated_gpu::state::check_pollution(const sim::stream_record& stream, sim::call which) {
+  if (stream.capture == nullptr || !check || !sim::in_library()) return;
+  check->pollution(sim::name_of(which), stream.capture->id, now_ns);
+}
+
+driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::work what,
+                                            const std::string& name, double duration_ns) {
+  sim::capture_record& capture = *stream.capture;
+  if (capture.invalidated) return driver_status::capture_invalidated;
+  sim::capture_lane& lane = *stream.lane;
+  lane.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
+  capture.body->length_ns = std::max(capture.body->length_ns, lane.end_offset_ns);
+  capture.body->nodes.push_back({std::move(what), name, duration_ns, lane.end_offset_ns});
+  return driver_status::success;
+}
+
+void simulated_gpu::state::join_capture(sim::stream_record& stream, sim::capture_record& capture) {
+  auto lane = std::make_unique<sim::capture_lane>();
+  lane->stream = &stream;
+  lane->line = order.make();
+  stream.capture = &capture;
+  stream.lane = lane.get();
+  capture.lanes.push_back(std::move(lane));
+}
+
+void simulated_gpu::state::end_capture(sim::capture_record& capture) {
+  for (const auto& lane : capture.lanes) {
+    if (lane->stream == nullptr) continue;
+    lane->stream->capture = nullptr;
+    lane->stream->lane = nullptr;
+  }
+  captures.erase(capture.id);
+}
+
+}  // namespace millpond

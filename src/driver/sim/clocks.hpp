@@ -1,0 +1,98 @@
+// Who is ordered after whom. Every stream (and every lane of a capture) is a timeline with a number that is
+// never used again; each piece of work on it is a tick. A vector clock says up to which tick of the other
+// timelines a timeline is ordered; what the host has seen to be done orders everything after it.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace millpond::sim {
+
+// Up to and including this tick of this timeline.
+struct point {
+  std::uint64_t timeline = 0;
+  std::uint64_t tick = 0;
+};
+
+// Sparse: only the timelines that the host has not seen done, which are few. Sorted by timeline.
+class vector_clock {
+ public:
+  [[nodiscard]] std::uint64_t at(std::uint64_t timeline) const noexcept {
+    for (const point& p : points_) {
+      if (p.timeline == timeline) return p.tick;
+    }
+    return 0;
+  }
+  void raise(point p) {
+    const auto it = std::lower_bound(points_.begin(), points_.end(), p.timeline,
+                                     [](const point& a, std::uint64_t b) { return a.timeline < b; });
+    if (it != points_.end() && it->timeline == p.timeline) {
+      it->tick = std::max(it->tick, p.tick);
+    } else {
+      points_.insert(it, p);
+    }
+  }
+  void join(const vector_clock& other) {
+    for (const point& p : other.points_) raise(p);
+  }
+  template <class Predicate>
+  void drop(Predicate&& done) {
+    std::erase_if(points_, done);
+  }
+  [[nodiscard]] const std::vector<point>& points() const noexcept { return points_; }
+  void clear() noexcept { points_.clear(); }
+
+ private:
+  std::vector<point> points_;
+};
+
+// A timeline's own state: its number, and what it is ordered after.
+struct timeline {
+  std::uint64_t number = 0;
+  vector_clock clock;
+};
+
+// The ticks of all timelines, and what the host has seen of them.
+class order_book {
+ public:
+  [[nodiscard]] timeline make() {
+    ticks_.push_back(0);
+    seen_.push_back(0);
+    return {ticks_.size() - 1, {}};
+  }
+  // One more piece of work on it.
+  point advance(const timeline& line) noexcept { return {line.number, ++ticks_[line.number]}; }
+  [[nodiscard]] point now(const timeline& line) const noexcept { return {line.number, ticks_[line.number]}; }
+  [[nodiscard]] bool seen(point p) const noexcept { return p.tick <= seen_[p.timeline]; }
+  // The work at p, and all before it there, comes before whatever `line` is given next.
+  [[nodiscard]] bool ordered(point p, const timeline& line) const noexcept {
+    return p.timeline == line.number || seen(p) || p.tick <= line.clock.at(p.timeline);
+  }
+  // What an event recorded on `line` now stands for.
+  [[nodiscard]] vector_clock snapshot(timeline& line) {
+    line.clock.drop([&](const point& p) { return seen(p); });
+    vector_clock clock = line.clock;
+    const point own = now(line);
+    if (!seen(own)) clock.raise(own);
+    return clock;
+  }
+  // The host knows that this is done.
+  void observe(const vector_clock& clock) noexcept {
+    for (const point& p : clock.points()) seen_[p.timeline] = std::max(seen_[p.timeline], p.tick);
+  }
+  void observe_all() noexcept { seen_ = ticks_; }
+  // Everything of every timeline, dead ones too, that the host has not seen.
+  [[nodiscard]] vector_clock everything() const {
+    vector_clock clock;
+    for (std::uint64_t i = 1; i < ticks_.size(); ++i) {
+      if (ticks_[i] > seen_[i]) clock.raise({i, ticks_[i]});
+    }
+    return clock;
+  }
+
+ private:
+  std::vector<std::uint64_t> ticks_{0};  // by timeline; 0 is nobody's number
+  std::vector<std::uint64_t> seen_{0};
+};
+
+}  // namespace millpond::sim

@@ -1,0 +1,84 @@
+// The driver's stream-ordered pools: what they reserve, which freed range serves which stream, and when
+// unused memory goes back.
+//
+// A freed range serves its own stream at once; another stream when that is ordered after the free, or when
+// the device has passed it; and otherwise, before the pool grows, by a wait that the driver inserts into
+// the asking stream (CUDA's three reuse policies, all on by default).
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "driver/sim/clocks.hpp"
+#include "driver/sim/memory.hpp"
+#include "driver/sim/slots.hpp"
+
+namespace millpond::sim {
+
+class pool {
+ public:
+  pool(memory& from, order_book& order, memory_place place, std::uint64_t max_bytes, std::uint64_t step)
+      : memory_(from), order_(order), place_(place), max_(max_bytes), step_(step) {}
+  ~pool();
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+
+  void set_handle(pool_handle self) noexcept { self_ = self; }
+
+  struct answer {
+    driver_status status = driver_status::success;
+    std::uint64_t address = 0;
+    std::uint64_t grown_bytes = 0;      // reserved for this request
+    std::uint64_t wait_until_ns = 0;    // the asking stream must not go on before
+    std::optional<vector_clock> after;  // and is then ordered after this
+  };
+  // For `line`; a captured allocation takes only ranges whose use is over.
+  answer allocate(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns);
+  // The range may be reused by others from `ready_ns` on, when the work of `freed` is done.
+  void free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns);
+  // Gives segments back that nothing uses, until `keep` bytes are reserved; answers the bytes given.
+  std::uint64_t trim(std::uint64_t keep, std::uint64_t now_ns);
+  [[nodiscard]] std::uint64_t trim_to_threshold(std::uint64_t now_ns) {
+    return reserved_ > threshold_ ? trim(threshold_, now_ns) : 0;
+  }
+  void set_threshold(std::uint64_t bytes) noexcept { threshold_ = bytes; }
+  [[nodiscard]] driver::pool_usage usage() const noexcept { return {reserved_, reserved_high_, used_, used_high_}; }
+  [[nodiscard]] memory_place place() const noexcept { return place_; }
+  [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
+  // Destroyed while blocks live: it goes when the last of them does.
+  bool dying = false;
+
+ private:
+  // A free range, with everything that must be over before any stream may have it.
+  struct hole {
+    std::uint64_t bytes = 0;
+    std::uint64_t segment = 0;
+    std::uint64_t ready_ns = 0;
+    std::uint64_t owner = 0;      // the one timeline that may have it at once; 0: none
+    vector_clock after;
+  };
+  using holes = std::map<std::uint64_t, hole>;
+  [[nodiscard]] bool usable(const hole& h, const timeline& line, std::uint64_t now_ns) const noexcept;
+  holes::iterator best(std::uint64_t bytes, const timeline* line, std::uint64_t now_ns);
+  driver_status grow(std::uint64_t bytes, std::uint64_t& grown);
+  void insert(std::uint64_t address, hole h);
+
+  memory& memory_;
+  order_book& order_;
+  memory_place place_;
+  std::uint64_t max_;
+  std::uint64_t step_;
+  std::uint64_t threshold_ = 0;
+  pool_handle self_ = nullptr;
+  struct block {
+    std::uint64_t bytes, segment;
+  };
+  std::map<std::uint64_t, std::uint64_t> segments_;   // address -> bytes
+  holes holes_;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> by_size_;  // {bytes, address}
+  std::unordered_map<std::uint64_t, block> blocks_;
+  std::uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
+};
+
+}  // namespace millpond::sim
