@@ -208,6 +208,9 @@ TEST_F(cuda_calls, a_graph_that_refuses_its_object_leaves_the_data_with_the_call
   EXPECT_FALSE(gpu_->graph_retain(nullptr, count, &destroyed));
   EXPECT_STREQ(script_.last, "cuUserObjectRelease");
   EXPECT_EQ(destroyed, 0);
+  script_.failing[0] = '\0';
+  EXPECT_TRUE(gpu_->graph_retain(nullptr, count, &destroyed));
+  EXPECT_EQ(destroyed, 1) << "a graph that took it destroys it when it is gone";
 }
 
 TEST_F(cuda_calls, pointer_kinds_follow_the_drivers_attributes) {

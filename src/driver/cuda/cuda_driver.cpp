@@ -36,7 +36,7 @@ bool is_final(status_value status) noexcept {
 cuda_driver::cuda_driver(const library& loaded, device_ordinal device, context_handle context,
                          device_info info, const kernel_set& kernels)
     : functions_(loaded.functions),
-      generation_(loaded.generation),
+      forks_(loaded.forks),
       context_(context),
       device_(device),
       info_(std::move(info)),

@@ -5,7 +5,7 @@
 #pragma once
 #include <atomic>
 
-#include "driver/cuda/fork_guard.hpp"
+#include "base/fork.hpp"
 #include "driver/cuda/kernels.hpp"
 #include "driver/cuda/library.hpp"
 
@@ -97,7 +97,7 @@ class cuda_driver final : public driver {
   call_result spin(std::uint64_t nanoseconds, stream_handle stream) noexcept override;
 
  private:
-  [[nodiscard]] bool in_forked_child() const noexcept { return fork_generation_now() != generation_; }
+  [[nodiscard]] bool in_forked_child() const noexcept { return fork_count() != forks_; }
   // Remembers a failure after which nothing on this device works.
   void note_failure(status_value status) const noexcept;
 
@@ -112,7 +112,7 @@ class cuda_driver final : public driver {
                      void** parameters) const noexcept;
 
   const function_table functions_;
-  const std::uint64_t generation_;  // of forks, when opened
+  const std::uint32_t forks_;  // when opened
   const context_handle context_;
   const device_ordinal device_;
   const device_info info_;

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "driver/cuda/fork_guard.hpp"
+#include "base/fork.hpp"
 
 namespace millpond::cuda {
 namespace {
@@ -114,7 +114,7 @@ std::string version_text(int version) {
 
 result<library> load_library(const std::string& name) {
   library loaded;
-  loaded.generation = watch_forks();
+  loaded.forks = fork_count();
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();

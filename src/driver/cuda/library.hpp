@@ -15,12 +15,12 @@ struct library {
   function_table functions;
   int version = 0;               // 13000 for CUDA 13.0: what the driver supports
   std::string path;              // the file that was loaded
-  std::uint64_t generation = 0;  // of forks when it was loaded
+  std::uint32_t forks = 0;       // fork_count() when it was loaded
 };
 
 // Loads the library, checks its version and calls cuInit. The library is never unloaded (the driver keeps
 // threads), and a second call finds it loaded. Errors: not_supported (no library, too old, a function
-// missing), driver_failure (cuInit refused; no device), not_permitted (a forked child).
+// missing), driver_failure (cuInit refused; no device).
 [[nodiscard]] result<library> load_library(const std::string& name);
 
 // "13.0" from 13000.

@@ -118,13 +118,16 @@ struct effect {
       }
     }
   }
-  // User objects are real: one at a time, run when released (a graph's release is not modelled).
+  // User objects are real, one at a time. A graph that takes one is taken to be gone at once.
   static void user_object_create(user_object_handle* object, void* data, host_callback destroy, unsigned,
                           unsigned) {
     the_object = {data, destroy};
     *object = handle<user_object_handle>(0x60);
   }
   static void user_object_release(user_object_handle, unsigned) { the_object.destroy(the_object.data); }
+  static void graph_retain_user_object(graph_handle, user_object_handle, unsigned, unsigned) {
+    the_object.destroy(the_object.data);
+  }
 };
 
 // The function of one line of the list: notes itself, then has its effect if there is one. The effects
