@@ -53,7 +53,7 @@ call_result simulated_gpu::capture_begin(stream_handle stream, capture_mode mode
       const sim::region* const r = gpu->memory->find_start(block);
       if (r == nullptr || r->kind != sim::region_kind::pool_block) continue;
       if (sim::pool* const pool = gpu->pools.find(r->pool)) {
-        pool->free(block, gpu->order.now(gpu->legacy.line), gpu->order.everything(), gpu->device_end_ns);
+        pool->free(block, gpu->order.now(gpu->legacy.line), gpu->order.everything(), gpu->device_end_ns, gpu->now_ns);
       }
     }
     if (gpu->check) gpu->check->capture_released(body.capture_id);

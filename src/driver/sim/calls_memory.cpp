@@ -54,7 +54,7 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (state_->check) state_->check->check_removal(at, *r, "cuMemFree", true, state_->now_ns);
   if (r->kind == region_kind::pool_block) {
     state_->charge(call::memory_free, r->bytes);
-    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0);
+    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0, state_->now_ns);
     return c.done();
   }
   if (r->kind == region_kind::managed) {

@@ -125,7 +125,7 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   }
   sim::pool* const p = state_->pools.find(r->pool);
   const pool_handle home = r->pool;
-  p->free(at, state_->order.now(s->line), state_->order.snapshot(s->line), s->end_ns);
+  p->free(at, state_->order.now(s->line), state_->order.snapshot(s->line), s->end_ns, state_->now_ns);
   if (p->dying && p->blocks() == 0) (void)state_->pools.remove(home);
   return c.done();
 }

@@ -30,7 +30,7 @@ pool::holes::iterator pool::best(std::uint64_t bytes, const timeline* line, std:
   return holes_.end();
 }
 
-driver_status pool::grow(std::uint64_t bytes, std::uint64_t& grown) {
+driver_status pool::grow(std::uint64_t bytes, std::uint64_t now_ns, std::uint64_t& grown) {
   std::uint64_t ask = align_up(bytes, step_);
   if (max_ != 0 && reserved_ + ask > max_) {
     // The last step may be a part of one.
@@ -51,39 +51,62 @@ driver_status pool::grow(std::uint64_t bytes, std::uint64_t& grown) {
   hole h;
   h.bytes = ask;
   h.segment = address;
-  insert(address, std::move(h));
+  insert(address, std::move(h), now_ns);
   return driver_status::success;
 }
 
-// Joins neighbours of the same segment: the sum is ready when all of it is.
-void pool::insert(std::uint64_t address, hole h) {
+// Joins neighbours of the same segment that serve the same streams: what is ready with what is ready, and
+// what waits for a stream with what waits for the same one.
+pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t now_ns) {
+  if (h.ready_ns <= now_ns) {
+    h.ready_ns = h.owner = 0;
+    h.after.clear();
+  } else {
+    ++waiting_;
+  }
+  const auto joins = [&](const hole& other) {
+    if (other.segment != h.segment) return false;
+    return h.ready_ns == 0 ? other.ready_ns <= now_ns : other.ready_ns > now_ns && other.owner == h.owner;
+  };
   const auto absorb = [&](holes::iterator other) {
     const hole& o = other->second;
-    // A part whose use is over hinders nobody.
-    if (h.ready_ns == 0) {
-      h.owner = o.owner;
-    } else if (o.ready_ns != 0 && o.owner != h.owner) {
-      h.owner = 0;
+    if (h.ready_ns != 0) {
+      h.ready_ns = std::max(h.ready_ns, o.ready_ns);
+      h.after.join(o.after);
     }
-    h.ready_ns = std::max(h.ready_ns, o.ready_ns);
-    h.after.join(o.after);
     h.bytes += o.bytes;
     by_size_.erase({o.bytes, other->first});
     return holes_.erase(other);
   };
   auto next = holes_.lower_bound(address);
-  if (next != holes_.end() && next->first == address + h.bytes && next->second.segment == h.segment) {
-    next = absorb(next);
-  }
+  if (next != holes_.end() && next->first == address + h.bytes && joins(next->second)) next = absorb(next);
   if (next != holes_.begin()) {
     const auto before = std::prev(next);
-    if (before->first + before->second.bytes == address && before->second.segment == h.segment) {
+    if (before->first + before->second.bytes == address && joins(before->second)) {
       address = before->first;
-      absorb(before);
+      next = absorb(before);
     }
   }
   by_size_.emplace(std::pair{h.bytes, address}, address);
-  holes_.emplace(address, std::move(h));
+  return holes_.emplace_hint(next, address, std::move(h));
+}
+
+// Time has passed: joins the holes that have become ready meanwhile.
+void pool::join_ready(std::uint64_t now_ns) {
+  if (waiting_ == 0) return;
+  waiting_ = 0;
+  for (auto it = holes_.begin(); it != holes_.end();) {
+    if (it->second.ready_ns == 0 || it->second.ready_ns > now_ns) {
+      if (it->second.ready_ns != 0) ++waiting_;
+      ++it;
+      continue;
+    }
+    hole ready = std::move(it->second);
+    const std::uint64_t address = it->first;
+    by_size_.erase({ready.bytes, address});
+    holes_.erase(it);
+    it = std::next(insert(address, std::move(ready), now_ns));
+  }
 }
 
 pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns) {
@@ -94,6 +117,10 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
     return out;
   }
   auto it = best(size, &line, now_ns);
+  if (it == holes_.end() && waiting_ > 0) {
+    join_ready(now_ns);
+    it = best(size, &line, now_ns);
+  }
   if (it == holes_.end()) {
     it = best(size, nullptr, now_ns);
     if (it != holes_.end()) {
@@ -102,7 +129,7 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
     }
   }
   if (it == holes_.end()) {
-    out.status = grow(size, out.grown_bytes);
+    out.status = grow(size, now_ns, out.grown_bytes);
     if (out.status != driver_status::success) return out;
     it = best(size, &line, now_ns);
     MILLPOND_CHECK(it != holes_.end(), size);
@@ -124,7 +151,8 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
   return out;
 }
 
-void pool::free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns) {
+void pool::free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns,
+                std::uint64_t now_ns) {
   const auto it = blocks_.find(address);
   MILLPOND_CHECK(it != blocks_.end(), address);
   const block b = it->second;
@@ -137,11 +165,12 @@ void pool::free(std::uint64_t address, point freed, const vector_clock& clock, s
   h.ready_ns = ready_ns;
   h.owner = freed.timeline;
   h.after = clock;
-  insert(address, std::move(h));
+  insert(address, std::move(h), now_ns);
 }
 
 std::uint64_t pool::trim(std::uint64_t keep, std::uint64_t now_ns) {
   std::uint64_t given = 0;
+  join_ready(now_ns);
   for (auto it = segments_.begin(); it != segments_.end() && reserved_ > keep;) {
     const auto whole = holes_.find(it->first);
     if (whole == holes_.end() || whole->second.bytes != it->second || whole->second.ready_ns > now_ns ||

@@ -36,7 +36,8 @@ class pool {
   // For `line`; a captured allocation takes only ranges whose use is over.
   answer allocate(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns);
   // The range may be reused by others from `ready_ns` on, when the work of `freed` is done.
-  void free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns);
+  void free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns,
+            std::uint64_t now_ns);
   // Gives segments back that nothing uses, until `keep` bytes are reserved; answers the bytes given.
   std::uint64_t trim(std::uint64_t keep, std::uint64_t now_ns);
   [[nodiscard]] std::uint64_t trim_to_threshold(std::uint64_t now_ns) {
@@ -61,8 +62,9 @@ class pool {
   using holes = std::map<std::uint64_t, hole>;
   [[nodiscard]] bool usable(const hole& h, const timeline& line, std::uint64_t now_ns) const noexcept;
   holes::iterator best(std::uint64_t bytes, const timeline* line, std::uint64_t now_ns);
-  driver_status grow(std::uint64_t bytes, std::uint64_t& grown);
-  void insert(std::uint64_t address, hole h);
+  driver_status grow(std::uint64_t bytes, std::uint64_t now_ns, std::uint64_t& grown);
+  holes::iterator insert(std::uint64_t address, hole h, std::uint64_t now_ns);
+  void join_ready(std::uint64_t now_ns);
 
   memory& memory_;
   order_book& order_;
@@ -76,6 +78,7 @@ class pool {
   };
   std::map<std::uint64_t, std::uint64_t> segments_;   // address -> bytes
   holes holes_;
+  std::uint64_t waiting_ = 0;                         // holes that were not ready when last looked at
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> by_size_;  // {bytes, address}
   std::unordered_map<std::uint64_t, block> blocks_;
   std::uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
