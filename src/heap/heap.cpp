@@ -306,6 +306,7 @@ void heap::map_span(view_id view, std::uint64_t at, span_id span) {
   // The new mapping shows what the span's first one shows.
   const std::vector<mapping> others = spans_[span].mappings;
   spans_[span].mappings.push_back({view, at});
+  ++mappings_;
   if (others.empty()) {
     segment* const fresh = make(view, at, bytes, segment_state::free, before);
     make_free(fresh, anyone, 0);
@@ -346,6 +347,7 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
   MILLPOND_CHECK(here.at == at && here.span != no_span, at);
   auto& mappings = spans_[here.span].mappings;
   if (mappings.size() > 1) --aliased_;
+  --mappings_;
   mappings.erase(std::find_if(mappings.begin(), mappings.end(), [&](const mapping& m) { return m.view == view && m.at == at; }));
   const std::uint64_t end = at + here.bytes;
   // Cut the segments at both ends, then take out all between.

@@ -113,6 +113,7 @@ class heap {
   [[nodiscard]] std::uint64_t free_bytes(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t largest_free(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
+  [[nodiscard]] std::uint64_t mappings() const noexcept { return mappings_; }
 
   // Walks everything and stops the program at the first broken invariant.
   void check() const;
@@ -140,6 +141,7 @@ class heap {
   std::vector<span_record> spans_;
   std::vector<span_id> unused_spans_;
   std::vector<view_record> views_;
+  std::uint64_t mappings_ = 0;
   std::uint64_t aliased_ = 0;  // mappings beyond a span's first
 };
 

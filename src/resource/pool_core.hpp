@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "heap/heap.hpp"
+#include "heap/window.hpp"
 #include "millpond/pool.hpp"
 #include "order/event_cache.hpp"
 #include "order/line.hpp"
@@ -141,7 +142,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Growth and giving back (pool_growth.cpp).
   bool grow(const request& what);
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t missing) const;
-  result<void> add_memory(std::uint64_t bytes);
+  result<void> extend(const heap::window_plan& plan);
+  result<heap::view_id> open_window(std::uint64_t at_least);
+  [[nodiscard]] bool within_slack(std::uint64_t more, std::uint64_t size) const;
+  [[nodiscard]] std::uint64_t most_mappings() const;
   result<void> add_chunk(std::uint64_t bytes);
   result<void> open_home(std::uint64_t at_least);
   std::uint64_t give_back(std::uint64_t keep_bytes);
@@ -170,7 +174,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<bool> closed_{false};
 
   std::mutex growth_mutex_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_, as the next two
+  std::uint64_t windows_at_ = 0, windows_end_ = 0;
 
   std::mutex heap_mutex_;
   heap::heap heap_;                  // under heap_mutex_, but for find()

@@ -43,7 +43,7 @@ result<void> pool::core::open() {
   if (options_.initial_bytes > 0) {
     const relaxed_capture_scope relaxed(*gpu_);
     const std::lock_guard lock(growth_mutex_);
-    return granularity_ != 0 ? add_memory(options_.initial_bytes) : add_chunk(options_.initial_bytes);
+    return granularity_ != 0 ? extend({true, home_, {}, options_.initial_bytes}) : add_chunk(options_.initial_bytes);
   }
   return {};
 }
@@ -72,6 +72,12 @@ void pool::core::note_failure(error what) {
   last_failure_ = std::move(what);
 }
 
+// Under heap_mutex_. Whether `more` reserved bytes, for a request of `size`, stay within the slack.
+bool pool::core::within_slack(std::uint64_t more, std::uint64_t size) const {
+  const double peak = static_cast<double>(std::max(peak_carved_, carved_ + size));
+  return static_cast<double>(reserved_ + more) <= (1 + options_.slack) * peak;
+}
+
 // Under heap_mutex_. How large the next handle is: bulk while that stays within the slack, then just what is missing.
 std::uint64_t pool::core::piece_bytes(std::uint64_t missing) const {
   const auto allowed = static_cast<std::uint64_t>((1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + missing)));
@@ -81,114 +87,169 @@ std::uint64_t pool::core::piece_bytes(std::uint64_t missing) const {
   return std::min(align_up(missing, step), align_up(bulk_piece, step));
 }
 
-// Makes room for a request at the end of the home view, or as a chunk. False where there is no memory; last_failure_
-// says why.
+// Makes room for a request: at the end of the home view while that stays within the slack; else by the window with the
+// fewest new bytes. False where there is no memory; last_failure_ says why.
 bool pool::core::grow(const request& what) {
   const std::lock_guard growth(growth_mutex_);
   const std::uint64_t need = what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
-  std::uint64_t missing = need;
+  if (granularity_ == 0) {
+    const auto grown = add_chunk(need);
+    if (!grown) note_failure(grown.error());
+    return grown.has_value();
+  }
+  heap::window_plan plan;
   {
     const std::lock_guard lock(heap_mutex_);
-    if (granularity_ != 0) {
-      const std::uint64_t tail = heap_.tail_bytes(home_, what.owner);
-      if (tail >= need) return true;  // another thread grew meanwhile
-      missing = need - tail;
+    const std::uint64_t tail = heap_.tail_bytes(home_, what.owner);
+    if (tail >= need) return true;  // another thread grew meanwhile
+    const auto& home = heap_.views()[home_];
+    const std::uint64_t missing = need - tail;
+    plan.possible = home.end - home.base + missing + 2 * bulk_piece <= home.capacity;
+    plan.view = home_;
+    plan.new_bytes = missing;
+    const auto round_new = [this](std::uint64_t bytes) { return divide_up(bytes, piece_bytes(bytes)) * piece_bytes(bytes); };
+    const std::uint64_t grown = round_new(missing);
+    const bool over_limit = options_.limit_bytes != 0 && reserved_ + align_up(missing, granularity_) > options_.limit_bytes;
+    if (!within_slack(grown, what.size) || over_limit) {
+      heap::window_plan window = heap::plan_window(heap_, need, what.owner, round_new);
+      if (window.possible && window.new_bytes < grown && heap_.mappings() < most_mappings()) plan = std::move(window);
     }
   }
-  const auto grown = granularity_ != 0 ? add_memory(missing) : add_chunk(need);
+  auto grown = plan.possible ? extend(plan) : result<void>{};
+  if (!plan.possible) {
+    grown = open_home(need);
+    if (grown) grown = extend({true, home_, {}, need});
+  }
+  // A window that cannot be mapped is no reason to fail while plain growth might do.
+  if (!grown && !plan.spans.empty()) {
+    note_failure(grown.error());
+    grown = extend({true, home_, {}, need});
+  }
   if (!grown) note_failure(grown.error());
   return grown.has_value();
 }
 
-// Under growth_mutex_: `bytes` more at the end of the home view, in one or more handles.
-result<void> pool::core::add_memory(std::uint64_t bytes) {
-  std::vector<std::pair<physical_handle, std::uint64_t>> made;
-  std::uint64_t total = 0;
+// Under growth_mutex_: aliases and new memory at the end of a view; all of it or nothing.
+result<void> pool::core::extend(const heap::window_plan& plan) {
+  heap::view_id view = plan.view;
   std::uint64_t at = 0;
-  bool fits = true;
-  {
-    const std::lock_guard lock(heap_mutex_);
-    const auto& home = heap_.views()[home_];
-    at = home.end;
-    fits = home.end - home.base + align_up(bytes, granularity_) + bulk_piece <= home.capacity;
-  }
-  if (!fits) {
-    if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
-    if (auto opened = open_home(bytes); !opened) return opened;
-    const std::lock_guard lock(heap_mutex_);
-    at = heap_.views()[home_].end;
-  }
-  const auto undo = [&](std::uint64_t mapped) {
-    std::uint64_t x = at;
-    for (std::size_t i = 0; i < made.size(); ++i) {
-      if (x - at < mapped) static_cast<void>(gpu_->unmap(x, made[i].second));
-      static_cast<void>(gpu_->physical_release(made[i].first));
-      x += made[i].second;
-    }
+  struct piece {
+    std::uint64_t handle;
+    std::uint64_t bytes;
+    heap::span_id span;  // no_span: new
   };
-  while (total < bytes) {
-    std::uint64_t piece = 0;
+  std::vector<piece> pieces;
+  std::uint64_t total = 0;
+  if (view == heap::new_view) {
+    std::uint64_t bytes = plan.new_bytes + bulk_piece;
     {
       const std::lock_guard lock(heap_mutex_);
-      const std::uint64_t counted = reserved_;
-      reserved_ += total;
-      piece = piece_bytes(bytes - total);
-      reserved_ = counted;
-      if (options_.limit_bytes != 0 && reserved_ + total + piece > options_.limit_bytes) {
-        piece = align_up(bytes - total, granularity_);  // the limit is met to the granule before it refuses
-      }
-      if (options_.limit_bytes != 0 && reserved_ + total + piece > options_.limit_bytes) {
-        const error refused{error_code::out_of_memory,
-                            "the pool's limit of " + format_bytes(options_.limit_bytes) + " would be passed: " +
-                                format_bytes(reserved_) + " reserved, " + format_bytes(bytes) + " more needed"};
-        piece = 0;
-        last_failure_ = refused;
-      }
+      for (const heap::span_id id : plan.spans) bytes += heap_.spans()[id].bytes;
     }
-    if (piece == 0) {
-      undo(0);
+    auto opened = open_window(bytes);
+    if (!opened) return opened.error();
+    view = *opened;
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    at = heap_.views()[view].end;
+    for (const heap::span_id id : plan.spans) {
+      pieces.push_back({heap_.spans()[id].handle, heap_.spans()[id].bytes, id});
+      total += pieces.back().bytes;
+    }
+  }
+  const auto undo = [&](std::uint64_t mapped) {
+    std::uint64_t x = 0;
+    for (const piece& p : pieces) {
+      if (x < mapped) static_cast<void>(gpu_->unmap(at + x, p.bytes));
+      if (p.span == heap::no_span) static_cast<void>(gpu_->physical_release(p.handle));
+      x += p.bytes;
+    }
+  };
+  std::uint64_t fresh = 0;
+  while (fresh < plan.new_bytes) {
+    const std::uint64_t least = align_up(plan.new_bytes - fresh, granularity_);
+    std::uint64_t size = 0;
+    std::uint64_t reserved = 0;
+    {
       const std::lock_guard lock(heap_mutex_);
-      return last_failure_;
+      reserved = reserved_ + fresh;
+      size = piece_bytes(plan.new_bytes - fresh);
+    }
+    // The limit is met to the granule before it refuses.
+    if (options_.limit_bytes != 0 && reserved + size > options_.limit_bytes) size = least;
+    if (options_.limit_bytes != 0 && reserved + size > options_.limit_bytes) {
+      undo(0);
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(options_.limit_bytes) + " would be passed: " +
+                                                  format_bytes(reserved) + " reserved, " + format_bytes(least) + " more needed"};
     }
     physical_handle handle = 0;
-    call_result answer = gpu_->physical_create(&handle, piece, place(), driver::shareable::no);
-    if (answer.status == driver_status::out_of_memory && piece > align_up(bytes - total, granularity_)) {
-      piece = align_up(bytes - total, granularity_);
-      answer = gpu_->physical_create(&handle, piece, place(), driver::shareable::no);
+    call_result answer = gpu_->physical_create(&handle, size, place(), driver::shareable::no);
+    if (answer.status == driver_status::out_of_memory && size > least) {
+      size = least;
+      answer = gpu_->physical_create(&handle, size, place(), driver::shareable::no);
     }
     if (!answer.ok()) {
       undo(0);
-      return to_error(answer, "growing the pool by " + format_bytes(piece));
+      return to_error(answer, "growing the pool by " + format_bytes(size));
     }
-    made.emplace_back(handle, piece);
-    total += piece;
+    pieces.push_back({handle, size, heap::no_span});
+    fresh += size;
+    total += size;
   }
   std::uint64_t mapped = 0;
-  for (const auto& [handle, size] : made) {
-    if (const call_result answer = gpu_->map(at + mapped, size, handle); !answer.ok()) {
+  for (const piece& p : pieces) {
+    if (const call_result answer = gpu_->map(at + mapped, p.bytes, p.handle); !answer.ok()) {
       undo(mapped);
-      return to_error(answer, "mapping " + format_bytes(size));
+      return to_error(answer, "mapping " + format_bytes(p.bytes));
     }
-    mapped += size;
+    mapped += p.bytes;
   }
   if (const call_result answer = gpu_->set_access(at, total, place()); !answer.ok()) {
     undo(mapped);
     return to_error(answer, "giving access to " + format_bytes(total));
   }
   const std::lock_guard lock(heap_mutex_);
-  for (const auto& [handle, size] : made) {
-    heap_.map_span(home_, at, heap_.add_span(size, handle));
-    at += size;
-    counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  for (const piece& p : pieces) {
+    const bool is_new = p.span == heap::no_span;
+    heap_.map_span(view, at, is_new ? heap_.add_span(p.bytes, p.handle) : p.span);
+    at += p.bytes;
+    (is_new ? counts_.growths : counts_.moves).fetch_add(1, std::memory_order_relaxed);
   }
-  reserved_ += total;
+  reserved_ += fresh;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  // Lanes may keep 1% of the peak where that is more than 4 MiB. Lanes that exist learn it when they next flush.
+  // Lanes may keep 1% of the peak where that is more than 4 MiB; lanes made from now on learn it.
   const std::uint64_t share = peak_carved_ / 100;
   if (options_.lane_small_bytes == 0) lane_small_.store(std::max(lane_small_.load(std::memory_order_relaxed), share / 4), std::memory_order_relaxed);
   if (options_.lane_large_bytes == 0) lane_large_.store(std::max(lane_large_.load(std::memory_order_relaxed), share), std::memory_order_relaxed);
   return {};
 }
+
+// Under growth_mutex_: an empty view of its own for a window, with room to be lengthened.
+result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
+  const std::uint64_t capacity = align_up(std::max<std::uint64_t>(2 * at_least, GiB), granularity_);
+  if (windows_end_ - windows_at_ < capacity) {
+    if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
+    const std::uint64_t bytes = align_up(std::max(gpu_->info().total_bytes, 16 * capacity), granularity_);
+    device_address base = 0;
+    if (const call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB); !answer.ok()) {
+      return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
+    }
+    reservations_.emplace_back(base, bytes);
+    const std::lock_guard lock(heap_mutex_);
+    heap_.add_region(base, bytes);
+    windows_at_ = base;
+    windows_end_ = base + bytes;
+  }
+  const std::lock_guard lock(heap_mutex_);
+  const heap::view_id made = heap_.add_view(windows_at_, capacity);
+  windows_at_ += capacity;
+  return made;
+}
+
+// Mappings cost host memory and a little time on each allocation that crosses them, so their number is bounded: on
+// average eight a handle.
+std::uint64_t pool::core::most_mappings() const { return 256 + 8 * heap_.spans().size(); }
 
 // Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is one view of one
 // span; it starts on 2 MiB, which the driver does not promise, so it is asked for larger.

@@ -214,8 +214,7 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
 
 bool pool::core::would_pass_slack(std::uint64_t more) {
   const std::lock_guard lock(heap_mutex_);
-  const double allowed = (1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + more));
-  return static_cast<double>(reserved_ + more) > allowed;
+  return !within_slack(more, more);
 }
 
 // Policy may_wait: rather than grow past the slack, let this stream wait on the GPU for another's frees.
