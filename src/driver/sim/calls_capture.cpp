@@ -18,6 +18,8 @@ call_result simulated_gpu::stream_capture(stream_handle stream, capture_info* ou
   const stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   *out = {};
+  const driver_status implicit = state_->implicit_capture(*s, state::on_conflict::tells);
+  if (implicit != driver_status::success) return c.answer(implicit);
   if (s->capture != nullptr) {
     out->status = s->capture->invalidated ? capture_status::invalidated : capture_status::active;
     out->id = s->capture->id;
@@ -128,6 +130,9 @@ call_result simulated_gpu::graph_launch(graph_exec_handle exec, stream_handle st
   stream_record* const s = state_->find_stream(stream);
   if (e == nullptr) return c.answer(driver_status::invalid_value);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::graph_launch);
   if (s->capture == nullptr) return c.answer(state_->queue_graph(*s, *e));
   // Launched into a capture: a child graph, here its nodes one after another on the lane.

@@ -76,6 +76,9 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   const bool host = p->place() == memory_place::host;
   state_->charge_named(host ? "cuMemAllocFromPoolAsync.host" : "", call::pool_allocate, bytes);
   state_->settle();
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::pool_allocate);
   state_->join_legacy(*s);
   const sim::pool::answer got = p->allocate(bytes, s->current(), state_->now_ns);
@@ -108,6 +111,9 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   }
   const bool host = r->memory->place == memory_place::host;
   state_->charge_named(host ? "cuMemFreeAsync.host" : "", call::pool_free, r->bytes);
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::pool_free);
   state_->join_legacy(*s);
   if (s->capture != nullptr) {

@@ -83,6 +83,9 @@ call_result simulated_gpu::stream_query(stream_handle stream) noexcept {
     if (state_->check) state_->check->forbidden("cuStreamQuery", s->capture->id, state_->now_ns);
     return c.answer(driver_status::capture_unsupported);
   }
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->join_legacy(*s);
   if (s->end_ns > state_->settled_ns()) return c.answer(driver_status::not_ready);
   state_->order.observe(state_->order.snapshot(s->line));
@@ -99,6 +102,9 @@ call_result simulated_gpu::stream_synchronize(stream_handle stream) noexcept {
     if (state_->check) state_->check->forbidden("cuStreamSynchronize", s->capture->id, state_->now_ns);
     return c.answer(driver_status::capture_unsupported);
   }
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->join_legacy(*s);
   const sim::vector_clock done = state_->order.snapshot(s->line);
   state_->wait_until(c.lock(), s->end_ns);
@@ -113,6 +119,9 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
   stream_record* const s = state_->find_stream(stream);
   const sim::event_record* const e = state_->events.find(event);
   if (s == nullptr || e == nullptr) return c.answer(driver_status::invalid_handle);
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::stream_wait_event);
   sim::capture_record* const source = state_->find_capture(e->capture_id);
   if (s->capture != nullptr) {
@@ -163,6 +172,9 @@ call_result simulated_gpu::event_record(event_handle event, stream_handle stream
   sim::event_record* const e = state_->events.find(event);
   stream_record* const s = state_->find_stream(stream);
   if (e == nullptr || s == nullptr) return c.answer(driver_status::invalid_handle);
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::event_record);
   if (s->capture != nullptr) {
     if (s->capture->invalidated) return c.answer(driver_status::capture_invalidated);

@@ -17,6 +17,7 @@ call_result enqueue(simulated_gpu::state& gpu, call which, stream_handle stream,
   if (c.refused()) return c.refusal();
   stream_record* const s = gpu.find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
+  if (const auto implicit = gpu.implicit_capture(*s); implicit != driver_status::success) return c.answer(implicit);
   gpu.check_pollution(*s, which);
   return c.answer(gpu.queue(*s, std::move(what), name).status);
 }
@@ -44,6 +45,9 @@ call_result simulated_gpu::copy_async(device_address to, device_address from, st
   stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   if (bytes == 0) return c.done();
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
+  }
   state_->check_pollution(*s, call::copy);
   std::uint64_t start = 0;
   const bool pageable = state_->memory->find(to, start) == nullptr || state_->memory->find(from, start) == nullptr;
@@ -69,6 +73,9 @@ call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes
   const sim::region* const r = state_->memory->find(at, start);
   if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 || start + r->bytes - at < bytes) {
     return c.answer(driver_status::invalid_value);
+  }
+  if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
+    return c.answer(implicit);
   }
   state_->check_pollution(*s, call::prefetch);
   return c.answer(state_->queue(*s, sim::prefetch_work{at, bytes, to}, "prefetch").status);

@@ -38,6 +38,20 @@ void simulated_gpu::state::invalidate_all(const char* call) {
   }
 }
 
+driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream, on_conflict what) {
+  if (captures.empty() || &stream != &legacy) return driver_status::success;
+  driver_status status = driver_status::success;
+  for (auto& [id, capture] : captures) {
+    const bool blocking = std::any_of(capture->lanes.begin(), capture->lanes.end(), [](const auto& lane) {
+      return lane->stream != nullptr && lane->stream->blocking;
+    });
+    if (!blocking) continue;
+    status = driver_status::capture_implicit;
+    if (what == on_conflict::breaks) invalidate(*capture);
+  }
+  return status;
+}
+
 void simulated_gpu::state::check_pollution(const sim::stream_record& stream, sim::call which) {
   if (stream.capture == nullptr || !check || !sim::in_library()) return;
   check->pollution(sim::name_of(which), stream.capture->id, now_ns);

@@ -47,18 +47,25 @@ void checker::share_captures(std::uint64_t one, std::uint64_t other) {
   }
 }
 
+void checker::capture_released(std::uint64_t id) {
+  live_captures_.erase(id);
+  for (auto& [address, b] : live_) b->orphaned = b->orphaned || b->owner_capture == id;
+}
+
 void checker::check_reuse(const block& old, const block& fresh, const timeline& line, std::uint64_t now_ns) {
   // What a capture handed out is its graph's: the graph will use it again at every launch.
-  if (old.stream.capture != 0 && live_captures_.contains(old.stream.capture)) {
-    if (!same_capture(old.stream.capture, fresh.stream.capture)) {
+  if (live_captures_.contains(old.owner_capture)) {
+    if (!same_capture(old.owner_capture, fresh.stream.capture)) {
       report("capture_memory_reused", old.allocated, fresh.allocated,
-             fmt::format("block {} was allocated at {} in capture {}, whose graph still exists, and was "
+             fmt::format("block {} from {} belongs to capture {}, whose graph still exists, and was "
                          "handed out again at {} for {}",
-                         block_text(old.address, old.bytes), old.allocated, old.stream.capture,
+                         block_text(old.address, old.bytes), old.allocated, old.owner_capture,
                          fresh.allocated, text_of(fresh.stream)),
              now_ns);
+      return;
     }
-    return;
+  } else if (old.freed_in_capture) {
+    return;  // the graph is gone, and went after its last launch was over
   }
   for (const point& p : old.must_follow) {
     if (order_.ordered(p, line)) continue;
@@ -83,6 +90,7 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
   fresh->address = at;
   fresh->bytes = bytes;
   fresh->stream = stream;
+  fresh->owner_capture = stream.capture;
   fresh->allocated = place;
   fresh->allocated_at = order_.now(line);
   scratch_.clear();
@@ -101,6 +109,11 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
       told = old.get();
       if (!old->live) {
         check_reuse(*old, *fresh, line, now_ns);
+        return;
+      }
+      if (old->orphaned) {
+        old->live = false;
+        live_.erase(old->address);
         return;
       }
       report("overlap", old->allocated, place,
@@ -136,6 +149,8 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
   }
   b.live = false;
   b.freed = place;
+  b.freed_in_capture = stream.capture != 0;
+  if (b.owner_capture == 0) b.owner_capture = stream.capture;
   b.must_follow.push_back(order_.now(line));
   for (point& p : b.must_follow) p.tick = std::max(p.tick, order_.now(timeline{p.timeline, {}}).tick);
   if (options_.race_check == simulated_gpu_options::races::reported) {
@@ -239,7 +254,7 @@ void checker::check_access(const access& a, const timeline& line, point work, st
         return;
       }
       // Inside one capture, memory is reused in the graph's own order.
-      if (b->stream.capture != 0 && stream.capture != 0 && same_capture(b->stream.capture, stream.capture)) return;
+      if (b->owner_capture != 0 && stream.capture != 0 && same_capture(b->owner_capture, stream.capture)) return;
       if (b.get() == told || to <= b->address || from >= b->address + b->bytes) return;
       told = b.get();
       noted = true;

@@ -58,7 +58,9 @@ class checker {
   void pollution(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
   void forbidden(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
   void capture_opened(std::uint64_t id) { live_captures_.emplace(id, id); }
-  void capture_released(std::uint64_t id) { live_captures_.erase(id); }
+  // The graph and its instances are gone and the device is done with them: what the capture allocated is
+  // nobody's, whether it was freed or not.
+  void capture_released(std::uint64_t id);
   void forget(std::uint64_t begin, std::uint64_t end) { owners_.erase(begin, end); }
 
   [[nodiscard]] const std::vector<violation>& violations() const noexcept { return violations_; }
@@ -79,6 +81,9 @@ class checker {
     stream_name stream;
     std::string allocated, freed;
     bool live = true;
+    bool orphaned = false;                // allocated in a capture whose graph is gone
+    std::uint64_t owner_capture = 0;      // the capture that it was allocated or freed in
+    bool freed_in_capture = false;
     point allocated_at;
     std::vector<point> must_follow;       // after the free: everything that a reuse must come after
     std::vector<std::pair<std::uint64_t, std::string>> users;  // record_use: timeline, place

@@ -84,6 +84,10 @@ class simulated_gpu::state {
   void join_capture(sim::stream_record& stream, sim::capture_record& capture);
   void end_capture(sim::capture_record& capture);       // streams leave it
   sim::capture_record* find_capture(std::uint64_t id);
+  // The legacy stream depends on every blocking stream, so it cannot be used while one of them captures:
+  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the capture is broken.
+  enum class on_conflict : std::uint8_t { breaks, tells };
+  driver_status implicit_capture(const sim::stream_record& stream, on_conflict what = on_conflict::breaks);
   // A call of the library's is about to be recorded in a capture.
   void check_pollution(const sim::stream_record& stream, sim::call which);
 
