@@ -36,9 +36,10 @@ class guard_resource final : public resource_adaptor {
 
   [[nodiscard]] const std::shared_ptr<pointer_registry>& registry() const noexcept { return registry_; }
   [[nodiscard]] std::vector<block_facts> live_blocks() const { return registry_->live(owner_); }
-  [[nodiscard]] leak_report report() const { return registry_->report(owner_); }
+  [[nodiscard]] leak_report leaks() const { return registry_->report(owner_); }
 
-  // Gives every block in quarantine back to the upstream.
+  // Gives every block in quarantine back to the upstream. One that it refuses is told to the error sink and
+  // stays, to be tried again.
   void flush() noexcept;
   [[nodiscard]] std::uint64_t quarantined_bytes() const;
 

@@ -97,10 +97,11 @@ class tracked_resource : public placed_resource {
   std::shared_ptr<driver> gpu_;
   std::shared_ptr<pointer_registry> registry_;
   const block_owner* owner_;
-  // Counts alone: they publish nothing. A driver call costs far more than the line they share.
-  std::atomic<std::uint64_t> allocations_{0}, deallocations_{0};
+  // Counts alone: they publish nothing. Two a call, the rest are derived or rare; a driver call costs far more
+  // than the line they share.
+  std::atomic<std::uint64_t> allocations_{0}, deallocations_{0}, live_bytes_{0}, peak_live_bytes_{0};
+  std::atomic<std::uint64_t> extra_bytes_{0};  // reserved for alignment, beyond live_bytes_
   std::atomic<std::uint64_t> failed_allocations_{0}, failed_deallocations_{0};
-  std::atomic<std::uint64_t> live_blocks_{0}, live_bytes_{0}, peak_live_bytes_{0}, reserved_bytes_{0};
   std::atomic<std::uint64_t> left_to_driver_{0};
 };
 

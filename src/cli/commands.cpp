@@ -5,16 +5,8 @@
 
 namespace millpond::cli {
 
-command_body add_doctor(CLI::App& app);
-
 std::span<const command_entry> all_commands() noexcept {
-  static constexpr std::array table{
-      command_entry{"doctor", "What this machine has for GPU memory, and what is misconfigured",
-                    "  millpond doctor\n"
-                    "  millpond doctor --json --pinned-budget 16GiB\n"
-                    "  millpond doctor --gpu sim\n",
-                    add_doctor},
-  };
+  static constexpr std::array<command_entry, 0> table{};
   return table;
 }
 

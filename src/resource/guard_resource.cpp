@@ -69,7 +69,12 @@ result<void> guard_resource::do_deallocate(void* ptr, std::uint64_t bytes, strea
 }
 
 void guard_resource::give_on(std::uint64_t keep_bytes) noexcept {
-  for (;;) {
+  std::size_t attempts = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    attempts = quarantine_.size();
+  }
+  for (; attempts > 0; --attempts) {
     kept_back oldest;
     {
       const std::lock_guard lock(mutex_);
@@ -78,8 +83,13 @@ void guard_resource::give_on(std::uint64_t keep_bytes) noexcept {
       quarantine_.pop_front();
       quarantined_ -= oldest.bytes;
     }
-    // Its free was accepted long ago; an error now is the upstream's to tell its own sink.
-    upstream().deallocate(oldest.ptr, oldest.bytes, oldest.stream);
+    const auto answer = upstream().try_deallocate(oldest.ptr, oldest.bytes, oldest.stream);
+    if (answer) continue;
+    // Its free was accepted long ago, so no caller can be told; it is kept and tried again.
+    report(answer.error());
+    const std::lock_guard lock(mutex_);
+    quarantine_.push_back(oldest);
+    quarantined_ += oldest.bytes;
   }
 }
 

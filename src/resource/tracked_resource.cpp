@@ -124,8 +124,7 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes, str
 
 void tracked_resource::count_allocation(const block_facts& block) noexcept {
   allocations_.fetch_add(1, relaxed);
-  live_blocks_.fetch_add(1, relaxed);
-  reserved_bytes_.fetch_add(block.reserved, relaxed);
+  if (block.reserved != block.bytes) extra_bytes_.fetch_add(block.reserved - block.bytes, relaxed);
   const std::uint64_t live = live_bytes_.fetch_add(block.bytes, relaxed) + block.bytes;
   std::uint64_t peak = peak_live_bytes_.load(relaxed);
   while (live > peak && !peak_live_bytes_.compare_exchange_weak(peak, live, relaxed)) {
@@ -134,21 +133,21 @@ void tracked_resource::count_allocation(const block_facts& block) noexcept {
 
 void tracked_resource::count_deallocation(const block_facts& block) noexcept {
   deallocations_.fetch_add(1, relaxed);
-  live_blocks_.fetch_sub(1, relaxed);
   live_bytes_.fetch_sub(block.bytes, relaxed);
-  reserved_bytes_.fetch_sub(block.reserved, relaxed);
+  if (block.reserved != block.bytes) extra_bytes_.fetch_sub(block.reserved - block.bytes, relaxed);
 }
 
 resource_usage tracked_resource::usage() const noexcept {
   resource_usage now;
-  now.allocations = allocations_.load(relaxed);
+  // Frees first: a free seen has its allocation seen.
   now.deallocations = deallocations_.load(relaxed);
+  now.allocations = allocations_.load(relaxed);
   now.failed_allocations = failed_allocations_.load(relaxed);
   now.failed_deallocations = failed_deallocations_.load(relaxed);
-  now.live_blocks = live_blocks_.load(relaxed);
+  now.live_blocks = now.allocations - now.deallocations;
   now.live_bytes = live_bytes_.load(relaxed);
   now.peak_live_bytes = peak_live_bytes_.load(relaxed);
-  now.reserved_bytes = reserved_bytes_.load(relaxed);
+  now.reserved_bytes = now.live_bytes + extra_bytes_.load(relaxed);
   now.left_to_driver = left_to_driver_.load(relaxed);
   return now;
 }

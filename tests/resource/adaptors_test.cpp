@@ -252,6 +252,20 @@ TEST_F(guard, quarantine_keeps_addresses_from_coming_again) {
   EXPECT_EQ(gpu->live(), 0u);
 }
 
+TEST_F(guard, what_the_upstream_refuses_stays_in_quarantine_and_is_told) {
+  guard_resource guarded(device, registry, {.name = {}, .quarantine_bytes = 5000});
+  std::vector<error> told;
+  guarded.set_error_sink([&](const error& failure) { told.push_back(failure); });
+  guarded.deallocate(guarded.allocate(4096, nullptr), 4096, nullptr);
+  gpu->fail_call(2, driver_status::unknown);
+  guarded.flush();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0].message, HasSubstr("cuMemFree"));
+  EXPECT_EQ(guarded.quarantined_bytes(), 4096u);
+  guarded.flush();
+  EXPECT_EQ(gpu->live(), 0u);
+}
+
 TEST_F(guard, quarantine_is_given_up_when_memory_is_short) {
   limit_resource limited(device, 5000);
   guard_resource guarded(limited, registry, {.name = {}, .quarantine_bytes = 5000});
@@ -270,7 +284,7 @@ TEST_F(guard, leaks_are_told_by_place_and_given_back) {
     memory_resource& plain = guarded;
     const scoped_place here("encoder weights");
     EXPECT_NE(plain.allocate(4096, nullptr), nullptr);
-    EXPECT_EQ(guarded.report().blocks, 1u);
+    EXPECT_EQ(guarded.leaks().blocks, 1u);
   }
   EXPECT_THAT(told.text(), AllOf(HasSubstr("of pool (device memory)"), HasSubstr("at encoder weights (adaptors_test.cpp:")));
   EXPECT_EQ(gpu->live(), 0u);
