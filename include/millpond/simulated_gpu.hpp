@@ -115,10 +115,10 @@ struct kernel_access {
 struct kernel_description {
   std::string name;
   std::uint64_t duration_ns = 0;         // on top of the profile's kernel_overhead_ns
-  std::vector<kernel_access> accesses;
+  std::vector<kernel_access> accesses = {};
   // Run when the kernel completes, with the simulator's lock held: it makes no driver call and takes no
   // lock that is held over one. May use device addresses as pointers in bytes mode only.
-  std::function<void()> body;
+  std::function<void()> body = {};
 };
 
 // One broken rule. The rules' names are in docs/simulated_gpu.md.
@@ -133,7 +133,7 @@ struct violation {
 // One planned fault. It counts the calls that match from set_faults on, the first is 1.
 struct fault {
   // A CUDA function name ("cuMemCreate"); "allocation": any call that takes memory; "": any call at all.
-  std::string call;
+  std::string call = {};
   std::uint64_t at = 1;
   std::uint64_t count = 1;               // this many matching calls in a row
   enum class what : std::uint8_t { fail, slow, lose_device };
@@ -142,7 +142,7 @@ struct fault {
   std::uint64_t slow_ns = 0;                            // added to a slow call
 };
 struct fault_plan {
-  std::vector<fault> faults;
+  std::vector<fault> faults = {};
   // Physical memory in one piece: larger requests (a handle, an allocation, a pool's growth) are out of memory.
   std::uint64_t largest_piece = std::numeric_limits<std::uint64_t>::max();
   // Device memory that another process has taken.
@@ -161,7 +161,7 @@ struct live_objects {
 [[nodiscard]] std::string to_string(const live_objects& objects);
 
 struct call_count {
-  std::string call;
+  std::string call = {};
   std::uint64_t count = 0;
   std::uint64_t host_ns = 0;   // virtual time spent in it, waits included
 };
