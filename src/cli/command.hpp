@@ -47,6 +47,7 @@ class session {
   struct settings {
     bool json = false;
     gpu_choice gpu;
+    std::uint64_t seed = 1;   // of the simulated GPU's call times
   };
   session(settings chosen, std::ostream& out, std::ostream& err);
 
@@ -55,12 +56,14 @@ class session {
   [[nodiscard]] const gpu_choice& gpu() const noexcept { return settings_.gpu; }
 
   // One more GPU as --gpu asks: the card where there is one, else a fresh simulated one. A subcommand
-  // may open several simulated GPUs; a card is opened once and shared.
+  // may open several simulated GPUs, from one thread at a time; a card is opened once and shared.
   [[nodiscard]] result<std::shared_ptr<driver>> open_gpu();
   // Why the simulated GPU serves although nobody asked for it; empty otherwise. After open_gpu().
   [[nodiscard]] const std::string& why_simulated() const noexcept { return why_simulated_; }
   // What every output calls the GPU: "NVIDIA H200", or "simulated h200 (SIMULATED: ...)".
   [[nodiscard]] std::string gpu_label(const driver& gpu) const;
+
+  void set_seed(std::uint64_t seed) noexcept { settings_.seed = seed; }
 
   // The host's steady clock, the only one of the program. From any thread.
   [[nodiscard]] static std::uint64_t now_ns() noexcept;

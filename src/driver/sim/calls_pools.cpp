@@ -87,7 +87,8 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   if (s->capture != nullptr) {
     s->capture->body->pool_blocks.push_back(got.address);
   } else if (got.after) {
-    // The wait that the driver inserts: the stream is chained behind the other, and nobody is told.
+    // What the driver saw to be over orders the stream, and so does the wait that it inserts where nothing
+    // is: then the stream is chained behind the other, and nobody is told.
     s->end_ns = std::max(s->end_ns, got.wait_until_ns);
     s->line.clock.join(*got.after);
   }

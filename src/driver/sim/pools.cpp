@@ -60,7 +60,6 @@ driver_status pool::grow(std::uint64_t bytes, std::uint64_t now_ns, std::uint64_
 pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t now_ns) {
   if (h.ready_ns <= now_ns) {
     h.ready_ns = h.owner = 0;
-    h.after.clear();
   } else {
     ++waiting_;
   }
@@ -70,10 +69,8 @@ pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t 
   };
   const auto absorb = [&](holes::iterator other) {
     const hole& o = other->second;
-    if (h.ready_ns != 0) {
-      h.ready_ns = std::max(h.ready_ns, o.ready_ns);
-      h.after.join(o.after);
-    }
+    if (h.ready_ns != 0) h.ready_ns = std::max(h.ready_ns, o.ready_ns);
+    h.after.join(o.after);
     h.bytes += o.bytes;
     by_size_.erase({o.bytes, other->first});
     return holes_.erase(other);
@@ -123,10 +120,7 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
   }
   if (it == holes_.end()) {
     it = best(size, nullptr, now_ns);
-    if (it != holes_.end()) {
-      out.wait_until_ns = it->second.ready_ns;
-      out.after = it->second.after;
-    }
+    if (it != holes_.end()) out.wait_until_ns = it->second.ready_ns;
   }
   if (it == holes_.end()) {
     out.status = grow(size, now_ns, out.grown_bytes);
@@ -134,6 +128,8 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
     it = best(size, &line, now_ns);
     MILLPOND_CHECK(it != holes_.end(), size);
   }
+  // The driver has seen, or makes sure, that the work before these frees is over.
+  out.after = it->second.after;
   out.address = it->first;
   hole rest = std::move(it->second);
   by_size_.erase({rest.bytes, it->first});

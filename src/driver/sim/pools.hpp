@@ -57,7 +57,7 @@ class pool {
     std::uint64_t segment = 0;
     std::uint64_t ready_ns = 0;
     std::uint64_t owner = 0;      // the one timeline that may have it at once; 0: none
-    vector_clock after;
+    vector_clock after;           // kept when it is over: who gets the range then runs after it
   };
   using holes = std::map<std::uint64_t, hole>;
   [[nodiscard]] bool usable(const hole& h, const timeline& line, std::uint64_t now_ns) const noexcept;

@@ -1,0 +1,78 @@
+#include "replay/compare.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace millpond::replay {
+namespace {
+
+struct job {
+  const strategy_facts* which = nullptr;
+  staging copies = staging::none;
+};
+
+std::vector<job> list_jobs(const workload& work, const compare_options& options) {
+  std::vector<const strategy_facts*> strategies = options.strategies;
+  if (strategies.empty()) {
+    for (const strategy_facts& each : all_strategies()) strategies.push_back(&each);
+  }
+  std::vector<job> jobs;
+  for (const strategy_facts* each : strategies) {
+    if (work.copied_bytes == 0) {
+      jobs.push_back({each, staging::none});
+      continue;
+    }
+    jobs.push_back({each, staging::pinned});
+    jobs.push_back({each, staging::pageable});
+  }
+  return jobs;
+}
+
+}  // namespace
+
+result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpus,
+                                     const compare_options& options) {
+  const std::vector<job> jobs = list_jobs(work, options);
+  std::vector<std::optional<outcome>> made(jobs.size());
+  std::optional<error> failure;
+  std::mutex mutex;  // guards failure; a leaf
+  std::atomic<std::size_t> next{0}, done{0};
+
+  const auto work_on = [&] {
+    for (std::size_t at = next++; at < jobs.size(); at = next++) {
+      {
+        const std::lock_guard lock(mutex);
+        if (failure) return;
+      }
+      run_options each = options.each;
+      each.copies = jobs[at].copies;
+      auto gpu = gpus();
+      result<outcome> answer = gpu ? run(work, *jobs[at].which, *gpu, each) : result<outcome>(gpu.error());
+      if (!answer) {
+        const std::lock_guard lock(mutex);
+        if (!failure) {
+          failure = error{answer.error().code,
+                          std::string(jobs[at].which->name) + ": " + answer.error().message};
+        }
+        return;
+      }
+      made[at] = std::move(*answer);
+      const std::size_t over = ++done;
+      if (options.progress) options.progress(over, jobs.size(), jobs[at].which->name);
+    }
+  };
+  const std::size_t workers = std::clamp<std::size_t>(options.workers, 1, std::max<std::size_t>(1, jobs.size()));
+  std::vector<std::thread> threads;
+  for (std::size_t i = 1; i < workers; ++i) threads.emplace_back(work_on);
+  work_on();
+  for (std::thread& each : threads) each.join();
+  if (failure) return *failure;
+  std::vector<outcome> answer;
+  for (auto& each : made) answer.push_back(std::move(*each));
+  return answer;
+}
+
+}  // namespace millpond::replay

@@ -1,0 +1,103 @@
+// The books of an arena: offsets only. Best fit over what was freed, with coalescing; the untouched end is
+// taken only when nothing freed fits. So the highest byte ever used does not depend on how large the arena is,
+// and a first pass over the workload finds the size that the second needs.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/bits.hpp"
+
+namespace millpond::replay {
+
+class arena_book {
+ public:
+  static constexpr std::uint64_t none = UINT64_MAX;
+  static constexpr std::uint64_t alignment = 512;
+
+  // A free on a stream, numbered within it. The work before it must be done before the bytes are used again.
+  struct mark {
+    std::uint16_t stream = 0;
+    std::uint64_t serial = 0;
+  };
+
+  explicit arena_book(std::uint64_t capacity) : capacity_(capacity) {}
+
+  [[nodiscard]] std::uint64_t high_water() const noexcept { return end_; }
+
+  // An offset, or none. `after` receives the frees that the block's bytes come from.
+  std::uint64_t allocate(std::uint64_t bytes, std::vector<mark>& after) {
+    after.clear();
+    const std::uint64_t size = align_up(bytes, alignment);
+    const auto fit = by_size_.lower_bound({size, 0});
+    if (fit == by_size_.end()) {
+      if (capacity_ - end_ < size) return none;
+      const std::uint64_t at = end_;
+      end_ += size;
+      return at;
+    }
+    const std::uint64_t at = fit->second;
+    const auto hole = holes_.find(at);
+    after = hole->second.after;
+    const std::uint64_t left = hole->second.size - size;
+    by_size_.erase(fit);
+    std::vector<mark> marks = std::move(hole->second.after);
+    holes_.erase(hole);
+    if (left > 0) insert(at + size, left, std::move(marks));
+    return at;
+  }
+
+  void free(std::uint64_t at, std::uint64_t bytes, mark freed) {
+    std::uint64_t size = align_up(bytes, alignment);
+    std::vector<mark> marks{freed};
+    auto next = holes_.lower_bound(at);
+    if (next != holes_.end() && next->first == at + size) {
+      size += next->second.size;
+      next = absorb(next, marks);
+    }
+    if (next != holes_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second.size == at) {
+        at = before->first;
+        size += before->second.size;
+        absorb(before, marks);
+      }
+    }
+    insert(at, size, std::move(marks));
+  }
+
+ private:
+  struct hole_facts {
+    std::uint64_t size = 0;
+    std::vector<mark> after;  // one a stream, the latest
+  };
+  using hole_map = std::map<std::uint64_t, hole_facts>;
+
+  void insert(std::uint64_t at, std::uint64_t size, std::vector<mark> marks) {
+    by_size_.insert({size, at});
+    holes_[at] = {size, std::move(marks)};
+  }
+  hole_map::iterator absorb(hole_map::iterator hole, std::vector<mark>& marks) {
+    for (const mark& each : hole->second.after) {
+      bool found = false;
+      for (mark& mine : marks) {
+        if (mine.stream != each.stream) continue;
+        mine.serial = std::max(mine.serial, each.serial);
+        found = true;
+      }
+      if (!found) marks.push_back(each);
+    }
+    by_size_.erase({hole->second.size, hole->first});
+    return holes_.erase(hole);
+  }
+
+  std::uint64_t capacity_;
+  std::uint64_t end_ = 0;
+  hole_map holes_;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
+};
+
+}  // namespace millpond::replay

@@ -1,0 +1,115 @@
+// One block from the driver, as large as this very workload is found to need by a pass over it, shared out by
+// an arena_book. Where a stream gets bytes that another freed, it waits for that stream on the GPU.
+#include <fmt/format.h>
+
+#include "millpond/units.hpp"
+#include "replay/strategies/arena_book.hpp"
+#include "replay/strategies/makers.hpp"
+
+namespace millpond::replay {
+namespace {
+
+std::uint64_t needed_bytes(const workload& work) {
+  arena_book book(std::uint64_t{1} << 62);
+  std::vector<std::uint64_t> places(work.blocks.size(), arena_book::none);
+  std::vector<arena_book::mark> unused;
+  for (const op& each : work.ops) {
+    if (each.what != op_kind::allocate && each.what != op_kind::free) continue;
+    const std::uint64_t bytes = work.blocks[each.block].bytes;
+    if (bytes == 0) continue;
+    if (each.what == op_kind::allocate) {
+      places[each.block] = book.allocate(bytes, unused);
+    } else {
+      book.free(places[each.block], bytes, {0, 0});
+    }
+  }
+  return std::max<std::uint64_t>(book.high_water(), arena_book::alignment);
+}
+
+class fixed_arena final : public strategy {
+ public:
+  result<void> prepare(const strategy_setting& setting) override {
+    gpu_ = setting.gpu;
+    costs_ = setting.costs;
+    size_ = needed_bytes(*setting.work);
+    if (auto done = order_.prepare(gpu_, setting.streams); !done) return done;
+    const call_result answer = gpu_->memory_allocate(&base_, size_);
+    if (!answer) {
+      base_ = 0;
+      return to_error(answer, fmt::format("allocating an arena of {}", format_bytes(size_)));
+    }
+    book_ = arena_book(size_);
+    const std::size_t streams = setting.streams.size();
+    serials_.assign(streams, 0);
+    ordered_.assign(streams * streams, 0);
+    return {};
+  }
+
+  result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
+    ++allocations_;
+    const std::uint64_t at = book_.allocate(bytes, after_);
+    if (at == arena_book::none) {
+      return error{error_code::out_of_memory,
+                   fmt::format("the arena of {} has no room for {} bytes", format_bytes(size_), bytes)};
+    }
+    for (const arena_book::mark& freed : after_) {
+      std::uint64_t& seen = ordered_[stream * serials_.size() + freed.stream];
+      if (freed.stream == stream || freed.serial <= seen) continue;
+      if (auto done = order_.order(freed.stream, stream); !done) return done.error();
+      seen = serials_[freed.stream];
+      ++waits_;
+    }
+    return base_ + at;
+  }
+
+  result<void> use(device_address, std::uint16_t) override { return {}; }
+
+  result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream,
+                    std::span<const std::uint16_t> users) override {
+    ++frees_;
+    for (const std::uint16_t user : users) {
+      if (auto done = order_.order(user, stream); !done) return done;
+    }
+    book_.free(at - base_, bytes, {stream, ++serials_[stream]});
+    return {};
+  }
+
+  result<void> finish() override {
+    auto answer = order_.finish();
+    if (base_ != 0) {
+      if (const auto done = gpu_->memory_free(base_); !done) answer = to_error(done, "freeing the arena");
+      base_ = 0;
+    }
+    return answer;
+  }
+
+  double own_ns() const override {
+    if (!costs_.ns) return 0;
+    return static_cast<double>(allocations_) * costs_.ns("fixed_arena_allocate") +
+           static_cast<double>(frees_) * costs_.ns("fixed_arena_free");
+  }
+
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> made{fmt::format("fixed-arena: {}, sized from this very workload", format_bytes(size_))};
+    if (waits_ > 0) made.push_back(fmt::format("fixed-arena: streams waited for each other {} times", waits_));
+    return made;
+  }
+
+ private:
+  std::shared_ptr<driver> gpu_;
+  path_costs costs_;
+  stream_order order_;
+  arena_book book_{0};
+  device_address base_ = 0;
+  std::uint64_t size_ = 0;
+  std::vector<std::uint64_t> serials_;  // frees so far, by stream
+  std::vector<std::uint64_t> ordered_;  // [to][from]: `to` runs after this many frees of `from`
+  std::vector<arena_book::mark> after_;
+  std::uint64_t allocations_ = 0, frees_ = 0, waits_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<strategy> make_fixed_arena() { return std::make_unique<fixed_arena>(); }
+
+}  // namespace millpond::replay

@@ -1,0 +1,75 @@
+// millpond's own pool over device memory.
+#include <array>
+
+#include "millpond/pool.hpp"
+#include "replay/strategies/makers.hpp"
+
+namespace millpond::replay {
+namespace {
+
+// The pool's paths, by the names under which a profile has their measured cost.
+struct path {
+  const char* name;
+  std::uint64_t pool_statistics::*count;
+};
+constexpr std::array paths{
+    path{"lane_hit", &pool_statistics::lane_hits},     path{"shelf_hit", &pool_statistics::shelf_hits},
+    path{"heap_hit", &pool_statistics::heap_hits},     path{"growth", &pool_statistics::growths},
+    path{"move", &pool_statistics::moves},             path{"seal", &pool_statistics::seals},
+    path{"fence_query", &pool_statistics::fence_queries},
+    path{"deallocation", &pool_statistics::deallocations},
+};
+
+class millpond_pool final : public strategy {
+ public:
+  result<void> prepare(const strategy_setting& setting) override {
+    streams_.assign(setting.streams.begin(), setting.streams.end());
+    if (setting.costs.ns) {
+      for (std::size_t i = 0; i < paths.size(); ++i) cost_ns_[i] = setting.costs.ns(paths[i].name);
+      counts_cost_ = true;
+    }
+    pool_options options;
+    options.clock = setting.clock;
+    auto made = pool::create(setting.gpu, options);
+    if (!made) return made.error();
+    pool_ = std::move(*made);
+    return {};
+  }
+  result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
+    auto answer = pool_->try_allocate(bytes, default_alignment, streams_[stream]);
+    if (!answer) return answer.error();
+    return reinterpret_cast<device_address>(*answer);
+  }
+  result<void> use(device_address at, std::uint16_t stream) override {
+    return pool_->record_use(reinterpret_cast<void*>(at), streams_[stream]);
+  }
+  result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream,
+                    std::span<const std::uint16_t>) override {
+    return pool_->try_deallocate(reinterpret_cast<void*>(at), bytes, streams_[stream]);
+  }
+  result<void> finish() override {
+    pool_.reset();
+    return {};
+  }
+  double own_ns() const override {
+    if (!counts_cost_) return 0;
+    const pool_statistics now = pool_->statistics();
+    double sum = 0;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      sum += static_cast<double>(now.*paths[i].count) * cost_ns_[i];
+    }
+    return sum;
+  }
+
+ private:
+  std::shared_ptr<pool> pool_;
+  std::vector<stream_handle> streams_;
+  std::array<double, paths.size()> cost_ns_{};
+  bool counts_cost_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<strategy> make_millpond_pool() { return std::make_unique<millpond_pool>(); }
+
+}  // namespace millpond::replay
