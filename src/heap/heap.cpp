@@ -435,6 +435,25 @@ std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
 std::uint64_t heap::free_bytes(owner_id owner) const noexcept {
   return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->bytes() : 0;
 }
+std::vector<std::uint64_t> heap::physical_free() const {
+  std::vector<std::uint64_t> out(bins_.size(), 0);
+  if (aliased_ == 0) {
+    for (owner_id owner = 0; owner < out.size(); ++owner) out[owner] = free_bytes(owner);
+    return out;
+  }
+  for (const span_record& of : spans_) {
+    if (!of.present || of.mappings.empty()) continue;
+    // What a span's first mapping shows is what all show.
+    const std::uint64_t end = of.mappings.front().at + of.bytes;
+    std::uint64_t x = of.mappings.front().at;
+    for (const segment* s = index_.covering(x); x < end; s = s->after) {
+      const std::uint64_t stop = std::min(end, s->end());
+      if (s->state == segment_state::free) out[s->owner] += stop - x;
+      x = stop;
+    }
+  }
+  return out;
+}
 std::uint64_t heap::largest_free(owner_id owner) const noexcept {
   return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->largest() : 0;
 }

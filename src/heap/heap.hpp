@@ -111,6 +111,8 @@ class heap {
   [[nodiscard]] const std::vector<view_record>& views() const noexcept { return views_; }
   // Free bytes of an owner as the views show them: aliased memory counts once a view.
   [[nodiscard]] std::uint64_t free_bytes(owner_id owner) const noexcept;
+  // The same in physical bytes, by owner. Walks every segment where memory is aliased.
+  [[nodiscard]] std::vector<std::uint64_t> physical_free() const;
   [[nodiscard]] std::uint64_t largest_free(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
   [[nodiscard]] std::uint64_t mappings() const noexcept { return mappings_; }

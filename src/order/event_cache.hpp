@@ -1,6 +1,7 @@
 // Events made once and used again. Thread-safe; its lock is a leaf and is not held over a driver call.
 #pragma once
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "millpond/driver.hpp"
@@ -10,14 +11,10 @@ namespace millpond::order {
 class event_cache {
  public:
   explicit event_cache(driver& gpu) noexcept : gpu_(gpu) {}
-  // Destroys the events that were given back.
-  void clear() noexcept {
-    std::vector<event_handle> events;
-    {
-      const std::lock_guard lock(mutex_);
-      events.swap(free_);
-    }
-    for (const event_handle e : events) static_cast<void>(gpu_.event_destroy(e));
+  // The events that were given back, for the caller to destroy.
+  [[nodiscard]] std::vector<event_handle> take_all() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(free_, {});
   }
   call_result get(event_handle* out) {
     {

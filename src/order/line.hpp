@@ -43,6 +43,9 @@ class line {
   [[nodiscard]] std::uint64_t open() const noexcept { return open_.load(std::memory_order_acquire); }
   [[nodiscard]] bool gone() const noexcept { return gone_.load(std::memory_order_relaxed); }
   void set_gone() noexcept { gone_.store(true, std::memory_order_relaxed); }
+  void set_here() noexcept {
+    if (gone()) gone_.store(false, std::memory_order_relaxed);
+  }
   [[nodiscard]] bool quiet() const {
     const std::lock_guard lock(mutex_);
     return sealed_.empty() && !dirty_.load(std::memory_order_relaxed);

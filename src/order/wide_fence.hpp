@@ -45,12 +45,15 @@ class wide_fence {
     return false;
   }
 
-  bool poll(driver& gpu, event_cache& events, std::uint64_t* queries) {
+  bool poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure) {
     const std::lock_guard lock(mutex_);
     bool progress = false;
     while (!entries_.empty()) {
       ++*queries;
-      if (!gpu.event_query(entries_.front().event).ok()) break;
+      if (const call_result answer = gpu.event_query(entries_.front().event); !answer.ok()) {
+        if (answer.status != driver_status::not_ready && failure != nullptr) *failure = answer;
+        break;
+      }
       for (const auto& [l, batch] : entries_.front().covers) l->complete(batch);
       events.put(entries_.front().event);
       entries_.pop_front();

@@ -45,7 +45,8 @@ struct lane_counters {
 
 struct alignas(64) stream_lane {
   biased_lock lock;
-  bool dead = false;             // emptied for good: its stream is gone or its thread has ended; under lock
+  // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it without.
+  std::atomic<bool> dead{false};
   std::uint8_t next_large = 0;   // the large slot that is given up next
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;

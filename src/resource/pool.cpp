@@ -42,7 +42,7 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
-  if (__builtin_expect(in.dead, 0)) {
+  if (__builtin_expect(in.dead.load(std::memory_order_relaxed), 0)) {
     in.lock.owner_unlock();
     return false;
   }
@@ -120,7 +120,8 @@ result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t
 
 pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
 pool::~pool() {
-  if (!forked()) core_->close();
+  if (forked()) return;
+  for (const error& failure : core_->close()) report(failure);
 }
 
 result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_options options) {
@@ -134,7 +135,7 @@ result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_opt
   }
   auto state = std::make_shared<core>(std::move(gpu), std::move(options));
   if (auto opened = state->open(); !opened) {
-    state->close();
+    static_cast<void>(state->close());
     return opened.error();
   }
   return std::shared_ptr<pool>(new pool(std::move(state)));
@@ -177,12 +178,15 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
 }
 std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
 pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
-void pool::check() const { core_->check(); }
+void pool::check() const {
+  if (!forked()) core_->check();
+}
 
 pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own)
     : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
 pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
 pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
+  if (this == &other) return *this;
   if (lane_ != nullptr) core_->drop_lane(*lane_);
   owner_ = other.owner_;
   core_ = std::move(other.core_);
@@ -201,10 +205,10 @@ void* pool::lane_handle::allocate(std::uint64_t bytes) {
                  "a lane handle was used in a capture");
 #endif
   if (bytes == 0) return nullptr;
+  if (__builtin_expect(core_->forked(), 0)) throw memory_error(refused_in_child());
   if (__builtin_expect(bytes <= max_bytes && !core_->closed(), 1)) {
     if (void* const ptr = core_->pop(*lane_, bytes)) return ptr;
   }
-  if (owner_->forked()) throw memory_error(refused_in_child());
   auto answer = core_->closed() ? result<void*>(error{error_code::not_permitted, "the pool is closed"})
                                 : core_->allocate_from(*lane_, bytes, heap::granule);
   if (answer) return *answer;
@@ -214,8 +218,12 @@ void* pool::lane_handle::allocate(std::uint64_t bytes) {
 
 void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (ptr == nullptr) return;
-  if (__builtin_expect(!core_->closed() && core_->push(*lane_, ptr, bytes), 1)) return;
-  if (owner_->forked()) return owner_->report(refused_in_child());
+  if (__builtin_expect(core_->closed(), 0)) {
+    // The pool is gone, and its sink with it.
+    return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
+  }
+  if (__builtin_expect(core_->forked(), 0)) return owner_->report(refused_in_child());
+  if (__builtin_expect(core_->push(*lane_, ptr, bytes), 1)) return;
   if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
 }
 

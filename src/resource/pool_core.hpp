@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/fork.hpp"
 #include "heap/heap.hpp"
 #include "heap/window.hpp"
 #include "millpond/pool.hpp"
@@ -63,7 +64,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   core& operator=(const core&) = delete;
 
   result<void> open();    // addresses, initial_bytes
-  void close() noexcept;  // everything back; later calls are refused
+  // Everything back; later calls are refused. Answers what went wrong: live blocks, calls that failed.
+  std::vector<error> close() noexcept;
 
   // Every path of the pool's calls. `in`: the lane to use, already right for the stream.
   result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
@@ -87,6 +89,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void check();  // the whole-structure walker
 
   [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  // True in a child of the process that made the pool: touch no lock and no driver then.
+  [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
   [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
 
@@ -106,11 +110,13 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   };
 
   // Streams and lanes (pool_streams.cpp).
-  result<stream_state*> stream_of(stream_handle handle, std::uint64_t id);
+  // The stream with one more holder, so that nobody collects it meanwhile.
+  result<stream_state*> hold_stream(stream_handle handle, std::uint64_t id);
   std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
   heap::owner_id new_owner();
   void retire_stream(stream_state& gone) noexcept;
   void collect_dead_streams();
+  void find_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;
   std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
@@ -138,6 +144,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool captures_running();
   void retire_in_heap(const stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
+  [[nodiscard]] event_handle nearest_fence();
 
   // Growth and giving back (pool_growth.cpp).
   bool grow(const request& what);
@@ -168,6 +175,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     return many_streams_.load(std::memory_order_relaxed) ? heap::absorb_idle::no : heap::absorb_idle::yes;
   }
 
+  const std::uint32_t born_in_fork_ = fork_count();
   const std::shared_ptr<driver> gpu_;
   pool_options options_;
   std::uint64_t granularity_ = 0;   // of handles; 0: the pool grows by chunks
@@ -193,6 +201,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   mutable std::shared_mutex streams_mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<stream_state>> streams_;  // by identity
   std::unordered_map<stream_handle, std::uint64_t> identity_of_;              // last known, to notice the gone
+  std::size_t collect_at_ = 64;                               // look for dead streams when so many are known
   std::atomic<bool> many_streams_{false};         // more than one stream was seen: seal, and keep batches apart
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
 
@@ -217,7 +226,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   };
   std::mutex guarded_mutex_;
   std::deque<guarded_block> guarded_;
-  std::unordered_map<heap::segment*, std::vector<stream_handle>> uses_;  // told by record_use
+  // Told by record_use: the streams by identity, since a handle may be another's by the time of the free.
+  struct told_use {
+    stream_handle handle;
+    std::uint64_t stream_id;
+  };
+  std::unordered_map<heap::segment*, std::vector<told_use>> uses_;
 };
 
 }  // namespace millpond

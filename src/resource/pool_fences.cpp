@@ -1,4 +1,5 @@
 // Fences: asking which batches have passed, and what to do where a stream's own event cannot tell.
+#include <chrono>
 #include <thread>
 
 #include "driver/relaxed_capture.hpp"
@@ -14,16 +15,18 @@ void pool::core::retire_in_heap(const stream_state& stream) {
 // Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all threads.
 bool pool::core::poll_fences() {
   std::uint64_t queries = 0;
-  bool progress = wide_.poll(*gpu_, events_, &queries);
+  call_result failure;
+  bool progress = wide_.poll(*gpu_, events_, &queries, &failure);
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      const bool passed = stream->line->poll(*gpu_, events_, &queries, nullptr);
+      const bool passed = stream->line->poll(*gpu_, events_, &queries, &failure);
       if (passed || progress) retire_in_heap(*stream);
       progress = progress || passed;
     }
   }
   retire_in_heap(limbo_);
+  if (!failure.ok()) note_failure(to_error(failure, "asking whether a fence has passed"));
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
   return poll_guarded() || progress;
 }
@@ -102,38 +105,42 @@ bool pool::core::wide_seal() {
   return true;
 }
 
-// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait for.
-bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
-  const relaxed_capture_scope relaxed(*gpu_);
-  event_handle nearest = wide_.nearest();
-  if (nearest == nullptr) {
+// The event of some batch that has not been seen to pass, or nullptr.
+event_handle pool::core::nearest_fence() {
+  if (const event_handle wide = wide_.nearest(); wide != nullptr) return wide;
+  {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      if ((nearest = stream->line->nearest()) != nullptr) break;
+      if (const event_handle own = stream->line->nearest(); own != nullptr) return own;
     }
   }
-  const bool guarded = [&] {
-    const std::lock_guard lock(guarded_mutex_);
-    if (nearest == nullptr && !guarded_.empty()) nearest = guarded_.front().events.front();
-    return !guarded_.empty();
-  }();
-  if (nearest == nullptr && !guarded) return false;
+  const std::lock_guard lock(guarded_mutex_);
+  for (const guarded_block& g : guarded_) {
+    if (!g.events.empty()) return g.events.back();
+  }
+  return nullptr;
+}
+
+// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait for. The event may be
+// given back and recorded anew by another thread's poll meanwhile; then this waits for a later fence of the pool, which
+// is still one, and what the other thread found counts as found.
+bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
+  const relaxed_capture_scope relaxed(*gpu_);
+  const event_handle nearest = nearest_fence();
+  if (nearest == nullptr) return false;
   counts_.host_waits.fetch_add(1, std::memory_order_relaxed);
-  if (!options_.clock) {
-    // The event may be given back and recorded anew by another thread's poll meanwhile; then this waits for a
-    // later fence of the pool, which is still one.
-    if (!gpu_->event_synchronize(nearest).ok()) return false;
-    return poll_fences();
-  }
-  while (!poll_fences()) {
-    if (options_.clock() >= deadline_ns) return false;
-    if (gpu_->simulated()) {
-      if (!gpu_->event_synchronize(nearest).ok()) return false;  // virtual time moves by waiting only
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  for (;;) {
+    if (poll_fences() || nearest_fence() != nearest) return true;
+    if (options_.clock && options_.clock() >= deadline_ns) return false;
+    if (!options_.clock || gpu_->simulated()) {  // virtual time moves by waiting only
+      if (const call_result answer = gpu_->event_synchronize(nearest); !answer.ok()) {
+        note_failure(to_error(answer, "waiting for a fence"));
+        return false;
+      }
+      return poll_fences() || nearest_fence() != nearest;
     }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  return true;
 }
 
 }  // namespace millpond

@@ -294,10 +294,12 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (closed()) return 0;
   if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  find_dead_streams();
   flush_lanes_of(nullptr);
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
   poll_fences();
+  collect_dead_streams();
   return give_back(keep_bytes);
 }
 
@@ -372,45 +374,6 @@ bool pool::core::give_back_span(heap::span_id span) {
   heap_.remove_span(span);
   reserved_ -= bytes;
   return true;
-}
-
-void pool::core::close() noexcept {
-  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
-  if (!gpu_->alive()) return;  // the driver is gone, and all its memory with it
-  const relaxed_capture_scope relaxed(*gpu_);
-  static_cast<void>(gpu_->context_synchronize());
-  {
-    const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) stream->line->drain(events_);
-  }
-  wide_.drain(events_);
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    for (const guarded_block& g : guarded_) {
-      for (const event_handle e : g.events) events_.put(e);
-    }
-    guarded_.clear();
-  }
-  const std::lock_guard growth(growth_mutex_);
-  const std::lock_guard lock(heap_mutex_);
-  if (granularity_ != 0) {
-    for (const auto& span : heap_.spans()) {
-      if (!span.present) continue;
-      for (const auto& m : span.mappings) static_cast<void>(gpu_->unmap(m.at, span.bytes));
-      static_cast<void>(gpu_->physical_release(span.handle));
-    }
-    for (const auto& [base, bytes] : reservations_) static_cast<void>(gpu_->address_free(base, bytes));
-  } else {
-    for (const auto& [start, bytes] : reservations_) {
-      if (options_.kind == memory_kind::pinned) {
-        static_cast<void>(gpu_->host_free(reinterpret_cast<void*>(start)));
-      } else {
-        static_cast<void>(gpu_->memory_free(start));
-      }
-    }
-  }
-  reservations_.clear();
-  events_.clear();
 }
 
 }  // namespace millpond

@@ -249,7 +249,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
     return explain_bad_free(ptr, bytes, stream);
   }
   // Who frees: the lane's stream, or the one that the handle names now.
-  stream_state* home = in != nullptr && !in->dead ? in->stream : nullptr;
+  stream_state* home = in != nullptr && !in->dead.load(std::memory_order_relaxed) ? in->stream : nullptr;
   stream_lane* counted = in;
   if (home == nullptr) {
     const auto id = identity(stream);
@@ -303,7 +303,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   } else if (counted != nullptr && block->holder_class != large_class) {
     // Refused because a stranger emptied the lane just now.
     const auto entered = counted->lock.enter();
-    if (!counted->dead) {
+    if (!counted->dead.load(std::memory_order_relaxed)) {
       static_cast<void>(counted->push(block));
       chain = nullptr;
     }
@@ -321,7 +321,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
     free_in_capture(block, stream);
     return {};
   }
-  std::vector<stream_handle> used_on;
+  std::vector<told_use> used_on;
   {
     const std::lock_guard lock(guarded_mutex_);
     if (const auto found = uses_.find(block); found != uses_.end()) {
@@ -332,9 +332,11 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
   const relaxed_capture_scope relaxed(*gpu_);
   guarded_block guarded{block, &home, {}};
   bool covered = true;
-  for (const stream_handle other : used_on) {
+  for (const auto& [other, told_id] : used_on) {
+    std::uint64_t id = 0;
     capture_info capture;
-    if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none) {
+    if (!gpu_->stream_id(other, &id).ok() || id != told_id || !gpu_->stream_capture(other, &capture).ok() ||
+        capture.status != capture_status::none) {
       covered = false;
       break;
     }
@@ -378,9 +380,12 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
     return error{error_code::foreign_pointer, "record_use: the pointer is not a live block of this pool"};
   }
   if (block->holder != nullptr) return {};  // a graph's block is not reused before the graph is gone
+  const auto id = identity(stream);
+  if (!id) return id.error();
   const std::lock_guard lock(guarded_mutex_);
   auto& streams = uses_[block];
-  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  const auto same = [&](const told_use& u) { return u.stream_id == *id; };
+  if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});
   set_state(*block, block_state::special);
   return {};
 }

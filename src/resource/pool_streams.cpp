@@ -29,10 +29,15 @@ std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::
   return made;
 }
 
-result<stream_state*> pool::core::stream_of(stream_handle handle, std::uint64_t id) {
+result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_t id) {
+  const auto held = [](stream_state& s) {
+    s.holders.fetch_add(1, std::memory_order_relaxed);
+    s.line->set_here();  // a per-thread stream counts as gone when its last lane went, but its thread has come back
+    return &s;
+  };
   {
     const std::shared_lock lock(streams_mutex_);
-    if (const auto found = streams_.find(id); found != streams_.end()) return found->second.get();
+    if (const auto found = streams_.find(id); found != streams_.end()) return held(*found->second);
   }
   int device = 0;
   if (gpu_->stream_device(handle, &device).ok() && device != gpu_->info().ordinal) {
@@ -42,10 +47,11 @@ result<stream_state*> pool::core::stream_of(stream_handle handle, std::uint64_t 
   auto made = new_stream(handle, id);
   stream_state* out = nullptr;
   stream_state* gone = nullptr;
+  bool crowded = false;
   {
     const std::unique_lock lock(streams_mutex_);
     const auto [at, fresh] = streams_.emplace(id, std::move(made));
-    out = at->second.get();
+    out = held(*at->second);
     if (fresh && streams_.size() > 1) many_streams_.store(true, std::memory_order_relaxed);
     if (!names_many(handle)) {
       const auto [known, first] = identity_of_.emplace(handle, id);
@@ -55,11 +61,15 @@ result<stream_state*> pool::core::stream_of(stream_handle handle, std::uint64_t 
         known->second = id;
       }
     }
+    if (gone != nullptr) gone->holders.fetch_add(1, std::memory_order_relaxed);
+    crowded = streams_.size() >= collect_at_;
   }
   if (gone != nullptr) {
     retire_stream(*gone);
-    collect_dead_streams();
+    gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
+  if (crowded) find_dead_streams();
+  if (gone != nullptr || crowded) collect_dead_streams();
   return out;
 }
 
@@ -68,11 +78,33 @@ void pool::core::retire_stream(stream_state& gone) noexcept {
   flush_lanes_of(&gone);
 }
 
+// Streams that were destroyed and whose handle has not come back: the driver no longer knows the handle, or by
+// another identity.
+void pool::core::find_dead_streams() {
+  std::vector<stream_state*> dead;
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) {
+      if (stream->line->gone() || names_many(stream->line->handle())) continue;
+      std::uint64_t now = 0;
+      const call_result answer = gpu_->stream_id(stream->line->handle(), &now);
+      if (answer.ok() ? now == id : answer.status != driver_status::invalid_handle) continue;
+      stream->holders.fetch_add(1, std::memory_order_relaxed);
+      dead.push_back(stream.get());
+    }
+  }
+  for (stream_state* const stream : dead) {
+    retire_stream(*stream);
+    stream->holders.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
 // Streams whose handle was reused or whose per-thread stream ended with its thread, once nothing of theirs is left.
 void pool::core::collect_dead_streams() {
+  const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
   std::uint64_t queries = 0;
-  wide_.poll(*gpu_, events_, &queries);
+  wide_.poll(*gpu_, events_, &queries, nullptr);
   const std::unique_lock lock(streams_mutex_);
   std::erase_if(streams_, [this, &queries](auto& entry) {
     stream_state& s = *entry.second;
@@ -83,8 +115,12 @@ void pool::core::collect_dead_streams() {
     heap_.retire(s.owner, s.line->completed());
     if (heap_.free_bytes(s.owner) != 0 || s.shelf_bytes != 0) return false;
     free_owners_.push_back(s.owner);
+    if (const auto known = identity_of_.find(s.line->handle()); known != identity_of_.end() && known->second == entry.first) {
+      identity_of_.erase(known);
+    }
     return true;
   });
+  collect_at_ = std::max<std::size_t>(64, 2 * streams_.size());
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
 }
 
@@ -94,20 +130,20 @@ void pool::core::set_lane_limits(stream_lane& of) noexcept {
 }
 
 result<std::unique_ptr<stream_lane>> pool::core::make_lane(stream_handle stream, std::uint64_t id) {
-  const auto home = stream_of(stream, id);
+  const auto home = hold_stream(stream, id);
   if (!home) return home.error();
   auto made = std::make_unique<stream_lane>();
   made->handle = stream;
   made->stream_id = id;
   made->stream = *home;
   set_lane_limits(*made);
-  (*home)->holders.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(lanes_mutex_);
   lanes_.push_back(made.get());
   return made;
 }
 
 void pool::core::drop_lane(stream_lane& of) noexcept {
+  if (forked()) return;  // the parent's locks and books are not ours to touch
   if (!closed()) empty_lane(of);
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -119,12 +155,12 @@ void pool::core::drop_lane(stream_lane& of) noexcept {
     past_.misses.add(of.counts.misses.get());
   }
   if (closed()) return;
-  // A per-thread stream ends with its thread, which is where its lane is dropped.
-  const bool per_thread = of.handle == per_thread_stream;
-  if (of.stream->holders.fetch_sub(1, std::memory_order_acq_rel) == 1 && per_thread) {
-    of.stream->line->set_gone();
+  // A per-thread stream ends with its thread, which is where its last lane is dropped.
+  if (of.handle == per_thread_stream) {
     empty_shelf(*of.stream);
+    of.stream->line->set_gone();
   }
+  of.stream->holders.fetch_sub(1, std::memory_order_acq_rel);  // from here on it may be collected
 }
 
 void pool::core::empty_lane(stream_lane& of) noexcept {
@@ -161,7 +197,7 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
       empty_lane(*l);
       if (only != nullptr && only->line->gone()) {
         l->lock.foreign_lock();
-        l->dead = true;
+        l->dead.store(true, std::memory_order_relaxed);
         l->lock.foreign_unlock();
       }
       ++emptied;

@@ -31,10 +31,11 @@ void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle ha
     mine_ = this_thread.table.get();
   }
   thread_lanes& mine = *mine_;
-  // Lanes of pools that are closed go first, and a lane that this one replaces.
+  // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one replaces.
   std::vector<owned> dropped;
   std::erase_if(mine.all_, [&](owned& o) {
-    if (!o.core->closed() && !(o.core == core && o.handle == handle)) return false;
+    const bool replaced = o.core == core && o.handle == handle;
+    if (!o.core->closed() && !o.in->dead.load(std::memory_order_relaxed) && !replaced) return false;
     dropped.push_back(std::move(o));
     return true;
   });
