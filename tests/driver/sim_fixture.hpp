@@ -60,6 +60,8 @@ class sim_test : public ::testing::Test {
     for (event_handle e : events_) ok(gpu->event_destroy(e));
     EXPECT_EQ(gpu->leaks().total(), 0u) << to_string(gpu->leaks());
     EXPECT_EQ(gpu->physical_bytes(), 0u);
+    streams_.clear();
+    events_.clear();
   }
 
   std::shared_ptr<simulated_gpu> gpu;
