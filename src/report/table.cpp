@@ -36,8 +36,6 @@ std::string microseconds(double nanoseconds) {
   if (us < 99'999.5) return fmt::format("{:.0f}", us);
   if (us < 9'999'500) return fmt::format("{:.0f}k", us / 1e3);
   return fmt::format("{:.0f}M", us / 1e6);
-}", us);
-  return fmt::format("{:.1e}", us);  // "1.2e+06"
 }
 
 std::string grouped(std::uint64_t number) {
