@@ -338,6 +338,18 @@ TEST_F(sim_checker, a_read_of_plain_memory_that_nothing_wrote) {
   ok(gpu->memory_free(d));
 }
 
+TEST_F(sim_checker, what_the_cpu_may_have_written_is_not_unwritten) {
+  void* h = nullptr;
+  ok(gpu->host_allocate(&h, 8192, driver::host_flags::none));
+  const auto where = reinterpret_cast<device_address>(h);
+  read(where, 4096, a);
+  allocate(where, 4096, a, "one");
+  read(where, 4096, a);
+  free(where, 4096, a, "two");
+  clean();
+  ok(gpu->host_free(h));
+}
+
 class sim_checker_races : public sim_checker {
  protected:
   void SetUp() override {

@@ -104,6 +104,8 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
   const block* told = nullptr;  // one report an old block
   for (const piece& p : scratch_) {
     if (p.in == nullptr) continue;
+    // The CPU may write it, which nobody sees.
+    fresh->all_written = fresh->all_written || p.in->memory->host_written;
     owners_.visit(p.physical, p.physical + p.bytes, [&](std::uint64_t, std::uint64_t, const block_ptr& old) {
       if (old.get() == told) return;
       told = old.get();
