@@ -1,6 +1,6 @@
-// The books of an arena: offsets only. Best fit over what was freed, with coalescing; the untouched end is
-// taken only when nothing freed fits. So the highest byte ever used does not depend on how large the arena is,
-// and a first pass over the workload finds the size that the second needs.
+// The books of an arena: offsets only. Best fit over what was freed, with coalescing; the end, from the last
+// live block on, is taken only when no hole fits. So the highest byte ever used does not depend on how large
+// the arena is, and a first pass over the workload finds the size that every later one needs.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -26,7 +26,7 @@ class arena_book {
 
   explicit arena_book(std::uint64_t capacity) : capacity_(capacity) {}
 
-  [[nodiscard]] std::uint64_t high_water() const noexcept { return end_; }
+  [[nodiscard]] std::uint64_t high_water() const noexcept { return high_water_; }
 
   // An offset, or none. `after` receives the frees that the block's bytes come from.
   std::uint64_t allocate(std::uint64_t bytes, std::vector<mark>& after) {
@@ -37,6 +37,8 @@ class arena_book {
       if (capacity_ - end_ < size) return none;
       const std::uint64_t at = end_;
       end_ += size;
+      high_water_ = std::max(high_water_, end_);
+      after = end_after_;
       return at;
     }
     const std::uint64_t at = fit->second;
@@ -66,6 +68,11 @@ class arena_book {
         absorb(before, marks);
       }
     }
+    if (at + size == end_) {
+      end_ = at;
+      join(end_after_, marks);
+      return;
+    }
     insert(at, size, std::move(marks));
   }
 
@@ -80,22 +87,27 @@ class arena_book {
     by_size_.insert({size, at});
     holes_[at] = {size, std::move(marks)};
   }
-  hole_map::iterator absorb(hole_map::iterator hole, std::vector<mark>& marks) {
-    for (const mark& each : hole->second.after) {
+  static void join(std::vector<mark>& into, const std::vector<mark>& from) {
+    for (const mark& each : from) {
       bool found = false;
-      for (mark& mine : marks) {
+      for (mark& mine : into) {
         if (mine.stream != each.stream) continue;
         mine.serial = std::max(mine.serial, each.serial);
         found = true;
       }
-      if (!found) marks.push_back(each);
+      if (!found) into.push_back(each);
     }
+  }
+  hole_map::iterator absorb(hole_map::iterator hole, std::vector<mark>& marks) {
+    join(marks, hole->second.after);
     by_size_.erase({hole->second.size, hole->first});
     return holes_.erase(hole);
   }
 
   std::uint64_t capacity_;
   std::uint64_t end_ = 0;
+  std::uint64_t high_water_ = 0;
+  std::vector<mark> end_after_;  // frees of what lay beyond the end
   hole_map holes_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
 };
