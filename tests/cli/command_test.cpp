@@ -1,0 +1,221 @@
+// The built command, run as a user runs it: exit statuses, the JSON's keys, what it says of bad input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/command.hpp"
+
+namespace millpond::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+struct answer {
+  int status = -1;
+  std::string out, err;
+};
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class command : public testing::Test {
+ protected:
+  command() {
+    std::string name = (std::filesystem::temp_directory_path() / "millpond_cli_XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~command() override { std::filesystem::remove_all(folder_); }
+
+  answer run(const std::string& arguments) const {
+    const auto out = folder_ / "out", err = folder_ / "err";
+    const std::string line = std::string(MILLPOND_BINARY_DIR) + "/millpond " + arguments + " >" + out.string() +
+                             " 2>" + err.string() + " </dev/null";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
+  }
+  std::string write(const char* name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return (folder_ / name).string();
+  }
+  static std::string trace(const char* name) {
+    return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz";
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(command, without_arguments_is_usage) {
+  const answer got = run("");
+  EXPECT_EQ(got.status, 2);
+  EXPECT_THAT(got.err, HasSubstr("--help"));
+}
+
+TEST_F(command, help_shows_examples_for_each_subcommand) {
+  const answer all = run("--help");
+  EXPECT_EQ(all.status, 0);
+  for (const command_entry& each : all_commands()) {
+    EXPECT_THAT(all.out, HasSubstr(each.name));
+    const answer one = run(std::string(each.name) + " --help");
+    EXPECT_EQ(one.status, 0) << each.name;
+    EXPECT_THAT(one.out, HasSubstr("Examples:"));
+    EXPECT_THAT(one.out, HasSubstr("--json"));
+    EXPECT_THAT(one.out, HasSubstr("--gpu"));
+  }
+}
+
+TEST_F(command, version_names_the_commit_and_the_compiler) {
+  const answer got = run("--version");
+  EXPECT_EQ(got.status, 0);
+  EXPECT_THAT(got.out, testing::MatchesRegex("millpond [0-9.]+ \\(.+, .+, .+\\)\n"));
+}
+
+TEST_F(command, a_mistyped_subcommand_gets_a_suggestion) {
+  const answer got = run("comprae x");
+  EXPECT_EQ(got.status, 2);
+  EXPECT_THAT(got.err, HasSubstr("did you mean `compare`?"));
+  EXPECT_THAT(run("zzzzzzzzzz").err, Not(HasSubstr("did you mean")));
+}
+
+TEST_F(command, options_that_are_not_understood_are_usage) {
+  for (const char* line : {"compare --wrong", "compare", "compare x --workload churn", "compare --workload tetris",
+                           "compare --workload churn --gpu fast", "compare --workload churn --strategy magic",
+                           "compare --workload churn --rounds 0", "replay --workload churn --strategy magic",
+                           "replay --workload churn --check-contents --no-touch", "compare --workload training --streams 2",
+                           "compare --workload churn --gpu -1"}) {
+    const answer got = run(line);
+    EXPECT_EQ(got.status, 2) << line << "\n" << got.err;
+    EXPECT_THAT(got.err, testing::StartsWith("millpond: ")) << line;
+    EXPECT_EQ(got.out, "") << line;
+  }
+}
+
+TEST_F(command, compare_prints_a_table_that_says_simulated_and_recommends_one) {
+  const answer got = run("compare " + trace("resnet_serving") + " --gpu sim");
+  EXPECT_EQ(got.status, 0) << got.err;
+  EXPECT_EQ(got.err, "");  // no progress where stderr is no terminal
+  EXPECT_THAT(got.out, HasSubstr("SIMULATED"));
+  for (const char* name : {"cuda-malloc", "managed", "driver-pool", "driver-pool-kept", "fixed-arena", "millpond-pool"}) {
+    EXPECT_THAT(got.out, HasSubstr(std::string("\n") + name)) << name;
+  }
+  EXPECT_THAT(got.out, HasSubstr("\nUse "));
+  EXPECT_THAT(got.out, HasSubstr("pauses"));
+}
+
+TEST_F(command, compare_json_is_one_document_with_the_promised_keys) {
+  const answer got = run("compare " + trace("multistream_serving") + " --json --gpu sim");
+  EXPECT_EQ(got.status, 0) << got.err;
+  const auto made = nlohmann::json::parse(got.out);
+  EXPECT_EQ(made["gpu"]["simulated"], true);
+  EXPECT_TRUE(made["gpu"]["name"].is_string());
+  EXPECT_EQ(made["trace"]["events"], 23'324);
+  EXPECT_EQ(made["trace"]["peak_live_bytes"], 429'302'352);
+  ASSERT_EQ(made["strategies"].size(), 6u);
+  for (const auto& each : made["strategies"]) {
+    EXPECT_TRUE(each["name"].is_string());
+    for (const char* which : {"allocate_us", "free_us"}) {
+      for (const char* key : {"p50", "p99", "max"}) EXPECT_TRUE(each[which][key].is_number());
+      EXPECT_LE(each[which]["p50"], each[which]["p99"]);
+      EXPECT_LE(each[which]["p99"], each[which]["max"]);
+    }
+    for (const char* key : {"allocator_total_us", "device_waits", "peak_reserved_bytes", "reserved_ratio", "failures"}) {
+      EXPECT_TRUE(each[key].is_number()) << key;
+    }
+    EXPECT_EQ(each["failures"], 0) << each["name"] << each["first_failure"];
+    EXPECT_EQ(each["finding_count"], 0) << each["name"] << each["findings"].dump();
+    EXPECT_GE(each["reserved_ratio"], 1.0) << each["name"];
+  }
+  EXPECT_TRUE(made["recommendation"]["strategy"].is_string());
+  EXPECT_FALSE(made["recommendation"]["why"].get<std::string>().empty());
+}
+
+TEST_F(command, a_workload_that_copies_is_compared_with_both_stagings) {
+  const answer got = run("compare --workload inference --length 40 --json --gpu sim");
+  EXPECT_EQ(got.status, 0) << got.err;
+  const auto made = nlohmann::json::parse(got.out);
+  EXPECT_EQ(made["strategies"].size(), 12u);
+  for (const auto& each : made["strategies"]) EXPECT_TRUE(each["step_us"]["p99"].is_number());
+}
+
+TEST_F(command, the_same_seed_gives_the_same_document) {
+  const std::string line = "compare --workload churn --length 2000 --streams 3 --seed 7 --json --gpu sim";
+  EXPECT_EQ(run(line).out, run(line).out);
+}
+
+TEST_F(command, replay_runs_one_strategy_and_says_that_contents_were_right) {
+  const answer got = run("replay --workload churn --length 2000 --strategy driver-pool-kept --check-contents --rounds 2 --gpu sim");
+  EXPECT_EQ(got.status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("all right"));
+  EXPECT_THAT(got.out, HasSubstr("round 2"));
+}
+
+TEST_F(command, bad_files_are_bad_input_with_the_file_named) {
+  const std::string whole = read_all(trace("resnet_serving"));
+  const std::string header = "action,time_us,addr,size,stream\n";
+  struct bad {
+    const char* name;
+    std::string text;
+  };
+  for (const auto& [name, text] :
+       {bad{"empty.csv", ""}, bad{"truncated.csv.gz", whole.substr(0, whole.size() / 2)},
+        bad{"corrupt.csv.gz", whole.substr(0, 1000) + std::string(200, 'x') + whole.substr(1200)},
+        bad{"no_allocations.csv", header}, bad{"noise.bin", std::string(1000, '\xee')},
+        bad{"twice.csv", header + "alloc,0,1000,512,0\nfree_requested,1,1000,512,0\nfree_requested,2,1000,512,0\n"},
+        bad{"overlap.csv", header + "alloc,0,1000,8192,0\nalloc,1,2000,512,0\n"},
+        bad{"word.csv", header + "alloc,0,1000,many,0\n"}}) {
+    const answer got = run("compare --gpu sim " + write(name, text));
+    EXPECT_EQ(got.status, 3) << name << "\n" << got.out << got.err;
+    EXPECT_THAT(got.err, testing::StartsWith("millpond: ")) << name;
+    EXPECT_THAT(got.err, HasSubstr(name));
+    EXPECT_EQ(got.out, "") << name;
+  }
+  EXPECT_EQ(run("compare --gpu sim /no/such/file").status, 3);
+}
+
+TEST_F(command, a_profile_that_is_not_there_is_bad_input) {
+  const answer got = run("compare --workload churn --length 10 --gpu sim:/no/such/profile.toml");
+  EXPECT_EQ(got.status, 3) << got.err;
+}
+
+TEST_F(command, a_request_larger_than_the_device_is_counted_and_told) {
+  const std::string file = write("huge.csv",
+                                 "action,time_us,addr,size,stream\nalloc,0,1000,512,0\n"
+                                 "alloc,5,10000000,1099511627776,0\n");
+  const answer got = run("compare --gpu sim --json " + file);
+  EXPECT_EQ(got.status, 0) << got.err;
+  const auto made = nlohmann::json::parse(got.out);
+  for (const auto& each : made["strategies"]) {
+    if (each["name"] == "managed") continue;
+    EXPECT_GE(each["failures"], 1) << each["name"];
+    EXPECT_FALSE(each["first_failure"].get<std::string>().empty());
+  }
+}
+
+TEST(gpu_choice, numbers_sim_and_profiles_are_read_and_nothing_else) {
+  EXPECT_EQ(parse_gpu_choice("3")->ordinal, 3);
+  EXPECT_EQ(parse_gpu_choice("sim")->what, gpu_choice::kind::simulated);
+  EXPECT_EQ(parse_gpu_choice("sim:mine.toml")->profile, "mine.toml");
+  for (const char* wrong : {"", "x", "-1", "1x", "sim:", "simulated", "99999999999999999999"}) {
+    EXPECT_FALSE(parse_gpu_choice(wrong)) << wrong;
+  }
+}
+
+TEST(nearest_name, finds_what_was_meant_or_nothing) {
+  const std::vector<std::string> names{"compare", "replay", "doctor"};
+  EXPECT_EQ(nearest_name("comapre", names), "compare");
+  EXPECT_EQ(nearest_name("replya", names), "replay");
+  EXPECT_EQ(nearest_name("entirely", names), "");
+}
+
+}  // namespace
+}  // namespace millpond::cli
