@@ -23,13 +23,23 @@ enum class reuse_policy : std::uint8_t {
                 // otherwise grow past its slack: fewer bytes, at the price of chained streams
 };
 
+// Frees of a stream that was destroyed, and memory of released graphs, can only be fenced by an event over the whole
+// context (cuCtxRecordEvent). That call breaks a capture that runs in the context, and CUDA offers no question that
+// finds every capture: the pool knows those that allocated from it, and those on blocking streams.
+enum class context_fences : std::uint8_t {
+  when_no_known_capture,
+  never,  // for programs that capture on non-blocking streams without allocating: such memory then waits for
+          // the pool's end
+};
+
 struct pool_options {
   memory_kind kind = memory_kind::device;  // device, pinned or managed
   std::uint64_t limit_bytes = 0;           // hard limit on reserved bytes; 0: the device's
   std::uint64_t initial_bytes = 0;         // reserved when the pool is made
   reuse_policy reuse = reuse_policy::idle;
+  context_fences fences = context_fences::when_no_known_capture;
   // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a share of
-  // it, before it prefers moving pages over growing. The trade-off curve is in docs/fragmentation.md.
+  // it (and at least 8 MiB), before it prefers moving pages over growing. The trade-off curve is in docs/fragmentation.md.
   double slack = 0.04;
   // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact size; 0 for
   // the default: the larger of 4 MiB and 1% of the peak of live bytes each.
@@ -101,7 +111,7 @@ class pool final : public memory_resource {
   [[nodiscard]] lane_handle lane(stream_handle stream);
 
   // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
-  // then waits (on the GPU's order, not on the CPU) for that stream as well.
+  // then waits (on the GPU's order, not on the CPU) for that stream as well. The stream must live until that free.
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
 
   // The block that an address lies in: start and usable bytes; foreign_pointer where it is not ours.

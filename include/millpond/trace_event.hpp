@@ -46,6 +46,9 @@ enum class copy_direction : std::uint8_t { unknown, host_to_device, device_to_ho
 enum class kind : std::uint8_t { device, driver_pool, pinned, managed, pageable };
 [[nodiscard]] const char* to_string(kind of) noexcept;
 
+// The status of an allocation that failed for want of memory: CUDA_ERROR_OUT_OF_MEMORY in cuda.h.
+inline constexpr std::int32_t cuda_error_out_of_memory = 2;
+
 struct event {
   std::uint64_t sequence = 0;     // order in the program, from 0
   std::uint64_t time_ns = 0;      // host time from the start of the recording

@@ -38,9 +38,11 @@ result<load_peak> peak_load(const problem& of) {
                    fmt::format("the sizes live at time {} sum to 2^63 bytes or more", c.time)};
     if (load > best.bytes) best = {load, c.time, live, {}};
   }
-  // A fixed buffer ends where it ends, whatever the load.
-  for (const buffer& b : of.buffers)
+  // A buffer that is never live still lies somewhere; a fixed one ends where it ends, whatever the load.
+  for (const buffer& b : of.buffers) {
+    if (b.size > best.bytes) best = {b.size, b.lower, 1, {}};
     if (b.fixed && *b.fixed + b.size > best.bytes) best = {*b.fixed + b.size, b.lower, 1, b.id};
+  }
   return best;
 }
 

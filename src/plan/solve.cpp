@@ -5,21 +5,142 @@
 #include "base/check.hpp"
 #include "plan/bound.hpp"
 #include "plan/first_fit.hpp"
+#include "plan/improve.hpp"
+#include "plan/search.hpp"
 #include "plan/validate.hpp"
 
 namespace millpond::plan {
 namespace {
 
-struct best_plan {
-  placement found{{}, UINT64_MAX};
-  std::string method;
+// Nodes of the first runs of the search, by buffer; each round of runs has this much more than the last.
+constexpr std::uint64_t first_nodes_per_buffer = 4;
+constexpr double more_each_round = 1.3;
+constexpr std::uint64_t runs_in_a_round = 12;
+// The heuristics' share of the steps, once every order was tried.
+constexpr std::uint64_t placements_per_node = 4;
 
-  bool offer(placement candidate, std::string name) {
-    if (candidate.peak >= found.peak) return false;
-    found = std::move(candidate);
-    method = std::move(name);
-    return true;
+// Alternates between the heuristics, which are good everywhere, and the search, which is exact.
+class solver {
+ public:
+  solver(const problem& of, const load_peak& bound, const solve_options& options)
+      : of_(of), options_(options), in_(make_sections(of)), improver_(of, in_, options.seed) {
+    out_.lower_bound = bound.bytes;
+    if (of.buffers.size() <= search::largest) search_.emplace(of, in_);
   }
+
+  void run() {
+    // What is good enough to stop: the capacity, or a peak that nothing is below.
+    improve(of_.buffers.size() * 2 * all_order_keys.size());
+    double budget = static_cast<double>(first_nodes_per_buffer * of_.buffers.size());
+    for (std::uint64_t round = 0; !done(); ++round, budget *= more_each_round) {
+      const std::uint64_t before = out_.stats.nodes;
+      if (search_) search_round(round, static_cast<std::uint64_t>(budget));
+      const std::uint64_t spent = out_.stats.nodes - before;
+      improve(std::max(spent / placements_per_node, search_ ? 0 : of_.buffers.size() * runs_in_a_round));
+    }
+  }
+
+  result<plan> finish() {
+    problem unbounded = of_;
+    unbounded.capacity.reset();
+    const auto checked = validate(unbounded, out_.offsets);
+    MILLPOND_CHECK(checked && *checked == out_.peak, checked ? std::string("peak differs") : checked.error().message);
+    out_.proved_optimal = out_.peak <= out_.lower_bound;
+    if (!of_.capacity || out_.peak <= *of_.capacity) {
+      out_.what = outcome::found;
+    } else if (out_.lower_bound > *of_.capacity) {
+      out_.what = outcome::impossible;
+      out_.reason = fmt::format("no plan fits into {} bytes: a search of every canonical plan found none ({} nodes), "
+                                "though the peak load is lower; the best plan found needs {}, {} more than the capacity",
+                                *of_.capacity, out_.stats.nodes, out_.peak, out_.peak - *of_.capacity);
+    } else {
+      out_.what = outcome::gave_up;
+      out_.reason = fmt::format("no plan within {} bytes was found before the limit; the best found needs {}, {} more. "
+                                "The lower bound is {}, so it is not proved that none exists",
+                                *of_.capacity, out_.peak, out_.peak - *of_.capacity, out_.lower_bound);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t target() const { return std::max(out_.lower_bound, of_.capacity.value_or(0)); }
+  [[nodiscard]] std::uint64_t steps() const { return out_.stats.nodes + out_.stats.placements; }
+  [[nodiscard]] bool out_of_time() const {
+    return steps() >= options_.node_limit || (options_.stop && options_.stop());
+  }
+  [[nodiscard]] bool done() const {
+    return out_.peak <= target() || (of_.capacity && out_.lower_bound > *of_.capacity) || out_of_time();
+  }
+
+  void offer(const offsets& at, std::uint64_t peak, const std::string& method) {
+    if (!out_.offsets.empty() && peak >= out_.peak) return;
+    out_.offsets = at;
+    out_.peak = peak;
+    out_.stats.method = method;
+    if (options_.progress) options_.progress(peak, out_.stats.nodes);
+  }
+
+  void improve(std::uint64_t placements) {
+    if (of_.buffers.empty()) return;
+    const std::uint64_t left = options_.node_limit - std::min(options_.node_limit, steps());
+    // One order always, or there would be no plan to return.
+    const std::uint64_t least = out_.offsets.empty() ? 1 : 0;
+    const improve_limits limits{target(), std::max(least, std::min(placements, left)),
+                                out_.offsets.empty() ? std::function<bool()>{} : options_.stop};
+    out_.stats.placements += improver_.run(limits, [&](const placement& p, const std::string& method) {
+      offer(p.at, p.peak, method);
+    });
+  }
+
+  // Runs for one capacity; true if the matter is settled: found, or proved impossible.
+  bool try_capacity(std::uint64_t capacity, std::uint64_t first_run, std::uint64_t runs, std::uint64_t budget) {
+    for (std::uint64_t k = 0; k < runs && !out_of_time(); ++k) {
+      const std::uint64_t left = options_.node_limit - steps();
+      search_run one = search_->run(capacity, first_run + k, options_.seed, std::min(budget, left), options_.stop);
+      out_.stats.nodes += one.nodes;
+      out_.stats.restarts += 1;
+      if (one.status == search_status::exhausted) {
+        out_.lower_bound = std::max(out_.lower_bound, capacity + 1);
+        return true;
+      }
+      if (one.status == search_status::limit) continue;
+      std::uint64_t peak = 0;
+      for (std::size_t i = 0; i < one.at.size(); ++i) peak = std::max(peak, one.at[i] + of_.buffers[i].size);
+      offer(one.at, peak, "search");
+      return true;
+    }
+    return false;
+  }
+
+  void search_round(std::uint64_t round, std::uint64_t budget) {
+    const std::uint64_t first_run = round * runs_in_a_round;
+    if (of_.capacity) {
+      try_capacity(*of_.capacity, first_run, runs_in_a_round, budget);
+      return;
+    }
+    // The bound itself first, since it is often reached; then half way up, and closer to the best each
+    // time that fails; a success starts again from the new best.
+    try_capacity(out_.lower_bound, first_run, runs_in_a_round, budget);
+    for (std::uint64_t part = 2; !done();) {
+      const std::uint64_t gap = out_.peak - out_.lower_bound;
+      const std::uint64_t below = std::max<std::uint64_t>(gap / part, 1);
+      const std::uint64_t best = out_.peak;
+      const std::uint64_t bound = out_.lower_bound;
+      if (try_capacity(out_.peak - below, first_run, runs_in_a_round / 3, budget)) {
+        if (out_.peak == best && out_.lower_bound == bound) return;
+        continue;
+      }
+      if (part >= 512 || below == 1) return;
+      part *= 2;
+    }
+  }
+
+  const problem& of_;
+  const solve_options& options_;
+  sections in_;
+  improver improver_;
+  std::optional<search> search_;
+  plan out_;
 };
 
 }  // namespace
@@ -58,41 +179,16 @@ result<plan> solve(const problem& of, const solve_options& options) {
   if (auto good = check_problem(of); !good) return good.error();
   auto bound = peak_load(of);
   if (!bound) return bound.error();
-  plan out;
-  out.lower_bound = bound->bytes;
   if (of.capacity && bound->bytes > *of.capacity) {
+    plan out;
     out.what = outcome::impossible;
+    out.lower_bound = bound->bytes;
     out.reason = explain_impossible(*bound, *of.capacity);
     return out;
   }
-  const sections in = make_sections(of);
-  occupancy taken(in.count);
-  best_plan best;
-  for (const order_key key : all_order_keys) {
-    const std::vector<index> order = make_order(of, in, key);
-    if (best.offer(place_in_order(of, in, order, fit::first, taken), fmt::format("first fit by {}", to_string(key))) &&
-        options.progress)
-      options.progress(best.found.peak, 0);
-    out.stats.placements += order.size();
-    if (best.found.peak <= bound->bytes || (options.stop && options.stop())) break;
-  }
-  out.offsets = std::move(best.found.at);
-  out.peak = best.found.peak;
-  out.stats.method = best.method;
-  problem unbounded = of;
-  unbounded.capacity.reset();
-  const auto checked = validate(unbounded, out.offsets);
-  MILLPOND_CHECK(checked && *checked == out.peak, checked ? std::string("peak differs") : checked.error().message);
-  out.proved_optimal = out.peak == out.lower_bound;
-  if (of.capacity && out.peak > *of.capacity) {
-    out.what = outcome::gave_up;
-    out.reason = fmt::format("no plan within {} bytes was found before the limit; the best found needs {}, {} more. "
-                             "The lower bound is {}, so it is not proved that none exists",
-                             *of.capacity, out.peak, out.peak - *of.capacity, out.lower_bound);
-  } else {
-    out.what = outcome::found;
-  }
-  return out;
+  solver work(of, *bound, options);
+  work.run();
+  return work.finish();
 }
 
 }  // namespace millpond::plan

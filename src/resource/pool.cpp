@@ -86,10 +86,11 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   if (const call_result answer = gpu_->stream_capture(stream, &capture); !answer.ok()) {
     return to_error(answer, "asking whether the stream captures");
   }
-  if (capture.status == capture_status::active) return allocate_in_capture(capture, bytes, alignment, stream, *id);
+  if (capture.status == capture_status::active) return allocate_in_capture(capture, bytes, alignment, *id);
   if (capture.status == capture_status::invalidated) {
     return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
   }
+  if (__builtin_expect(captures_open_.load(std::memory_order_relaxed) != 0, 0)) capture_seen_ended(*id);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);

@@ -28,7 +28,7 @@ constexpr std::uint64_t never = ~std::uint64_t{0};
 }  // namespace
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
-                                              stream_handle stream, std::uint64_t id) {
+                                              std::uint64_t id) {
   drain_released();
   capture_state* state = nullptr;
   bool fresh = false;
@@ -39,8 +39,8 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
     if (entry == nullptr) {
       entry = std::make_unique<capture_state>();
       entry->id = capture.id;
-      entry->stream = stream;
       entry->stream_id = id;
+      captures_open_.fetch_add(1, std::memory_order_release);
       entry->parked = new_owner();
       fresh = true;
     }
@@ -117,6 +117,7 @@ void pool::core::drain_released() noexcept {
       const auto found = captures_.find(id);
       if (found == captures_.end()) continue;
       state = std::move(found->second);
+      if (!state->ended) captures_open_.fetch_sub(1, std::memory_order_release);
       captures_.erase(found);
     }
     std::uint64_t orphaned = 0;

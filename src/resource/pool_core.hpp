@@ -42,8 +42,8 @@ struct stream_state {
 // A capture and the memory that belongs to its graph. Under the captures mutex.
 struct capture_state {
   std::uint64_t id = 0;
-  stream_handle stream = nullptr;                  // where it was first seen
-  std::uint64_t stream_id = 0;
+  std::uint64_t stream_id = 0;                     // the stream it was first seen on
+  bool ended = false;                              // that stream was seen not capturing since
   std::map<std::uint64_t, heap::owner_id> owners;  // free memory of the capture, by stream identity
   heap::owner_id parked = heap::anyone;            // freed after the capture ended
   std::unordered_set<heap::segment*> live;         // handed out and not freed
@@ -123,6 +123,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void flush_chain(stream_state& stream, heap::segment* chain) noexcept;
   void flush_small(stream_lane& in) noexcept;
   void seal_if_wanted(stream_state& stream) noexcept;
+  void seal(stream_state& stream) noexcept;
   void set_lane_limits(stream_lane& of) noexcept;
 
   // The slow paths (pool_slow.cpp).
@@ -142,6 +143,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool poll_guarded();
   bool wide_seal();
   [[nodiscard]] bool captures_running();
+  [[nodiscard]] bool any_gone() const;
+  void capture_seen_ended(std::uint64_t stream_id) noexcept;
   void retire_in_heap(const stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
   [[nodiscard]] event_handle nearest_fence();
@@ -164,7 +167,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // Captures (pool_capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
-                                    stream_handle stream, std::uint64_t id);
+                                    std::uint64_t id);
   void free_in_capture(heap::segment* block, stream_handle stream) noexcept;
   void drain_released() noexcept;
 
@@ -217,6 +220,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   std::mutex captures_mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<capture_state>> captures_;
+  std::atomic<std::uint32_t> captures_open_{0};   // not seen ended: a hint for the fast path
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
   struct guarded_block {

@@ -60,25 +60,30 @@ bool pool::core::poll_guarded() {
   return !passed.empty();
 }
 
-// Whether a capture is known to run: cuCtxRecordEvent would break it. Captures that never asked this pool for
-// memory, on non-blocking streams, cannot be known; the legacy stream tells of the blocking ones.
+// Whether a capture may run: cuCtxRecordEvent would break it. No stream handle but the one in the caller's hand may be
+// asked (every driver call on a destroyed stream's handle ends the process: seen on an H200, driver 580.159), so a
+// capture counts as running until its stream is seen not capturing or its graph is gone. Captures that never asked
+// this pool for memory are known only where the legacy stream tells of them, which it does for blocking streams.
 bool pool::core::captures_running() {
   capture_info capture;
   if (!gpu_->stream_capture(legacy_stream, &capture).ok()) return true;
+  return captures_open_.load(std::memory_order_acquire) != 0;
+}
+
+void pool::core::capture_seen_ended(std::uint64_t stream_id) noexcept {
   const std::lock_guard lock(captures_mutex_);
   for (const auto& [id, state] : captures_) {
-    std::uint64_t stream = 0;
-    if (!gpu_->stream_id(state->stream, &stream).ok() || stream != state->stream_id) continue;
-    if (gpu_->stream_capture(state->stream, &capture).ok() && capture.status != capture_status::none) return true;
+    if (state->ended || state->stream_id != stream_id) continue;
+    state->ended = true;
+    captures_open_.fetch_sub(1, std::memory_order_release);
   }
-  const std::shared_lock streams(streams_mutex_);
+}
+
+bool pool::core::any_gone() const {
+  if (limbo_.line->dirty()) return true;
+  const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (stream->line->gone()) continue;
-    std::uint64_t now = 0;
-    if (!gpu_->stream_id(stream->line->handle(), &now).ok() || now != id) continue;
-    if (gpu_->stream_capture(stream->line->handle(), &capture).ok() && capture.status != capture_status::none) {
-      return true;
-    }
+    if (stream->line->gone() && stream->line->dirty()) return true;
   }
   return false;
 }
@@ -94,6 +99,7 @@ bool pool::core::wide_seal() {
     }
   }
   if (lines.empty()) return true;
+  if (options_.fences == context_fences::never) return false;
   const relaxed_capture_scope relaxed(*gpu_);
   if (captures_running()) return false;
   call_result failure;

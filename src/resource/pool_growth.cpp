@@ -14,6 +14,8 @@ namespace {
 // 48 MiB is where the cold rounds of recorded workloads cost no more than their peers'.
 constexpr std::uint64_t bulk_piece = 48 * MiB;
 constexpr std::uint64_t smallest_piece = 4 * MiB;
+// A pool of a few MiB would otherwise empty its lanes for every other request.
+constexpr std::uint64_t least_slack = 8 * MiB;
 constexpr std::uint64_t smallest_chunk = 32 * MiB;
 
 }  // namespace
@@ -75,7 +77,7 @@ void pool::core::note_failure(error what) {
 // Under heap_mutex_. Whether `more` reserved bytes, for a request of `size`, stay within the slack.
 bool pool::core::within_slack(std::uint64_t more, std::uint64_t size) const {
   const double peak = static_cast<double>(std::max(peak_carved_, carved_ + size));
-  return static_cast<double>(reserved_ + more) <= (1 + options_.slack) * peak;
+  return static_cast<double>(reserved_ + more) <= peak + std::max(options_.slack * peak, static_cast<double>(least_slack));
 }
 
 // Under heap_mutex_. How large the next handle is: bulk while that stays within the slack, then just what is missing.

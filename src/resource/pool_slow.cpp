@@ -126,26 +126,26 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
   return out;
 }
 
-// The ways to a block, cheapest first. Everything up to growth concerns this stream and idle memory only.
+// The ways to a block, cheapest first. Up to the slack the pool rather grows than takes what lanes keep.
 result<heap::segment*> pool::core::acquire(const request& what, stream_lane* refill) {
   if (heap::segment* const block = carve(what, refill)) return block;
-  // The lane's own blocks may be what keeps a stretch in pieces.
-  if (refill != nullptr) empty_lane(*refill);
-  if (many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream) {
+  const bool many = many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream;
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (many) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
-    const relaxed_capture_scope relaxed(*gpu_);
     poll_fences();
   }
   {
     const std::lock_guard lock(heap_mutex_);
     if (heap::segment* const block = carve_locked(what, true)) return block;
   }
-  const relaxed_capture_scope relaxed(*gpu_);
   if (would_pass_slack(what.size)) {
-    // Before memory is added beyond the slack, what lanes keep and what is freed but not sealed is looked at too.
+    // Before memory is added beyond the slack, what lanes keep is looked at too: it may be what holds a stretch in
+    // pieces.
     counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
-    if (options_.reuse != reuse_policy::same_stream) {
-      wide_seal();
+    if (many) {
+      if (what.stream != nullptr) seal(*what.stream);
+      if (any_gone()) wide_seal();
       poll_fences();
     }
     {

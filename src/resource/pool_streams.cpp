@@ -275,6 +275,12 @@ void pool::core::seal_if_wanted(stream_state& stream) noexcept {
   }
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
   if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
+  seal(stream);
+}
+
+// The same without asking whether it pays.
+void pool::core::seal(stream_state& stream) noexcept {
+  const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
   const relaxed_capture_scope relaxed(*gpu_);
   call_result failure;
   switch (stream.line->seal(*gpu_, events_, &failure)) {

@@ -5,7 +5,7 @@
 #include <array>
 #include <optional>
 
-#include "trace/lines.hpp"
+#include "trace/text_importer.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -28,7 +28,6 @@ constexpr std::array torch_actions{
 constexpr std::string_view known_actions =
     "an action (alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, "
     "segment_unmap, snapshot or oom)";
-constexpr std::int32_t cuda_error_out_of_memory = 2;  // CUresult, cuda.h
 
 struct columns {
   std::optional<std::size_t> action, time, address, size, stream, device;
@@ -56,40 +55,16 @@ std::string_view without_mark(std::string_view line) {
   return line;
 }
 
-class csv_reader final : public event_reader {
+class csv_reader final : public text_importer {
  public:
-  csv_reader(line_reader lines, columns where) : lines_(std::move(lines)), where_(where) {
-    info_.name = lines_.name();
-    info_.from = format::csv;
+  csv_reader(line_reader lines, columns where)
+      : text_importer(std::move(lines), format::csv), where_(where) {
     info_.meta.recorded_by = "PyTorch memory history";
     snapshot_text_ = info_.strings.intern("snapshot");
   }
 
-  result<std::size_t> read(std::span<event> into) override {
-    if (failure_) return *failure_;
-    std::size_t count = 0;
-    while (count < into.size() && info_.status == read_status::reading) {
-      std::string_view line;
-      auto more = lines_.next(line);
-      if (!more) failure_ = more.error();
-      if (more && !*more) info_.status = read_status::complete;
-      if (more && *more && !line.empty()) {
-        if (auto done = parse(line, into[count]); done) {
-          ++count;
-        } else {
-          failure_ = done.error();
-        }
-      }
-      if (failure_) {
-        if (count > 0) return count;  // the events before it first
-        return *failure_;
-      }
-    }
-    return count;
-  }
-
  private:
-  result<void> parse(std::string_view line, event& into) {
+  result<void> parse(std::string_view line, event& into) override {
     fields_.split(line);
     if (fields_.count != where_.count) {
       return lines_.bad(fmt::format("{} fields", where_.count), line);
@@ -97,8 +72,6 @@ class csv_reader final : public event_reader {
     const std::string_view name = fields_.at[*where_.action];
     const torch_action* known = find_torch_action(name);
     if (known == nullptr) return lines_.bad(known_actions, name);
-    into = {};
-    into.sequence = sequence_++;
     into.what = known->what;
     if (auto done = numbers(into); !done) return done;
     if (known->name == "snapshot") into.object = snapshot_text_;
@@ -148,11 +121,8 @@ class csv_reader final : public event_reader {
     return {};
   }
 
-  line_reader lines_;
   columns where_;
   fields fields_;
-  std::optional<error> failure_;
-  std::uint64_t sequence_ = 0;
   std::uint64_t last_time_ns_ = 0;
   std::uint32_t snapshot_text_ = 0;
   bool time_warned_ = false;

@@ -9,6 +9,8 @@
 #include "trace/input.hpp"
 #include "trace/mpt.hpp"
 #include "trace/reader.hpp"
+#include "trace/rmm_importer.hpp"
+#include "trace/snapshot_importer.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -28,9 +30,12 @@ opened open_reader(input_buffer from, const open_options& options) {
   std::string_view first_line = head.substr(0, head.find('\n'));
   if (first_line.ends_with('\r')) first_line.remove_suffix(1);
   if (is_csv_header(first_line)) return read_csv(std::move(from), options);
+  if (is_rmm_header(first_line)) return read_rmm(std::move(from), options);
+  if (is_pickle(head)) return read_snapshot(std::move(from), options);
   return bad_byte(from.name(), 0,
-                  "a trace (the CSV of PyTorch's memory history with the header "
-                  "action,time_us,addr,size,stream; plain or gzip)",
+                  "a trace (.mpt; a PyTorch memory snapshot, pickle protocol 2 to 5; CSV with the header "
+                  "action,time_us,addr,size,stream; an RMM log with the header "
+                  "Thread,Time,Action,Pointer,Size,Stream; each plain or in gzip)",
                   quoted(head.substr(0, 24)));
 }
 
