@@ -5,11 +5,18 @@
 
 namespace millpond::cli {
 
+command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
+command_body add_doctor(CLI::App& app);
 command_body add_replay(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
   static constexpr std::array table{
+      command_entry{"doctor", "What this machine has for GPU memory, and what is misconfigured",
+                    "  millpond doctor\n"
+                    "  millpond doctor --json --pinned-budget 16GiB\n"
+                    "  millpond doctor --gpu sim\n",
+                    add_doctor},
       command_entry{"compare", "Every strategy on one workload, its cost, and which one to use",
                     "  millpond compare data/traces/resnet_serving.csv.gz\n"
                     "  millpond compare trace.mpt --gpu 0 --json\n"
@@ -19,6 +26,10 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond replay trace.mpt --strategy millpond-pool\n"
                     "  millpond replay --workload churn --strategy driver-pool --rounds 3\n",
                     add_replay},
+      command_entry{"calibrate", "What this card costs, as a profile for the simulated GPU",
+                    "  millpond calibrate -o my_card.toml\n"
+                    "  millpond compare trace.mpt --gpu sim:my_card.toml\n",
+                    add_calibrate},
   };
   return table;
 }
