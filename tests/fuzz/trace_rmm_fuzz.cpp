@@ -1,0 +1,9 @@
+// RMM's log: bytes as they are, and after the header by which the format is known.
+#include "trace/read_everything.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
+  millpond::trace::read_everything(bytes);
+  millpond::trace::read_everything("Thread,Time,Action,Pointer,Size,Stream\n" + bytes);
+  return 0;
+}
