@@ -88,7 +88,7 @@ call_result simulated_gpu::capture_end(stream_handle stream, graph_handle* out) 
   if (status == driver_status::success) {
     // Every stream that joined must have come back: its last work before the origin's last point.
     for (const auto& lane : capture.lanes) {
-      const sim::point last = state_->order.now(lane->line);
+      const sim::point last{lane->line.number, lane->last_node_tick};
       if (last.tick != 0 && !state_->order.ordered(last, s->lane->line)) status = driver_status::capture_unjoined;
     }
   }

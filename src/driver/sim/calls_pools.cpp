@@ -90,7 +90,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
     // What the driver saw to be over orders the stream, and so does the wait that it inserts where nothing
     // is: then the stream is chained behind the other, and nobody is told.
     s->end_ns = std::max(s->end_ns, got.wait_until_ns);
-    s->line.clock.join(*got.after);
+    state_->order.order_after(s->line, *got.after);
   }
   *out = got.address;
   return c.done();

@@ -128,7 +128,7 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
     if (s->capture->invalidated) return c.answer(driver_status::capture_invalidated);
     if (source == s->capture) {
       s->lane->end_offset_ns = std::max(s->lane->end_offset_ns, e->offset_ns);
-      s->lane->line.clock.join(e->clock);
+      state_->order.order_after(s->lane->line, e->clock);
       return c.done();
     }
     if (e->capture_id == 0 && e->complete_ns == 0) return c.done();  // never recorded: nothing to wait for
@@ -140,12 +140,12 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
     if (source == nullptr || source->invalidated) return c.answer(driver_status::captured_event);
     state_->join_capture(*s, *source);
     s->lane->end_offset_ns = e->offset_ns;
-    s->lane->line.clock.join(e->clock);
+    state_->order.order_after(s->lane->line, e->clock);
     return c.done();
   }
   state_->join_legacy(*s);
   s->end_ns = std::max(s->end_ns, e->complete_ns);
-  s->line.clock.join(e->clock);
+  state_->order.order_after(s->line, e->clock);
   return c.done();
 }
 

@@ -45,6 +45,7 @@ struct capture_lane {
   stream_record* stream = nullptr;
   timeline line;
   std::uint64_t end_offset_ns = 0;
+  std::uint64_t last_node_tick = 0;   // 0: nothing was captured on it
 };
 
 struct capture_record {

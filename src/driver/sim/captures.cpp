@@ -62,6 +62,7 @@ driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::wo
   sim::capture_record& capture = *stream.capture;
   if (capture.invalidated) return driver_status::capture_invalidated;
   sim::capture_lane& lane = *stream.lane;
+  lane.last_node_tick = order.now(lane.line).tick;
   lane.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
   capture.body->length_ns = std::max(capture.body->length_ns, lane.end_offset_ns);
   capture.body->nodes.push_back({std::move(what), name, duration_ns, lane.end_offset_ns});

@@ -23,14 +23,17 @@ class vector_clock {
     }
     return 0;
   }
-  void raise(point p) {
+  // True when that says more than before.
+  bool raise(point p) {
     const auto it = std::lower_bound(points_.begin(), points_.end(), p.timeline,
                                      [](const point& a, std::uint64_t b) { return a.timeline < b; });
-    if (it != points_.end() && it->timeline == p.timeline) {
-      it->tick = std::max(it->tick, p.tick);
-    } else {
+    if (it == points_.end() || it->timeline != p.timeline) {
       points_.insert(it, p);
+      return true;
     }
+    const bool more = p.tick > it->tick;
+    it->tick = std::max(it->tick, p.tick);
+    return more;
   }
   void join(const vector_clock& other) {
     for (const point& p : other.points_) raise(p);
@@ -62,6 +65,15 @@ class order_book {
   }
   // One more piece of work on it.
   point advance(const timeline& line) noexcept { return {line.number, ++ticks_[line.number]}; }
+  // From here on `line` is ordered after `clock`. That is a tick too: an event that was recorded on the line
+  // before stands for less.
+  void order_after(timeline& line, const vector_clock& clock) {
+    bool more = false;
+    for (const point& p : clock.points()) {
+      if (p.timeline != line.number && !seen(p)) more = line.clock.raise(p) || more;
+    }
+    if (more) advance(line);
+  }
   [[nodiscard]] point now(const timeline& line) const noexcept { return {line.number, ticks_[line.number]}; }
   [[nodiscard]] bool seen(point p) const noexcept { return p.tick <= seen_[p.timeline]; }
   // The work at p, and all before it there, comes before whatever `line` is given next.

@@ -1,7 +1,6 @@
 #include "driver/sim/contents.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace millpond::sim {
 namespace {
@@ -10,7 +9,7 @@ constexpr std::uint64_t word_bytes = 8;
 
 void add_mismatch(identity_report& report, std::uint64_t words, std::uint64_t expected, std::uint64_t found,
                   std::uint64_t address) {
-  if (report.mismatches == 0) {
+  if (report.address == 0) {
     report.expected = expected;
     report.found_word = found;
     report.address = address;
@@ -92,27 +91,6 @@ void contents::check_identity(const std::vector<piece>& pieces, const identity_b
       wrong(a, b, found);
     });
     if (reached < p.physical + p.bytes) wrong(reached, p.physical + p.bytes, 0);
-  }
-}
-
-void write_identity_bytes(const identity_block& block) noexcept {
-  auto* const at = reinterpret_cast<unsigned char*>(block.address);
-  for (std::uint64_t offset = 0; offset < block.bytes; offset += word_bytes) {
-    const std::uint64_t word = identity_word(block.identity, offset / word_bytes);
-    std::memcpy(at + offset, &word, std::min(word_bytes, block.bytes - offset));
-  }
-}
-
-void check_identity_bytes(const identity_block& block, identity_report& report) noexcept {
-  const auto* const at = reinterpret_cast<const unsigned char*>(block.address);
-  for (std::uint64_t offset = 0; offset < block.bytes; offset += word_bytes) {
-    const std::uint64_t bytes = std::min(word_bytes, block.bytes - offset);
-    const std::uint64_t word = identity_word(block.identity, offset / word_bytes);
-    std::uint64_t found = 0;
-    std::memcpy(&found, at + offset, bytes);
-    if (std::memcmp(&word, &found, bytes) != 0) {
-      add_mismatch(report, 1, block.identity, found, block.address + offset);
-    }
   }
 }
 

@@ -34,8 +34,4 @@ class contents {
   interval_map<tag> tags_;
 };
 
-// The same on real bytes.
-void write_identity_bytes(const identity_block& block) noexcept;
-void check_identity_bytes(const identity_block& block, identity_report& report) noexcept;
-
 }  // namespace millpond::sim

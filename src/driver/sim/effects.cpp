@@ -1,6 +1,7 @@
 // What operations do to memory when they complete.
 #include <cstring>
 
+#include "driver/identity.hpp"
 #include "driver/sim/state.hpp"
 
 namespace millpond {
@@ -54,7 +55,7 @@ void simulated_gpu::state::apply(sim::work& what, std::uint64_t number) {
     for (const identity_block& b : write->blocks) {
       if (!there(b.address, b.bytes, pieces_)) return;
       if (bytes_mode) {
-        sim::write_identity_bytes(b);
+        fill_identity(pointer(b.address), b.bytes, b.identity);
       } else {
         contents.write_identity(pieces_, b);
       }
@@ -63,7 +64,7 @@ void simulated_gpu::state::apply(sim::work& what, std::uint64_t number) {
     for (const identity_block& b : check_work->blocks) {
       if (!there(b.address, b.bytes, pieces_)) return;
       if (bytes_mode) {
-        sim::check_identity_bytes(b, *check_work->report);
+        verify_identity(pointer(b.address), b.bytes, b.identity, check_work->report);
       } else {
         contents.check_identity(pieces_, b, *check_work->report);
       }

@@ -60,7 +60,7 @@ void simulated_gpu::state::join_legacy(sim::stream_record& stream) {
   if (!stream.blocking) return;
   const auto after = [&](sim::stream_record& earlier) {
     stream.end_ns = std::max(stream.end_ns, earlier.end_ns);
-    stream.line.clock.join(order.snapshot(earlier.line));
+    order.order_after(stream.line, order.snapshot(earlier.line));
   };
   if (&stream != &legacy) {
     after(legacy);
