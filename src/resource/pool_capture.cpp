@@ -103,7 +103,8 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream) noe
 // Graphs that are gone give their memory back, what their program never freed as well. The driver lets go of a graph
 // in flight only when it has run, but says so to nobody, so the memory waits for a fence over the whole context.
 void pool::core::drain_released() noexcept {
-  if (!released_->any.load(std::memory_order_relaxed)) return;
+  // A fence that a running capture forbade is tried again each time.
+  if (!released_->any.load(std::memory_order_relaxed) && !limbo_.line->dirty()) return;
   std::vector<std::uint64_t> ids;
   {
     const std::lock_guard lock(released_->mutex);

@@ -19,7 +19,7 @@ void set_state(heap::segment& block, block_state to) noexcept {
 }  // namespace
 
 result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment) {
-  if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  drain_released();
   request what;
   what.bytes = bytes;
   what.alignment = std::max(alignment, heap::granule);
@@ -241,7 +241,7 @@ heap::segment* pool::core::chained(const request& what) {
 // Frees -----------------------------------------------------------------------------------------------------
 
 result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept {
-  if (released_->any.load(std::memory_order_relaxed)) drain_released();
+  drain_released();
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none
                                       : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
