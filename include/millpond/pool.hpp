@@ -92,7 +92,7 @@ class pool final : public memory_resource {
   [[nodiscard]] static result<std::shared_ptr<pool>> create(std::shared_ptr<driver> gpu,
                                                             pool_options options = {});
   // Gives everything back, waiting for the device if work is pending. Live blocks die with the pool and are
-  // reported to the error sink.
+  // reported to the error sink. Not while a stream captures: waiting for the device breaks a capture.
   ~pool() override;
 
   [[nodiscard]] memory_kind kind() const noexcept override;
@@ -111,7 +111,8 @@ class pool final : public memory_resource {
   [[nodiscard]] lane_handle lane(stream_handle stream);
 
   // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
-  // then waits (on the GPU's order, not on the CPU) for that stream as well. The stream must live until that free.
+  // then waits (on the GPU's order, not on the CPU) for that stream as well. The stream must live until the
+  // free: a CUDA driver that is asked about a destroyed stream may crash.
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
 
   // The block that an address lies in: start and usable bytes; foreign_pointer where it is not ours.

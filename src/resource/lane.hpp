@@ -55,6 +55,7 @@ struct alignas(64) stream_lane {
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
   stream_state* stream = nullptr;
+  std::uint64_t calls_seen = 0;  // its thread's table: calls when it last looked for idle lanes
   lane_counters counts;          // written by the owner
 
   static constexpr std::size_t large_slots = 8;

@@ -90,7 +90,7 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   if (capture.status == capture_status::invalidated) {
     return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
   }
-  if (__builtin_expect(captures_open_.load(std::memory_order_relaxed) != 0, 0)) capture_seen_ended(*id);
+  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(*id);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);

@@ -29,6 +29,7 @@ constexpr std::uint64_t never = ~std::uint64_t{0};
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
                                               std::uint64_t id) {
+  note_capturing(id, capture.id);  // before anything that may want a fence over the whole context
   drain_released();
   capture_state* state = nullptr;
   bool fresh = false;
@@ -39,8 +40,6 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
     if (entry == nullptr) {
       entry = std::make_unique<capture_state>();
       entry->id = capture.id;
-      entry->stream_id = id;
-      captures_open_.fetch_add(1, std::memory_order_release);
       entry->parked = new_owner();
       fresh = true;
     }
@@ -118,8 +117,9 @@ void pool::core::drain_released() noexcept {
       const auto found = captures_.find(id);
       if (found == captures_.end()) continue;
       state = std::move(found->second);
-      if (!state->ended) captures_open_.fetch_sub(1, std::memory_order_release);
       captures_.erase(found);
+      std::erase_if(capturing_, [id](const auto& c) { return c.second == id; });
+      capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
     }
     std::uint64_t orphaned = 0;
     std::uint64_t orphaned_bytes = 0;

@@ -1,7 +1,8 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
 //   growth mutex -> heap mutex -> (nothing);  a lane's lock, a shelf's mutex, the streams', lanes', captures',
 //   guarded and line mutexes are each taken alone, or under the growth mutex; the event cache's is innermost.
-// No lock is held over a driver call that can wait for the device. The growth mutex is held over calls that
+// No lock is held over a driver call that can wait for the device. No call names a stream that the user's own call does
+// not name: a destroyed stream's handle crashes the driver now and then (H200, driver 580.159). The growth mutex is held over calls that
 // create, map and unmap memory (none waits, measured on an H200); the heap mutex over none.
 #pragma once
 #include <array>
@@ -42,8 +43,6 @@ struct stream_state {
 // A capture and the memory that belongs to its graph. Under the captures mutex.
 struct capture_state {
   std::uint64_t id = 0;
-  std::uint64_t stream_id = 0;                     // the stream it was first seen on
-  bool ended = false;                              // that stream was seen not capturing since
   std::map<std::uint64_t, heap::owner_id> owners;  // free memory of the capture, by stream identity
   heap::owner_id parked = heap::anyone;            // freed after the capture ended
   std::unordered_set<heap::segment*> live;         // handed out and not freed
@@ -116,7 +115,6 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::owner_id new_owner();
   void retire_stream(stream_state& gone) noexcept;
   void collect_dead_streams();
-  void find_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;
   std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
@@ -144,7 +142,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool wide_seal();
   [[nodiscard]] bool captures_running();
   [[nodiscard]] bool any_gone() const;
-  void capture_seen_ended(std::uint64_t stream_id) noexcept;
+  void note_capturing(std::uint64_t stream_id, std::uint64_t capture_id);
+  void note_not_capturing(std::uint64_t stream_id);
+  void look_for_capture_end(stream_handle stream);
   void retire_in_heap(const stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
   [[nodiscard]] event_handle nearest_fence();
@@ -219,8 +219,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   stream_state limbo_;                            // frees that only a wide fence can cover
 
   std::mutex captures_mutex_;
+  // Streams that captured when a call last named them, and in which capture. A capture counts as running until one of its
+  // streams is seen out of it or its graph is gone.
+  std::unordered_map<std::uint64_t, std::uint64_t> capturing_;
+  std::atomic<std::uint64_t> capturing_count_{0};  // its size, for a look without the lock
   std::unordered_map<std::uint64_t, std::unique_ptr<capture_state>> captures_;
-  std::atomic<std::uint32_t> captures_open_{0};   // not seen ended: a hint for the fast path
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
   struct guarded_block {

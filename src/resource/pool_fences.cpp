@@ -67,16 +67,35 @@ bool pool::core::poll_guarded() {
 bool pool::core::captures_running() {
   capture_info capture;
   if (!gpu_->stream_capture(legacy_stream, &capture).ok()) return true;
-  return captures_open_.load(std::memory_order_acquire) != 0;
+  return capturing_count_.load(std::memory_order_relaxed) != 0;
 }
 
-void pool::core::capture_seen_ended(std::uint64_t stream_id) noexcept {
+// The capture's number is kept where it is known, so that the end of its graph tells too.
+void pool::core::note_capturing(std::uint64_t stream_id, std::uint64_t capture_id) {
   const std::lock_guard lock(captures_mutex_);
-  for (const auto& [id, state] : captures_) {
-    if (state->ended || state->stream_id != stream_id) continue;
-    state->ended = true;
-    captures_open_.fetch_sub(1, std::memory_order_release);
-  }
+  auto& known = capturing_[stream_id];
+  if (capture_id != 0) known = capture_id;
+  capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
+}
+
+// Called where the user's own call names the stream.
+void pool::core::look_for_capture_end(stream_handle stream) {
+  if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
+  capture_info capture;
+  std::uint64_t id = 0;
+  if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return;
+  if (gpu_->stream_id(stream, &id).ok()) note_not_capturing(id);
+}
+
+// A stream seen outside: whatever capture it was in has ended, for all of the capture's streams.
+void pool::core::note_not_capturing(std::uint64_t stream_id) {
+  if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
+  const std::lock_guard lock(captures_mutex_);
+  const auto found = capturing_.find(stream_id);
+  if (found == capturing_.end()) return;
+  const std::uint64_t ended = found->second;
+  std::erase_if(capturing_, [&](const auto& c) { return c.first == stream_id || (ended != 0 && c.second == ended); });
+  capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
 }
 
 bool pool::core::any_gone() const {
@@ -101,7 +120,10 @@ bool pool::core::wide_seal() {
   if (lines.empty()) return true;
   if (options_.fences == context_fences::never) return false;
   const relaxed_capture_scope relaxed(*gpu_);
-  if (captures_running()) return false;
+  if (captures_running()) {
+    note_failure({error_code::not_permitted, "frees whose stream makes no call wait for a capture to end that this pool has seen"});
+    return false;
+  }
   call_result failure;
   if (!wide_.seal(*gpu_, events_, lines, &failure)) {
     note_failure(to_error(failure, "a fence over the whole context"));

@@ -296,7 +296,6 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (closed()) return 0;
   drain_released();
-  find_dead_streams();
   flush_lanes_of(nullptr);
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();

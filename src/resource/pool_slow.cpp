@@ -241,6 +241,7 @@ heap::segment* pool::core::chained(const request& what) {
 // Frees -----------------------------------------------------------------------------------------------------
 
 result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept {
+  look_for_capture_end(stream);
   drain_released();
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none

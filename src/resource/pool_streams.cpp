@@ -68,7 +68,6 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
     retire_stream(*gone);
     gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
-  if (crowded) find_dead_streams();
   if (gone != nullptr || crowded) collect_dead_streams();
   return out;
 }
@@ -76,30 +75,10 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
 void pool::core::retire_stream(stream_state& gone) noexcept {
   gone.line->set_gone();
   flush_lanes_of(&gone);
+  note_not_capturing(gone.line->id());
 }
 
-// Streams that were destroyed and whose handle has not come back: the driver no longer knows the handle, or by
-// another identity.
-void pool::core::find_dead_streams() {
-  std::vector<stream_state*> dead;
-  {
-    const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) {
-      if (stream->line->gone() || names_many(stream->line->handle())) continue;
-      std::uint64_t now = 0;
-      const call_result answer = gpu_->stream_id(stream->line->handle(), &now);
-      if (answer.ok() ? now == id : answer.status != driver_status::invalid_handle) continue;
-      stream->holders.fetch_add(1, std::memory_order_relaxed);
-      dead.push_back(stream.get());
-    }
-  }
-  for (stream_state* const stream : dead) {
-    retire_stream(*stream);
-    stream->holders.fetch_sub(1, std::memory_order_acq_rel);
-  }
-}
-
-// Streams whose handle was reused or whose per-thread stream ended with its thread, once nothing of theirs is left.
+// Forgets streams that no lane holds and nothing of whose is left. One that lives is met anew when it next calls.
 void pool::core::collect_dead_streams() {
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
@@ -108,7 +87,7 @@ void pool::core::collect_dead_streams() {
   const std::unique_lock lock(streams_mutex_);
   std::erase_if(streams_, [this, &queries](auto& entry) {
     stream_state& s = *entry.second;
-    if (!s.line->gone() || s.holders.load(std::memory_order_acquire) != 0) return false;
+    if (s.holders.load(std::memory_order_acquire) != 0) return false;
     s.line->poll(*gpu_, events_, &queries, nullptr);
     if (!s.line->quiet()) return false;
     const std::lock_guard heap_lock(heap_mutex_);
@@ -287,12 +266,15 @@ void pool::core::seal(stream_state& stream) noexcept {
     case order::seal_outcome::sealed:
       counts_.seals.fetch_add(1, std::memory_order_relaxed);
       stream.seals_seen.store(wish, std::memory_order_relaxed);
+      note_not_capturing(stream.line->id());
       break;
     case order::seal_outcome::gone:
       if (!names_many(stream.line->handle())) retire_stream(stream);
       break;
-    case order::seal_outcome::nothing:
     case order::seal_outcome::capturing:
+      note_capturing(stream.line->id(), 0);
+      break;
+    case order::seal_outcome::nothing:
       break;
     case order::seal_outcome::failed:
       note_failure(to_error(failure, "sealing a batch of frees"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "resource/pool_core.hpp"
 
@@ -31,15 +32,20 @@ void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle ha
     mine_ = this_thread.table.get();
   }
   thread_lanes& mine = *mine_;
-  // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one replaces.
+  // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one replaces. Where there are
+  // many, those that served no call since the last look: streams that were destroyed say nothing of it.
+  const bool crowded = mine.all_.size() >= mine.look_at_;
   std::vector<owned> dropped;
   std::erase_if(mine.all_, [&](owned& o) {
     const bool replaced = o.core == core && o.handle == handle;
-    if (!o.core->closed() && !o.in->dead.load(std::memory_order_relaxed) && !replaced) return false;
+    const std::uint64_t calls = o.in->counts.allocations.get() + o.in->counts.deallocations.get();
+    const bool idle = crowded && calls == std::exchange(o.in->calls_seen, calls);
+    if (!o.core->closed() && !o.in->dead.load(std::memory_order_relaxed) && !replaced && !idle) return false;
     dropped.push_back(std::move(o));
     return true;
   });
   mine.front_ = {};
+  if (crowded) mine.look_at_ = std::max<std::size_t>(front_size, 2 * mine.all_.size());
   for (owned& o : dropped) o.core->drop_lane(*o.in);
   const auto at = std::lower_bound(mine.all_.begin(), mine.all_.end(), std::tuple(static_cast<const pool::core*>(core.get()), handle),
                                    [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });

@@ -53,6 +53,7 @@ class thread_lanes {
 
   std::array<entry, front_size> front_{};
   std::vector<owned> all_;  // sorted by core and handle
+  std::size_t look_at_ = front_size;  // look for idle lanes when so many are kept
 };
 
 }  // namespace millpond
