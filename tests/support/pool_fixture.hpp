@@ -15,6 +15,7 @@
 #include "driver/sim_fixture.hpp"
 #include "millpond/pool.hpp"
 #include "millpond/units.hpp"
+#include "support/handle_watch.hpp"
 
 namespace millpond {
 
@@ -35,6 +36,7 @@ class pool_test : public sim_test {
     make(std::move(of_gpu));
     std::shared_ptr<driver> used = gpu;
     if (wrap) used = wrap(gpu);
+    used = watch = std::make_shared<handle_watch>(used);
     add_pool(std::move(options), used);
   }
   void add_pool(pool_options options, std::shared_ptr<driver> used) {
@@ -52,6 +54,7 @@ class pool_test : public sim_test {
              std::source_location at = std::source_location::current()) {
     const auto got = [&] {
       const simulated_gpu::library_scope library;
+      const handle_watch::serving call(s);
       return p->try_allocate(bytes, alignment, s);
     }();
     if (!got) {
@@ -68,11 +71,14 @@ class pool_test : public sim_test {
     if (ptr != nullptr) gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, s, place_of(at));
     sizes_.erase(ptr);
     const simulated_gpu::library_scope library;
+    const handle_watch::serving call(s);
     p->deallocate(ptr, bytes, s);
   }
   void use(void* ptr, stream_handle s, std::source_location at = std::source_location::current()) {
     gpu->note_use(reinterpret_cast<device_address>(ptr), s, place_of(at));
     const simulated_gpu::library_scope library;
+    const handle_watch::serving call(s);
+    if (watch != nullptr) watch->promise(s);
     const auto told = p->record_use(ptr, s);
     EXPECT_TRUE(told.has_value()) << told.error().message;
   }
@@ -86,6 +92,7 @@ class pool_test : public sim_test {
   }
   std::uint64_t trim(std::uint64_t keep = 0) {
     const simulated_gpu::library_scope library;
+    const handle_watch::serving call(nullptr);
     return p->trim(keep);
   }
   [[nodiscard]] pool_statistics now() const { return p->statistics(); }
@@ -112,6 +119,10 @@ class pool_test : public sim_test {
       const simulated_gpu::library_scope library;
       p.reset();
     }
+    if (watch != nullptr) {
+      for (const std::string& s : watch->strangers()) ADD_FAILURE() << s;
+      watch.reset();
+    }
     for (const error& e : errors) ADD_FAILURE() << e.message;
     errors.clear();
     sizes_.clear();
@@ -119,6 +130,7 @@ class pool_test : public sim_test {
   }
 
   std::shared_ptr<pool> p;
+  std::shared_ptr<handle_watch> watch;
   std::vector<error> errors;  // that frees have met
   error refusal;              // of the last allocation that was refused
 
