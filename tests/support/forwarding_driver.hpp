@@ -48,7 +48,7 @@ class forwarding_driver : public driver {
     return to_->pointer_info(at, out);
   }
   call_result pool_create(pool_handle* out, memory_place place, std::uint64_t most) noexcept override {
-    return to_->pool_create(out, place, max_bytes);
+    return to_->pool_create(out, place, most);
   }
   call_result pool_destroy(pool_handle pool) noexcept override {
     return to_->pool_destroy(pool);
