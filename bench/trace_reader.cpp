@@ -1,5 +1,5 @@
 // How fast traces are written, read and understood: N events (10 million unless told) through the .mpt writer,
-// the reader, the lifetimes, and the CSV importer on a recorded trace. Prints one JSON document. The file goes
+// the reader, the lifetimes, a load of all of it, and the CSV importer on a recorded trace. Prints one JSON document. The file goes
 // to the path given, or to the temporary folder, and is removed.
 //   bench/trace_reader [EVENTS] [FILE]
 #include <sys/resource.h>
@@ -109,19 +109,28 @@ int main(int argc, char** argv) {
   out["bytes_sum"] = sum;
   out["peak_memory_bytes_after_read"] = peak_memory_bytes();
 
-  start = std::chrono::steady_clock::now();
-  auto again = open_trace(path);
-  if (!again) stop(again.error());
-  lifetime_builder builder(path);
-  done = again->for_each([&](const event& each) {
-    if (auto added = builder.add(each); !added) stop(added.error());
-  });
-  if (!done) stop(done.error());
-  const lifetimes found = builder.finish();
-  out["read_and_lifetimes"] = speed(events, seconds_since(start));
-  out["blocks"] = found.blocks.size();
-  out["peak_live_bytes"] = found.peak_live_bytes;
-  out["peak_memory_bytes"] = peak_memory_bytes();
+  {
+    start = std::chrono::steady_clock::now();
+    auto again = open_trace(path);
+    if (!again) stop(again.error());
+    lifetime_builder builder(path);
+    done = again->for_each([&](const event& each) {
+      if (auto added = builder.add(each); !added) stop(added.error());
+    });
+    if (!done) stop(done.error());
+    const lifetimes found = builder.finish();
+    out["read_and_lifetimes"] = speed(events, seconds_since(start));
+    out["blocks"] = found.blocks.size();
+    out["peak_live_bytes"] = found.peak_live_bytes;
+    out["peak_memory_bytes_after_lifetimes"] = peak_memory_bytes();
+  }
+  {
+    start = std::chrono::steady_clock::now();
+    auto loaded = load_trace(path);
+    if (!loaded) stop(loaded.error());
+    out["load_all_in_memory"] = speed(events, seconds_since(start));
+    out["peak_memory_bytes_after_load"] = peak_memory_bytes();
+  }
   std::filesystem::remove(path);
 
   const std::string recorded = "data/traces/gpt2_generate.csv.gz";

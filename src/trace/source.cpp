@@ -84,18 +84,42 @@ result<trace_data> load_trace(const std::string& path, const open_options& optio
   return load_trace(std::move(*source));
 }
 
+// Events are gathered in pieces and moved to one vector at the end, piece by piece: a vector that grows by
+// copying holds everything twice. A piece is over 32 MiB, so that the allocator gives its pages back at once
+// (glibc's largest mmap threshold), and the vector's pages come as they are written.
 result<trace_data> load_trace(trace_source source) {
-  trace_data all;
-  // Read straight into the vector, a piece at a time.
-  std::size_t used = 0;
+  constexpr std::size_t piece_events = std::size_t{1} << 19;
+  constexpr std::size_t first_events = 8192;
+  std::vector<std::vector<event>> pieces(1);
+  std::size_t total = 0, used = 0;
   for (;;) {
-    if (all.events.size() - used < 4096) all.events.resize(std::max<std::size_t>(8192, used + used / 2));
-    auto got = source.read(std::span(all.events).subspan(used));
+    std::vector<event>* last = &pieces.back();
+    if (used == last->size()) {
+      if (used < piece_events) {
+        last->resize(std::max(first_events, used * 2));
+      } else {
+        pieces.emplace_back(piece_events);
+        last = &pieces.back();
+        used = 0;
+      }
+    }
+    auto got = source.read(std::span(*last).subspan(used));
     if (!got) return got.error();
     if (*got == 0) break;
     used += *got;
+    total += *got;
   }
-  all.events.resize(used);
+  pieces.back().resize(used);
+  trace_data all;
+  if (pieces.size() == 1) {
+    all.events = std::move(pieces.front());
+  } else {
+    all.events.reserve(total);
+    for (auto& piece : pieces) {
+      all.events.insert(all.events.end(), piece.begin(), piece.end());
+      std::vector<event>().swap(piece);
+    }
+  }
   all.info = source.take_info();
   return all;
 }
