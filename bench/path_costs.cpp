@@ -1,0 +1,227 @@
+// What an allocator's own paths cost on this host, with a driver that does nothing below it: the numbers that a
+// profile of the simulated GPU has under [allocator.path_ns].
+//
+//   bench/path_costs TRACE... > path_costs.json
+//
+// Each call of the recorded workloads is timed and put to the path that the pool's counters say it took. A path
+// that comes together with others (a growth, a moved handle, a seal) is what those calls take beyond the rest.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "driver/null/null_driver.hpp"
+#include "millpond/pool.hpp"
+#include "millpond_commit.hpp"
+#include "replay/strategy.hpp"
+#include "replay/workload.hpp"
+#include "trace/source.hpp"
+
+using namespace millpond;
+
+namespace {
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The mean without the largest hundredth, where the host's interrupts are.
+double trimmed_mean(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  values.resize(std::max<std::size_t>(1, values.size() * 99 / 100));
+  double sum = 0;
+  for (const double each : values) sum += each;
+  return sum / static_cast<double>(values.size());
+}
+
+struct samples {
+  std::map<std::string, std::vector<double>> by_path;
+  double clock_ns = 0;
+  bool counted_as_heap = false;  // the pool counts a growing allocation as one from the heap too
+
+  template <class Call>
+  double time(Call&& call) const {
+    const std::uint64_t before = now_ns();
+    call();
+    return std::max(0.0, static_cast<double>(now_ns() - before) - clock_ns);
+  }
+};
+
+replay::workload load(const char* path) {
+  auto data = trace::load_trace(path);
+  auto work = data ? replay::lower(*data) : result<replay::workload>(data.error());
+  if (work) return std::move(*work);
+  std::fprintf(stderr, "path_costs: %s\n", work.error().message.c_str());
+  std::exit(3);
+}
+
+std::vector<stream_handle> make_streams(driver& gpu, std::size_t count) {
+  std::vector<stream_handle> made(count);
+  for (stream_handle& each : made) static_cast<void>(gpu.stream_create(&each));
+  return made;
+}
+
+void measure_pool(const replay::workload& work, samples& into) {
+  auto gpu = std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
+  const auto streams = make_streams(*gpu, work.streams.size());
+  auto made = pool::create(gpu, {});
+  if (!made) {
+    std::fprintf(stderr, "path_costs: %s\n", made.error().message.c_str());
+    std::exit(4);
+  }
+  pool& memory = **made;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<void*> at(work.blocks.size());
+    pool_statistics before = memory.statistics();
+    for (const replay::op& each : work.ops) {
+      if (each.what != replay::op_kind::allocate && each.what != replay::op_kind::free) continue;
+      const std::uint64_t bytes = work.blocks[each.block].bytes;
+      if (bytes == 0) continue;
+      const bool allocates = each.what == replay::op_kind::allocate;
+      const double taken = into.time([&] {
+        if (allocates) {
+          at[each.block] = memory.allocate(bytes, streams[each.stream]);
+        } else {
+          memory.deallocate(at[each.block], bytes, streams[each.stream]);
+        }
+      });
+      if (!allocates) at[each.block] = nullptr;
+      const pool_statistics after = memory.statistics();
+      const std::uint64_t growths = after.growths - before.growths, moves = after.moves - before.moves;
+      const std::uint64_t seals = after.seals - before.seals;
+      std::string path;
+      double share = taken;
+      if (!allocates) {
+        path = seals == 0 ? "deallocation" : "deallocation+seal";
+      } else if (growths + moves > 0) {
+        path = moves == 0 ? "growth" : "move";
+        into.counted_as_heap |= after.heap_hits > before.heap_hits;
+        share = taken / static_cast<double>(growths + moves);
+      } else if (after.lane_hits > before.lane_hits) {
+        path = "lane_hit";
+      } else if (after.shelf_hits > before.shelf_hits) {
+        path = "shelf_hit";
+      } else {
+        path = "heap_hit";
+      }
+      into.by_path[path].push_back(share);
+      before = after;
+    }
+    for (std::uint32_t block = 0; block < at.size(); ++block) {
+      if (at[block] != nullptr) memory.deallocate(at[block], work.blocks[block].bytes, streams[work.blocks[block].stream]);
+    }
+  }
+}
+
+void measure_arena(const replay::workload& work, samples& into) {
+  auto gpu = std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
+  const auto streams = make_streams(*gpu, work.streams.size());
+  auto arena = replay::find_strategy("fixed-arena")->make();
+  replay::strategy_setting setting;
+  setting.gpu = gpu;
+  setting.streams = streams;
+  setting.work = &work;
+  if (!arena->prepare(setting)) return;
+  std::vector<device_address> at(work.blocks.size());
+  for (const replay::op& each : work.ops) {
+    const bool allocates = each.what == replay::op_kind::allocate;
+    if (!allocates && each.what != replay::op_kind::free) continue;
+    const std::uint64_t bytes = work.blocks[each.block].bytes;
+    if (bytes == 0) continue;
+    bool right = true;
+    const double taken = into.time([&] {
+      if (allocates) {
+        auto answer = arena->allocate(bytes, each.stream);
+        right = answer.has_value();
+        if (right) at[each.block] = *answer;
+      } else {
+        right = arena->free(at[each.block], bytes, each.stream, {}).has_value();
+      }
+    });
+    if (right) into.by_path[allocates ? "fixed_arena_allocate" : "fixed_arena_free"].push_back(taken);
+  }
+  static_cast<void>(arena->finish());
+}
+
+// What the do-nothing driver itself takes for the two questions of a plain allocation.
+double measure_questions() {
+  null_driver gpu;
+  const auto streams = make_streams(gpu, 1);
+  constexpr int calls = 1'000'000;
+  const std::uint64_t before = now_ns();
+  for (int i = 0; i < calls; ++i) {
+    std::uint64_t id = 0;
+    capture_info info;
+    static_cast<void>(static_cast<driver&>(gpu).stream_id(streams[0], &id));
+    static_cast<void>(static_cast<driver&>(gpu).stream_capture(streams[0], &info));
+  }
+  return static_cast<double>(now_ns() - before) / calls;
+}
+
+std::string host_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 2) {
+    std::fprintf(stderr, "usage: path_costs TRACE...\n");
+    return 2;
+  }
+  samples all;
+  std::vector<double> clock(10'001);
+  for (double& each : clock) {
+    const std::uint64_t before = now_ns();
+    each = static_cast<double>(now_ns() - before);
+  }
+  all.clock_ns = median(clock);
+  const double questions_ns = measure_questions();
+  for (int i = 1; i < count; ++i) {
+    const replay::workload work = load(arguments[i]);
+    measure_pool(work, all);
+    measure_arena(work, all);
+  }
+  std::map<std::string, double> mean;
+  nlohmann::ordered_json raw;
+  for (auto& [path, values] : all.by_path) {
+    mean[path] = trimmed_mean(values);
+    raw[path] = {{"count", values.size()}, {"mean_ns", mean[path]}, {"median_ns", median(values)}};
+  }
+  nlohmann::ordered_json costs;
+  const auto net = [&](const char* path) { return std::max(0.0, mean[path] - questions_ns); };
+  for (const char* path : {"lane_hit", "shelf_hit", "heap_hit"}) costs[path] = net(path);
+  for (const char* path : {"growth", "move"}) {
+    const double whole = mean.contains(path) ? net(path) : 0.0;
+    costs[path] = std::max(0.0, whole - (all.counted_as_heap ? net("heap_hit") : 0.0));
+  }
+  costs["deallocation"] = mean["deallocation"];
+  costs["seal"] = mean.contains("deallocation+seal")
+                      ? std::max(0.0, mean["deallocation+seal"] - mean["deallocation"]) : 0.0;
+  for (const char* path : {"fixed_arena_allocate", "fixed_arena_free"}) costs[path] = mean[path];
+  nlohmann::ordered_json made{{"benchmark", "path_costs"}, {"host", host_name()}, {"commit", MILLPOND_COMMIT},
+                              {"compiler", MILLPOND_COMPILER}, {"clock_ns", all.clock_ns},
+                              {"driver_questions_ns", questions_ns}, {"path_ns", costs}, {"samples", raw}};
+  std::vector<std::string> traces(arguments + 1, arguments + count);
+  made["traces"] = traces;
+  std::printf("%s\n", made.dump(2).c_str());
+  return 0;
+}
