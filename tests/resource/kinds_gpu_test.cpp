@@ -1,6 +1,7 @@
-// The contract on a real card: the five kinds and the adaptors that change what reaches the driver.
+// The contract on a real card: the five kinds, the pool, and the guard, which changes what reaches the driver.
 #include "millpond/guard_resource.hpp"
 #include "millpond/kinds.hpp"
+#include "millpond/pool.hpp"
 #include "support/resource_contract_tests.hpp"
 
 namespace millpond::testing {
@@ -19,7 +20,7 @@ shared_driver card() {
 
 std::vector<contract_case> cases() {
   if (card() == nullptr) return {};
-  std::vector<contract_case> all(6);
+  std::vector<contract_case> all(8);
   all[0].name = "device_resource";
   all[0].make = [](shared_driver gpu) { return make_subject<device_resource>(gpu); };
   all[1].name = "pinned_resource";
@@ -37,6 +38,19 @@ std::vector<contract_case> cases() {
     made.add(std::make_shared<guard_resource>(below, nullptr));
     return made;
   };
+  for (const memory_kind kind : {memory_kind::device, memory_kind::pinned}) {
+    contract_case& pooled = kind == memory_kind::device ? all[6] : all[7];
+    pooled.name = kind == memory_kind::device ? "device_pool" : "pinned_pool";
+    pooled.make = [kind](shared_driver gpu) {
+      pool_options options;
+      options.kind = kind;
+      auto answer = pool::create(std::move(gpu), options);
+      if (!answer) throw memory_error(answer.error());
+      contract_subject made;
+      made.add(*answer);
+      return made;
+    };
+  }
   for (contract_case& each : all) each.open = card;
   return all;
 }

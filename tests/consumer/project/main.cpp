@@ -1,12 +1,13 @@
 #include <millpond/buffer.hpp>
-#include <millpond/kinds.hpp>
+#include <millpond/pool.hpp>
+#include <millpond/simulated_gpu.hpp>
 
 #include <cstdio>
-#include <numeric>
 
 int main() {
-  millpond::pageable_resource memory(nullptr);
-  millpond::buffer<long> numbers(1000, memory, nullptr);
-  std::iota(numbers.host_span().begin(), numbers.host_span().end(), 0);
-  std::printf("the sum is %ld\n", std::reduce(numbers.host_span().begin(), numbers.host_span().end()));
+  const auto gpu = millpond::simulated_gpu::create().value();
+  const auto pool = millpond::pool::create(gpu).value();
+  const millpond::buffer<float> numbers(1000, *pool, nullptr);
+  std::printf("%zu numbers in %s memory of the %s\n", numbers.size(), millpond::to_string(pool->kind()),
+              gpu->info().name.c_str());
 }
