@@ -8,6 +8,7 @@ namespace millpond::cli {
 command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
 command_body add_doctor(CLI::App& app);
+command_body add_plan(CLI::App& app);
 command_body add_replay(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
@@ -30,6 +31,11 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond calibrate -o my_card.toml\n"
                     "  millpond compare trace.mpt --gpu sim:my_card.toml\n",
                     add_calibrate},
+      command_entry{"plan", "Fixed offsets for known lifetimes, from an instance or a trace's iteration",
+                    "  millpond plan data/planning/A.1048576.csv --capacity 1048576 -o plan.csv\n"
+                    "  millpond plan --check plan.csv --capacity 1048576\n"
+                    "  millpond plan data/traces/llama_train.csv.gz --json\n",
+                    add_plan},
   };
   return table;
 }
