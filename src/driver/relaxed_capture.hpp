@@ -9,10 +9,13 @@ namespace millpond {
 
 class relaxed_capture_scope {
  public:
-  explicit relaxed_capture_scope(driver& gpu) noexcept : gpu_(gpu), entered_(gpu.exchange_capture_mode(&mode_)) {}
+  // Each exchange is tried twice: outside the scope's mode a later call would break somebody's capture.
+  explicit relaxed_capture_scope(driver& gpu) noexcept : gpu_(gpu), entered_(gpu.exchange_capture_mode(&mode_)) {
+    if (!entered_.ok()) entered_ = gpu_.exchange_capture_mode(&mode_);
+  }
   ~relaxed_capture_scope() {
     // A failure here leaves this thread relaxed, which refuses it nothing; there is no one to tell.
-    if (entered_.ok()) static_cast<void>(gpu_.exchange_capture_mode(&mode_));
+    if (entered_.ok() && !gpu_.exchange_capture_mode(&mode_).ok()) static_cast<void>(gpu_.exchange_capture_mode(&mode_));
   }
   relaxed_capture_scope(const relaxed_capture_scope&) = delete;
   relaxed_capture_scope& operator=(const relaxed_capture_scope&) = delete;

@@ -32,32 +32,26 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
   note_capturing(id, capture.id);  // before anything that may want a fence over the whole context
   drain_released();
   capture_state* state = nullptr;
-  bool fresh = false;
   request what;
   {
     const std::lock_guard lock(captures_mutex_);
     auto& entry = captures_[capture.id];
     if (entry == nullptr) {
+      // Bound to the graph before it owns anything, so that what it owns comes back with the graph.
+      auto held = std::make_unique<ticket>(ticket{released_, capture.id});
+      if (const call_result answer = gpu_->graph_retain(capture.graph, return_ticket, held.get()); !answer.ok()) {
+        captures_.erase(capture.id);
+        return to_error(answer, "binding memory to the graph being captured");
+      }
+      static_cast<void>(held.release());
       entry = std::make_unique<capture_state>();
       entry->id = capture.id;
       entry->parked = new_owner();
-      fresh = true;
     }
     state = entry.get();
     heap::owner_id& owner = state->owners[id];
     if (owner == heap::anyone) owner = new_owner();
     what.owner = owner;
-  }
-  if (fresh) {
-    auto held = std::make_unique<ticket>(ticket{released_, capture.id});
-    const call_result answer = gpu_->graph_retain(capture.graph, return_ticket, held.get());
-    if (!answer.ok()) {
-      const std::lock_guard lock(released_->mutex);
-      released_->ids.push_back(capture.id);
-      released_->any.store(true, std::memory_order_relaxed);
-      return to_error(answer, "binding memory to the graph being captured");
-    }
-    static_cast<void>(held.release());
   }
   what.bytes = bytes;
   what.size = align_up(bytes, heap::granule);
