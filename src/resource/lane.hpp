@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "base/bits.hpp"
@@ -51,6 +52,7 @@ struct alignas(64) stream_lane {
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;
   std::uint64_t small_bytes = 0;
+  std::uint64_t filled = 0;      // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
@@ -64,6 +66,7 @@ struct alignas(64) stream_lane {
     heap::segment* block = nullptr;
   };
   std::array<large_slot, large_slots> large{};
+  static_assert(small_classes <= 64);
   std::array<heap::segment*, small_classes> small{};
 
   // All under the lock. bytes: what the user asked for.
@@ -83,6 +86,7 @@ struct alignas(64) stream_lane {
     heap::segment* const out = small[of];
     if (out == nullptr) return nullptr;
     small[of] = out->link;
+    if (out->link == nullptr) filled &= ~(std::uint64_t{1} << of);
     small_bytes -= out->bytes;
     return out;
   }
@@ -93,6 +97,7 @@ struct alignas(64) stream_lane {
     if (block->holder_class != large_class) {
       block->link = small[block->holder_class];
       small[block->holder_class] = block;
+      filled |= std::uint64_t{1} << block->holder_class;
       small_bytes += block->bytes;
       return small_bytes <= small_limit_bytes ? pushed::kept : pushed::over_limit;
     }
@@ -121,7 +126,8 @@ struct alignas(64) stream_lane {
   // Everything as one chain through segment::link.
   [[nodiscard]] heap::segment* empty() noexcept {
     heap::segment* chain = nullptr;
-    for (unsigned c = 0; c < small_classes; ++c) {
+    while (filled != 0) {
+      const auto c = static_cast<unsigned>(std::countr_zero(filled));
       while (heap::segment* const s = pop_class(c)) {
         s->link = chain;
         chain = s;

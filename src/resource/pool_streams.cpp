@@ -204,36 +204,40 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
 // The lane has more small blocks than it may keep: half of each stack goes to the stream's shelf, and from a
 // full shelf to the heap.
 void pool::core::flush_small(stream_lane& in) noexcept {
-  heap::segment* chain = nullptr;
-  std::array<heap::segment*, small_classes> out{};
+  heap::segment* out = nullptr;
   std::uint64_t bytes = 0;
   const auto entered = in.lock.enter();
   const std::uint64_t target = in.small_limit_bytes / 2;
-  for (unsigned c = small_classes; c-- > 0 && in.small_bytes > target;) {
-    // The largest classes first: few blocks, most bytes. One of each stays, for the next request.
-    while (in.small_bytes > target && in.small[c] != nullptr && in.small[c]->link != nullptr) {
+  // The largest classes first: few blocks, most bytes. One of each stays, for the next request.
+  for (std::uint64_t left = in.filled; left != 0 && in.small_bytes > target;) {
+    const unsigned c = floor_log2(left);
+    left &= ~(std::uint64_t{1} << c);
+    while (in.small_bytes > target && in.small[c]->link != nullptr) {
       heap::segment* const block = in.pop_class(c);
-      block->link = out[c];
-      out[c] = block;
+      block->link = out;
+      out = block;
       bytes += block->bytes;
     }
   }
+  // Nothing but single large ones: then the largest goes.
+  if (out == nullptr && in.small_bytes > in.small_limit_bytes) {
+    out = in.pop_class(floor_log2(in.filled));
+    out->link = nullptr;
+    bytes = out->bytes;
+  }
   in.lock.leave(entered);
   stream_state& stream = *in.stream;
+  heap::segment* chain = out;
   {
     const std::lock_guard lock(stream.shelf_mutex);
-    const bool room = stream.shelf_bytes + bytes <= 2 * in.small_limit_bytes;
-    for (unsigned c = 0; c < small_classes; ++c) {
-      while (out[c] != nullptr) {
-        heap::segment* const block = out[c];
-        out[c] = block->link;
-        heap::segment*& head = room ? stream.shelf[c] : chain;
-        if (room) {
-          stream.shelf_bytes += block->bytes;
-          block->holder_state.store(static_cast<std::uint8_t>(block_state::shelf), std::memory_order_relaxed);
-        }
-        block->link = head;
-        head = block;
+    if (stream.shelf_bytes + bytes <= 2 * in.small_limit_bytes) {
+      stream.shelf_bytes += bytes;
+      while (chain != nullptr) {
+        heap::segment* const block = chain;
+        chain = block->link;
+        block->holder_state.store(static_cast<std::uint8_t>(block_state::shelf), std::memory_order_relaxed);
+        block->link = stream.shelf[block->holder_class];
+        stream.shelf[block->holder_class] = block;
       }
     }
   }
