@@ -62,7 +62,7 @@ struct pool_statistics {
   std::uint64_t peak_out_bytes = 0;        // largest sum of blocks out of the heap: live, or kept by a lane
   std::uint64_t reserved_bytes = 0;        // physical memory held
   std::uint64_t peak_reserved_bytes = 0;
-  std::uint64_t mapped_bytes = 0;          // addresses mapped, aliases counted each time
+  std::uint64_t mapped_bytes = 0;          // addresses mapped: a handle counts once a mapping
   std::uint64_t cached_bytes = 0;          // in lanes and shelves
   std::uint64_t pending_bytes = 0;         // freed, waiting for a fence before other streams may have it
   std::uint64_t idle_bytes = 0;            // free for anyone
@@ -73,7 +73,8 @@ struct pool_statistics {
   std::uint64_t shelf_hits = 0;
   std::uint64_t heap_hits = 0;
   std::uint64_t growths = 0;               // physical handles created
-  std::uint64_t moves = 0;                 // handles mapped a second time
+  std::uint64_t moves = 0;                 // handles mapped a second time, where they were needed
+  std::uint64_t activations = 0;           // handles used again through a mapping that was there: no driver call
   std::uint64_t seals = 0;                 // events recorded
   std::uint64_t fence_queries = 0;
   std::uint64_t stream_waits = 0;          // waits put on a stream, policy may_wait

@@ -74,7 +74,7 @@ void address_index::delete_segment(segment* of) {
   of->at.store(0, std::memory_order_relaxed);
   of->bytes = 0;
   of->state = segment_state::unused;
-  of->before = of->after = of->bin_before = of->aliases = of->link = nullptr;
+  of->before = of->after = of->bin_before = of->link = nullptr;
   of->holder = nullptr;
   of->holder_state.store(0, std::memory_order_relaxed);
   of->bin_after = unused_;

@@ -45,7 +45,6 @@ void heap::make_free(segment* of, owner_id owner, std::uint64_t batch) {
   of->state = segment_state::free;
   of->owner = owner;
   of->batch = owner == anyone ? 0 : batch;
-  of->aliases = nullptr;
   bins_of(owner).insert(of);
 }
 
@@ -103,8 +102,6 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
 
 segment* heap::take(segment* from, std::uint64_t bytes, std::uint64_t alignment) {
   segment* const block = carve(from, align_up(from->start(), alignment), bytes, segment_state::used);
-  block->aliases = nullptr;
-  if (aliased_ != 0) shadow_elsewhere(block);
   return block;
 }
 
@@ -160,7 +157,6 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
 
 void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
-  if (block->aliases != nullptr) drop_shadows(block, owner, batch, absorb);
   block->holder = nullptr;
   block->link = nullptr;
   make_free(block, owner, batch);
@@ -183,8 +179,6 @@ segment* heap::allocate_at(std::uint64_t at, std::uint64_t bytes) {
     return nullptr;
   }
   segment* const block = carve(found, at, bytes, segment_state::used);
-  block->aliases = nullptr;
-  if (aliased_ != 0) shadow_elsewhere(block);
   return block;
 }
 
@@ -205,7 +199,7 @@ segment* heap::covering(std::uint64_t address) const {
   return nullptr;
 }
 
-// Aliases ---------------------------------------------------------------------------------------------
+// Spans and views -------------------------------------------------------------------------------------
 
 std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const {
   const auto after = std::upper_bound(in.slots.begin(), in.slots.end(), address,
@@ -213,45 +207,6 @@ std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const
   MILLPOND_CHECK(after != in.slots.begin(), address, in.base);
   return static_cast<std::size_t>(after - in.slots.begin()) - 1;
 }
-
-void heap::shadow_elsewhere(segment* block) {
-  const std::uint64_t end = block->end();
-  std::uint64_t at = block->start();
-  for (std::size_t i = slot_index(views_[block->view], at); at < end; ++i) {
-    const slot here = views_[block->view].slots[i];
-    const std::uint64_t stop = std::min(end, here.at + here.bytes);
-    for (const mapping& other : spans_[here.span].mappings) {
-      if (other.view == block->view && other.at == here.at) continue;
-      std::uint64_t x = other.at + (at - here.at);
-      const std::uint64_t x_end = other.at + (stop - here.at);
-      while (x < x_end) {
-        segment* const there = index_.covering(x);
-        MILLPOND_CHECK(there != nullptr && there->state == segment_state::free && x < there->end(), x,
-                       block->start());
-        const std::uint64_t bytes = std::min(x_end, there->end()) - x;
-        segment* const shade = carve(there, x, bytes, segment_state::shadow);
-        shade->holder = block;
-        shade->bin_after = block->aliases;
-        block->aliases = shade;
-        x += bytes;
-      }
-    }
-    at = stop;
-  }
-}
-
-void heap::drop_shadows(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
-  for (segment* shade = block->aliases; shade != nullptr;) {
-    segment* const next = shade->bin_after;
-    shade->holder = nullptr;
-    make_free(shade, owner, batch);
-    coalesce(shade, absorb);
-    shade = next;
-  }
-  block->aliases = nullptr;
-}
-
-// Spans and views -------------------------------------------------------------------------------------
 
 view_id heap::add_view(std::uint64_t base, std::uint64_t capacity) {
   view_record made;
@@ -270,7 +225,7 @@ span_id heap::add_span(std::uint64_t bytes, std::uint64_t handle) {
     id = unused_spans_.back();
     unused_spans_.pop_back();
   }
-  spans_[id] = span_record{bytes, handle, {}, true};
+  spans_[id] = span_record{bytes, handle, {}, 0, true};
   return id;
 }
 
@@ -280,104 +235,118 @@ void heap::remove_span(span_id span) {
   unused_spans_.push_back(span);
 }
 
-void heap::map_span(view_id view, std::uint64_t at, span_id span) {
-  view_record& in = views_[view];
-  const std::uint64_t bytes = spans_[span].bytes;
-  segment* before = in.last;
-  if (at == in.end) {
-    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
-    in.slots.push_back({at, span, bytes});
-    in.end += bytes;
-  } else {
-    const std::size_t i = slot_index(in, at);
-    slot& hole = in.slots[i];
-    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
-    segment* const gap = index_.exact(at);
-    MILLPOND_CHECK(gap != nullptr && gap->holder == nullptr, at);
-    before = gap->before;
-    const std::uint64_t rest = hole.bytes - bytes;
-    hole = {at, span, bytes};
-    unlink(gap);
-    if (rest > 0) {
-      in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest});
-      make(view, at + bytes, rest, segment_state::shadow, before);
-    }
-  }
-  // The new mapping shows what the span's first one shows.
-  const std::vector<mapping> others = spans_[span].mappings;
-  spans_[span].mappings.push_back({view, at});
-  ++mappings_;
-  if (others.empty()) {
-    segment* const fresh = make(view, at, bytes, segment_state::free, before);
-    make_free(fresh, anyone, 0);
-    coalesce(fresh, absorb_idle::no);
-    return;
-  }
-  ++aliased_;
-  mirror(before, view, at, others.front(), bytes);
+void heap::open_slot(view_id view, std::uint64_t at, std::uint64_t bytes, segment* before, owner_id owner,
+                     std::uint64_t batch) {
+  segment* const fresh = make(view, at, bytes, segment_state::free, before);
+  make_free(fresh, owner, batch);
+  coalesce(fresh, absorb_idle::no);
 }
 
-void heap::mirror(segment* before, view_id view, std::uint64_t at, const mapping& source,
-                  std::uint64_t bytes) {
-  const std::uint64_t end = source.at + bytes;
-  std::uint64_t x = source.at;
-  for (segment* there = index_.covering(x); x < end; there = there->after) {
-    const std::uint64_t stop = std::min(end, there->end());
-    segment* const here = make(view, at + (x - source.at), stop - x, segment_state::free, before);
-    if (there->state == segment_state::free) {
-      make_free(here, there->owner, there->batch);
-      before = coalesce(here, absorb_idle::no);
-    } else {
-      // A shadow's holder is the block that casts it; a used segment casts its own.
-      auto* const block = there->state == segment_state::used ? there : static_cast<segment*>(there->holder);
-      here->state = segment_state::shadow;
-      here->holder = block;
-      here->bin_after = block->aliases;
-      block->aliases = here;
-      before = here;
-    }
-    x = stop;
-  }
-}
-
-void heap::unmap_span(view_id view, std::uint64_t at) {
-  view_record& in = views_[view];
-  const std::size_t i = slot_index(in, at);
-  slot& here = in.slots[i];
-  MILLPOND_CHECK(here.at == at && here.span != no_span, at);
-  auto& mappings = spans_[here.span].mappings;
-  if (mappings.size() > 1) --aliased_;
-  --mappings_;
-  mappings.erase(std::find_if(mappings.begin(), mappings.end(), [&](const mapping& m) { return m.view == view && m.at == at; }));
-  const std::uint64_t end = at + here.bytes;
-  // Cut the segments at both ends, then take out all between.
-  segment* s = index_.covering(at);
-  segment* before = s->start() < at ? s : s->before;
-  std::uint64_t x = at;
-  while (x < end) {
+void heap::deactivate(span_id span, owner_id* owner, std::uint64_t* batch) {
+  const mapping from = spans_[span].home();
+  const std::uint64_t end = from.at + spans_[span].bytes;
+  segment* s = index_.covering(from.at);
+  segment* before = s->start() < from.at ? s : s->before;
+  for (std::uint64_t x = from.at; x < end;) {
+    MILLPOND_CHECK(s->state == segment_state::free, s->start(), from.at);
+    // Its own order, or several of one owner: they become one free stretch, free when the last of them is.
+    MILLPOND_CHECK(*owner == anyone || s->owner == anyone || s->owner == *owner, *owner, s->owner);
+    if (s->owner != anyone) *owner = s->owner;
+    *batch = std::max(*batch, s->batch);
     const std::uint64_t stop = std::min(end, s->end());
-    if (s->state == segment_state::free) {
-      s = carve(s, x, stop - x, segment_state::shadow);
-      s->holder = nullptr;
-    } else {
-      MILLPOND_CHECK(s->state == segment_state::shadow, s->start(), at);
-      auto* const block = static_cast<segment*>(s->holder);
-      segment** link = &block->aliases;
-      while (*link != s) link = &(*link)->bin_after;
-      *link = s->bin_after;
-      s->bin_after = nullptr;
-    }
+    s = carve(s, x, stop - x, segment_state::closed);
     segment* const next = s->after;
     before = s->before;
     unlink(s);
     s = next;
     x = stop;
   }
-  here.span = no_span;
-  segment* const gap = make(view, at, end - at, segment_state::shadow, before);
+  view_record& in = views_[from.view];
+  in.slots[slot_index(in, from.at)].active = false;
+  make(from.view, from.at, end - from.at, segment_state::closed, before);
+}
+
+bool heap::map_span(view_id view, std::uint64_t at, span_id span, owner_id owner) {
+  view_record& in = views_[view];
+  const std::uint64_t bytes = spans_[span].bytes;
+  const bool active = wholly_free(span, owner);
+  owner = anyone;
+  std::uint64_t batch = 0;
+  if (active && !spans_[span].mappings.empty()) deactivate(span, &owner, &batch);
+  segment* before = in.last;
+  if (at == in.end) {
+    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
+    in.slots.push_back({at, span, bytes, active});
+    in.end += bytes;
+  } else {
+    const std::size_t i = slot_index(in, at);
+    slot& hole = in.slots[i];
+    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
+    segment* const gap = index_.exact(at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed, at);
+    before = gap->before;
+    const std::uint64_t rest = hole.bytes - bytes;
+    hole = {at, span, bytes, active};
+    unlink(gap);
+    if (rest > 0) {
+      in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest, false});
+      make(view, at + bytes, rest, segment_state::closed, before);
+    }
+  }
+  if (active) spans_[span].active = spans_[span].mappings.size();
+  spans_[span].mappings.push_back({view, at});
+  ++mappings_;
+  if (active) {
+    open_slot(view, at, bytes, before, owner, batch);
+  } else {
+    make(view, at, bytes, segment_state::closed, before);
+  }
+  return active;
+}
+
+bool heap::activate(view_id view, std::uint64_t at, owner_id owner) {
+  view_record& in = views_[view];
+  const std::size_t i = slot_index(in, at);
+  const span_id span = in.slots[i].span;
+  MILLPOND_CHECK(in.slots[i].at == at && span != no_span && !in.slots[i].active, at);
+  if (!wholly_free(span, owner)) return false;
+  owner = anyone;
+  std::uint64_t batch = 0;
+  deactivate(span, &owner, &batch);
+  in.slots[i].active = true;
+  span_record& of = spans_[span];
+  of.active = static_cast<std::size_t>(
+      std::find_if(of.mappings.begin(), of.mappings.end(), [&](const mapping& m) { return m.view == view && m.at == at; }) -
+      of.mappings.begin());
+  segment* const gap = index_.exact(at);
+  segment* const before = gap->before;
+  unlink(gap);
+  open_slot(view, at, of.bytes, before, owner, batch);
+  return true;
+}
+
+void heap::unmap_span(view_id view, std::uint64_t at) {
+  view_record& in = views_[view];
+  const std::size_t i = slot_index(in, at);
+  MILLPOND_CHECK(in.slots[i].at == at && in.slots[i].span != no_span, at);
+  const span_id span = in.slots[i].span;
+  span_record& of = spans_[span];
+  if (in.slots[i].active) {
+    owner_id owner = anyone;
+    std::uint64_t batch = 0;
+    deactivate(span, &owner, &batch);
+  }
+  const auto gone = std::find_if(of.mappings.begin(), of.mappings.end(),
+                                 [&](const mapping& m) { return m.view == view && m.at == at; });
+  const auto index = static_cast<std::size_t>(gone - of.mappings.begin());
+  MILLPOND_CHECK(index != of.active || of.mappings.size() == 1, at);  // the active mapping goes last
+  of.mappings.erase(gone);
+  if (of.active > index) --of.active;
+  --mappings_;
+  in.slots[i].span = no_span;
   // Neighbouring holes become one; holes at the end are cut off.
   std::size_t j = i;
-  segment* hole = gap;
+  segment* hole = index_.exact(at);
   if (j > 0 && in.slots[j - 1].span == no_span) {
     in.slots[j - 1].bytes += in.slots[j].bytes;
     in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j));
@@ -401,29 +370,29 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
   }
 }
 
-heap::span_room heap::room_of(span_id span, owner_id owner) const {
-  span_room room;
+bool heap::wholly_free(span_id span, owner_id owner) const {
   const span_record& of = spans_[span];
-  if (of.mappings.empty()) return {true, of.bytes, of.bytes};
-  const std::uint64_t start = of.mappings.front().at;
-  const std::uint64_t end = start + of.bytes;
-  bool unbroken = true;
-  std::uint64_t run = 0;
-  std::uint64_t x = start;
-  for (segment* s = index_.covering(start); x < end; s = s->after) {
-    const std::uint64_t stop = std::min(end, s->end());
-    if (may_have(*s, owner)) {
-      run += stop - x;
-      if (unbroken) room.head = run;
-    } else {
-      unbroken = false;
-      run = 0;
-    }
-    x = stop;
+  if (of.mappings.empty()) return true;
+  const std::uint64_t end = of.home().at + of.bytes;
+  for (const segment* s = index_.covering(of.home().at); s != nullptr && s->start() < end; s = s->after) {
+    if (!may_have(*s, owner)) return false;
   }
-  room.tail = run;
-  room.whole = unbroken;
-  return room;
+  return true;
+}
+
+std::uint64_t heap::free_before(std::uint64_t end, std::uint64_t start, owner_id owner) const {
+  std::uint64_t bytes = 0;
+  for (const segment* s = index_.covering(end - 1); s != nullptr && s->end() > start && may_have(*s, owner); s = s->before) {
+    bytes = end - std::max(start, s->start());
+  }
+  return bytes;
+}
+std::uint64_t heap::free_after(std::uint64_t start, std::uint64_t end, owner_id owner) const {
+  std::uint64_t bytes = 0;
+  for (const segment* s = index_.covering(start); s != nullptr && s->start() < end && may_have(*s, owner); s = s->after) {
+    bytes = std::min(end, s->end()) - start;
+  }
+  return bytes;
 }
 
 std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
@@ -434,25 +403,6 @@ std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
 
 std::uint64_t heap::free_bytes(owner_id owner) const noexcept {
   return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->bytes() : 0;
-}
-std::vector<std::uint64_t> heap::physical_free() const {
-  std::vector<std::uint64_t> out(bins_.size(), 0);
-  if (aliased_ == 0) {
-    for (owner_id owner = 0; owner < out.size(); ++owner) out[owner] = free_bytes(owner);
-    return out;
-  }
-  for (const span_record& of : spans_) {
-    if (!of.present || of.mappings.empty()) continue;
-    // What a span's first mapping shows is what all show.
-    const std::uint64_t end = of.mappings.front().at + of.bytes;
-    std::uint64_t x = of.mappings.front().at;
-    for (const segment* s = index_.covering(x); x < end; s = s->after) {
-      const std::uint64_t stop = std::min(end, s->end());
-      if (s->state == segment_state::free) out[s->owner] += stop - x;
-      x = stop;
-    }
-  }
-  return out;
 }
 std::uint64_t heap::largest_free(owner_id owner) const noexcept {
   return owner < bins_.size() && bins_[owner] != nullptr ? bins_[owner]->largest() : 0;

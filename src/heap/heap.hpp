@@ -2,7 +2,9 @@
 //
 // Physical memory comes in spans (a GPU handle, or a chunk of pinned or managed memory). A span is mapped into one or
 // more views, windows of addresses; a block lies in one view and may cross from one span into the next.
-// Where a span is mapped twice, a block in one view is a shadow in the others, so that no two blocks share a byte.
+// A span that is mapped several times is active in one place only, so that no two blocks share a byte: its other
+// mappings are dormant. A span that is wholly free moves to any of its mappings at no cost. (Serving one span
+// through several mappings at once was tried: it wastes a little less and made every call several times slower.)
 //
 // A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's batch has
 // passed, only its owner. The heap does not know what that means.
@@ -47,10 +49,14 @@ class heap {
   // Physical memory, mapped nowhere yet. handle: the caller's name for it.
   span_id add_span(std::uint64_t bytes, std::uint64_t handle);
 
-  // The span is mapped at this address of the view: its end, or a hole of at least the span's size, at the
-  // hole's start. What is free or used in the span elsewhere is so here.
-  void map_span(view_id view, std::uint64_t at, span_id span);
-  // The mapping is gone; no used segment of this view lies in it. A hole remains, or the view gets shorter.
+  // The span is mapped at this address of the view: at its end, or in a hole of at least the span's size, at the hole's
+  // start. It is active there if it was mapped nowhere or is wholly free for `owner`, and dormant where it was;
+  // otherwise the new mapping is dormant. True where it is active.
+  bool map_span(view_id view, std::uint64_t at, span_id span, owner_id owner = anyone);
+  // The dormant mapping at this address becomes the active one of its span. False, and nothing done, where the span is
+  // not wholly free for `owner`.
+  bool activate(view_id view, std::uint64_t at, owner_id owner);
+  // The mapping is gone; no used segment lies in it. A hole remains, or the view gets shorter.
   void unmap_span(view_id view, std::uint64_t at);
   // Forgets a span that is mapped nowhere.
   void remove_span(span_id span);
@@ -76,6 +82,10 @@ class heap {
   // Free bytes at the end of a view that `owner` may have, in one run.
   [[nodiscard]] std::uint64_t tail_bytes(view_id view, owner_id owner) const;
 
+  // Free bytes that `owner` may have in a row just before `end`, not below `start`; and just after `start`, not past `end`.
+  [[nodiscard]] std::uint64_t free_before(std::uint64_t end, std::uint64_t start, owner_id owner) const;
+  [[nodiscard]] std::uint64_t free_after(std::uint64_t start, std::uint64_t end, owner_id owner) const;
+
   struct mapping {
     view_id view;
     std::uint64_t at;
@@ -84,12 +94,15 @@ class heap {
     std::uint64_t bytes = 0;
     std::uint64_t handle = 0;
     std::vector<mapping> mappings;
+    std::size_t active = 0;  // of mappings
     bool present = false;
+    [[nodiscard]] const mapping& home() const { return mappings[active]; }
   };
   struct slot {
     std::uint64_t at;
     span_id span;  // no_span: a hole
     std::uint64_t bytes;
+    bool active;   // the span's memory is used through this mapping
   };
   struct view_record {
     std::uint64_t base = 0;
@@ -99,20 +112,12 @@ class heap {
     segment* first = nullptr;
     segment* last = nullptr;
   };
-  // What of a span is free: everything, and how much at its two ends, for this owner.
-  struct span_room {
-    bool whole = false;
-    std::uint64_t head = 0;
-    std::uint64_t tail = 0;
-  };
-  [[nodiscard]] span_room room_of(span_id span, owner_id owner) const;
+  // Whether all of the span is free for this owner.
+  [[nodiscard]] bool wholly_free(span_id span, owner_id owner) const;
 
   [[nodiscard]] const std::vector<span_record>& spans() const noexcept { return spans_; }
   [[nodiscard]] const std::vector<view_record>& views() const noexcept { return views_; }
-  // Free bytes of an owner as the views show them: aliased memory counts once a view.
   [[nodiscard]] std::uint64_t free_bytes(owner_id owner) const noexcept;
-  // The same in physical bytes, by owner. Walks every segment where memory is aliased.
-  [[nodiscard]] std::vector<std::uint64_t> physical_free() const;
   [[nodiscard]] std::uint64_t largest_free(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
   [[nodiscard]] std::uint64_t mappings() const noexcept { return mappings_; }
@@ -132,10 +137,10 @@ class heap {
   segment* join(segment* left, segment* right);
   segment* carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to);
   segment* take(segment* from, std::uint64_t bytes, std::uint64_t alignment);
-  void shadow_elsewhere(segment* block);
-  void drop_shadows(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
   [[nodiscard]] std::size_t slot_index(const view_record& in, std::uint64_t address) const;
-  void mirror(segment* placed, view_id view, std::uint64_t at, const mapping& source, std::uint64_t bytes);
+  // Takes a wholly free span's segments away from its active mapping; what they were is left in owner and batch.
+  void deactivate(span_id span, owner_id* owner, std::uint64_t* batch);
+  void open_slot(view_id view, std::uint64_t at, std::uint64_t bytes, segment* before, owner_id owner, std::uint64_t batch);
 
   heap_options options_;
   address_index index_;
@@ -144,7 +149,6 @@ class heap {
   std::vector<span_id> unused_spans_;
   std::vector<view_record> views_;
   std::uint64_t mappings_ = 0;
-  std::uint64_t aliased_ = 0;  // mappings beyond a span's first
 };
 
 }  // namespace millpond::heap

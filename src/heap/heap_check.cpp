@@ -9,15 +9,16 @@ namespace millpond::heap {
 
 void heap::check() const {
   std::map<owner_id, std::uint64_t> free_by_owner;
-  // Physical bytes in use: span -> start in the span -> end, to see that no two blocks share one.
-  std::map<span_id, std::map<std::uint64_t, std::uint64_t>> in_use;
   for (view_id id = 0; id < views_.size(); ++id) {
     const view_record& in = views_[id];
     std::uint64_t at = in.base;
     for (const slot& s : in.slots) {
       MILLPOND_CHECK(s.at == at, s.at, at);
       if (s.span != no_span) {
-        MILLPOND_CHECK(spans_[s.span].present && spans_[s.span].bytes == s.bytes, s.span);
+        const span_record& of = spans_[s.span];
+        MILLPOND_CHECK(of.present && of.bytes == s.bytes, s.span);
+        // Active in one place: where the span says.
+        MILLPOND_CHECK(s.active == (of.home().view == id && of.home().at == s.at), s.span, s.at);
       }
       at += s.bytes;
     }
@@ -35,39 +36,19 @@ void heap::check() const {
           MILLPOND_CHECK(s->owner != anyone, s->start());  // idle neighbours are always joined
         }
       }
-      if (s->state == segment_state::used) {
-        std::uint64_t x = s->start();
-        for (std::size_t i = slot_index(in, x); x < s->end(); ++i) {
-          const slot& here = in.slots[i];
-          MILLPOND_CHECK(here.span != no_span, s->start());
-          const std::uint64_t stop = here.at + here.bytes < s->end() ? here.at + here.bytes : s->end();
-          auto& uses = in_use[here.span];
-          const auto next = uses.lower_bound(x - here.at);
-          MILLPOND_CHECK(next == uses.end() || next->first >= stop - here.at, s->start());
-          MILLPOND_CHECK(next == uses.begin() || std::prev(next)->second <= x - here.at, s->start());
-          uses[x - here.at] = stop - here.at;
-          x = stop;
-        }
-        for (const segment* shade = s->aliases; shade != nullptr; shade = shade->bin_after) {
-          MILLPOND_CHECK(shade->state == segment_state::shadow && shade->holder == s, shade->start());
+      // A closed segment is exactly one slot that is not active; every other byte lies in active slots.
+      for (std::size_t i = slot_index(in, at); i < in.slots.size() && in.slots[i].at < s->end(); ++i) {
+        const slot& here = in.slots[i];
+        if (s->state == segment_state::closed) {
+          MILLPOND_CHECK(!here.active && here.at == s->start() && here.bytes == s->bytes, s->start());
+        } else {
+          MILLPOND_CHECK(here.active, s->start(), here.at);
         }
       }
       at += s->bytes;
       before = s;
     }
     MILLPOND_CHECK(at == in.end && in.last == before, at, in.end);
-  }
-  // What is used through one view is not free in another.
-  for (const auto& [id, uses] : in_use) {
-    for (const mapping& m : spans_[id].mappings) {
-      for (const auto& [from, to] : uses) {
-        for (std::uint64_t x = m.at + from; x < m.at + to;) {
-          const segment* const s = index_.covering(x);
-          MILLPOND_CHECK(s->state == segment_state::used || s->state == segment_state::shadow, x);
-          x = s->end();
-        }
-      }
-    }
   }
   for (owner_id owner = 0; owner < bins_.size(); ++owner) {
     if (bins_[owner] == nullptr) continue;

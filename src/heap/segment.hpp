@@ -15,7 +15,7 @@ enum class segment_state : std::uint8_t {
   unused,  // not part of any view: in the free list of records
   free,    // in the bins of its owner
   used,    // handed out by allocate
-  shadow,  // the same physical memory is handed out through another view
+  closed,  // no memory here now: a hole, or a mapping whose span is in use through another
 };
 
 struct segment {
@@ -39,8 +39,7 @@ struct segment {
   segment* before = nullptr;     // neighbours by address in the view
   segment* after = nullptr;
   segment* bin_before = nullptr; // neighbours in the bin of a free segment
-  segment* bin_after = nullptr;  // also: the next shadow of a used one, the next unused record
-  segment* aliases = nullptr;    // of a used segment: its shadows in other views
+  segment* bin_after = nullptr;  // also: the next unused record
   std::uint32_t id = 0;
 
   [[nodiscard]] std::uint64_t start() const noexcept { return at.load(std::memory_order_relaxed); }

@@ -104,7 +104,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     stream_handle handle = nullptr;
   };
   struct counters {
-    std::atomic<std::uint64_t> shelf_hits{0}, heap_hits{0}, growths{0}, moves{0}, seals{0}, fence_queries{0},
+    std::atomic<std::uint64_t> shelf_hits{0}, heap_hits{0}, growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
         stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0};
   };
 
@@ -152,7 +152,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Growth and giving back (pool_growth.cpp).
   bool grow(const request& what);
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t missing) const;
-  result<void> extend(const heap::window_plan& plan);
+  result<void> extend(const heap::window_plan& plan, heap::owner_id owner);
   result<heap::view_id> open_window(std::uint64_t at_least);
   [[nodiscard]] bool within_slack(std::uint64_t more, std::uint64_t size) const;
   [[nodiscard]] std::uint64_t most_mappings() const;

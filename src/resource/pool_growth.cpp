@@ -45,7 +45,7 @@ result<void> pool::core::open() {
   if (options_.initial_bytes > 0) {
     const relaxed_capture_scope relaxed(*gpu_);
     const std::lock_guard lock(growth_mutex_);
-    return granularity_ != 0 ? extend({true, home_, {}, options_.initial_bytes}) : add_chunk(options_.initial_bytes);
+    return granularity_ != 0 ? extend({true, home_, {}, {}, options_.initial_bytes}, heap::anyone) : add_chunk(options_.initial_bytes);
   }
   return {};
 }
@@ -117,22 +117,22 @@ bool pool::core::grow(const request& what) {
       if (window.possible && window.new_bytes < grown && heap_.mappings() < most_mappings()) plan = std::move(window);
     }
   }
-  auto grown = plan.possible ? extend(plan) : result<void>{};
+  auto grown = plan.possible ? extend(plan, what.owner) : result<void>{};
   if (!plan.possible) {
     grown = open_home(need);
-    if (grown) grown = extend({true, home_, {}, need});
+    if (grown) grown = extend({true, home_, {}, {}, need}, what.owner);
   }
   // A window that cannot be mapped is no reason to fail while plain growth might do.
   if (!grown && !plan.spans.empty()) {
     note_failure(grown.error());
-    grown = extend({true, home_, {}, need});
+    grown = extend({true, home_, {}, {}, need}, what.owner);
   }
   if (!grown) note_failure(grown.error());
   return grown.has_value();
 }
 
-// Under growth_mutex_: aliases and new memory at the end of a view; all of it or nothing.
-result<void> pool::core::extend(const heap::window_plan& plan) {
+// Under growth_mutex_: second mappings and new memory at the end of a view; all of it or nothing.
+result<void> pool::core::extend(const heap::window_plan& plan, heap::owner_id owner) {
   heap::view_id view = plan.view;
   std::uint64_t at = 0;
   struct piece {
@@ -207,14 +207,20 @@ result<void> pool::core::extend(const heap::window_plan& plan) {
     }
     mapped += p.bytes;
   }
-  if (const call_result answer = gpu_->set_access(at, total, place()); !answer.ok()) {
-    undo(mapped);
-    return to_error(answer, "giving access to " + format_bytes(total));
+  if (total > 0) {
+    if (const call_result answer = gpu_->set_access(at, total, place()); !answer.ok()) {
+      undo(mapped);
+      return to_error(answer, "giving access to " + format_bytes(total));
+    }
   }
+  // A span that another thread has taken from meanwhile stays where it is; the caller finds no room and plans again.
   const std::lock_guard lock(heap_mutex_);
+  for (const std::uint64_t dormant : plan.activate) {
+    if (heap_.activate(view, dormant, owner)) counts_.activations.fetch_add(1, std::memory_order_relaxed);
+  }
   for (const piece& p : pieces) {
     const bool is_new = p.span == heap::no_span;
-    heap_.map_span(view, at, is_new ? heap_.add_span(p.bytes, p.handle) : p.span);
+    heap_.map_span(view, at, is_new ? heap_.add_span(p.bytes, p.handle) : p.span, owner);
     at += p.bytes;
     (is_new ? counts_.growths : counts_.moves).fetch_add(1, std::memory_order_relaxed);
   }
@@ -314,10 +320,10 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
   {
     const std::lock_guard lock(heap_mutex_);
     for (heap::span_id id = 0; id < heap_.spans().size(); ++id) {
-      if (heap_.spans()[id].present && heap_.room_of(id, heap::anyone).whole) candidates.push_back(id);
+      if (heap_.spans()[id].present && heap_.wholly_free(id, heap::anyone)) candidates.push_back(id);
     }
     std::sort(candidates.begin(), candidates.end(), [this](heap::span_id a, heap::span_id b) {
-      return heap_.spans()[a].mappings.front().at > heap_.spans()[b].mappings.front().at;
+      return heap_.spans()[a].home().at > heap_.spans()[b].home().at;
     });
   }
   for (const heap::span_id id : candidates) {
@@ -339,6 +345,7 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
 // span goes on as before.
 bool pool::core::give_back_span(heap::span_id span) {
   heap::segment* held = nullptr;
+  std::uint64_t active = 0;
   std::vector<heap::heap::mapping> mappings;
   physical_handle handle = 0;
   std::uint64_t bytes = 0;
@@ -347,7 +354,8 @@ bool pool::core::give_back_span(heap::span_id span) {
     mappings = heap_.spans()[span].mappings;
     handle = heap_.spans()[span].handle;
     bytes = heap_.spans()[span].bytes;
-    held = heap_.allocate_at(mappings.front().at, bytes);
+    held = heap_.allocate_at(heap_.spans()[span].home().at, bytes);
+    active = heap_.spans()[span].home().at;
   }
   if (held == nullptr) return false;  // taken meanwhile
   call_result answer;
@@ -371,7 +379,10 @@ bool pool::core::give_back_span(heap::span_id span) {
   }
   const std::lock_guard lock(heap_mutex_);
   heap_.release(held, heap::anyone, 0, heap::absorb_idle::no);
-  for (auto at = mappings.rbegin(); at != mappings.rend(); ++at) heap_.unmap_span(at->view, at->at);
+  for (const auto& m : mappings) {
+    if (m.at != active) heap_.unmap_span(m.view, m.at);
+  }
+  heap_.unmap_span(heap_.spans()[span].home().view, active);
   heap_.remove_span(span);
   reserved_ -= bytes;
   return true;

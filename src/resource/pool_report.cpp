@@ -21,12 +21,6 @@ pool_statistics pool::core::statistics() {
   std::uint64_t out_bytes = 0;
   std::uint64_t in_bytes = 0;
   std::uint64_t misses = 0;
-  std::vector<std::uint64_t> free;  // by owner
-  {
-    const std::lock_guard lock(heap_mutex_);
-    free = heap_.physical_free();
-  }
-  const auto free_of = [&](heap::owner_id owner) { return owner < free.size() ? free[owner] : 0; };
   {
     const std::lock_guard lock(lanes_mutex_);
     const auto add = [&](const lane_counters& c) {
@@ -53,7 +47,8 @@ pool_statistics pool::core::statistics() {
         const std::lock_guard shelf(stream->shelf_mutex);
         out.cached_bytes += stream->shelf_bytes;
       }
-      out.pending_bytes += free_of(stream->owner);
+      const std::lock_guard heap_lock(heap_mutex_);
+      out.pending_bytes += heap_.free_bytes(stream->owner);
     }
     out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(stream_lane);
   }
@@ -62,8 +57,9 @@ pool_statistics pool::core::statistics() {
     out.captures = captures_.size();
     for (const auto& [id, capture] : captures_) {
       for (const heap::segment* block : capture->live) out.capture_bytes += block->bytes;
-      out.capture_bytes += free_of(capture->parked);
-      for (const auto& [stream, owner] : capture->owners) out.capture_bytes += free_of(owner);
+      const std::lock_guard heap_lock(heap_mutex_);
+      out.capture_bytes += heap_.free_bytes(capture->parked);
+      for (const auto& [stream, owner] : capture->owners) out.capture_bytes += heap_.free_bytes(owner);
     }
   }
   {
@@ -71,8 +67,8 @@ pool_statistics pool::core::statistics() {
     out.reserved_bytes = reserved_;
     out.peak_reserved_bytes = peak_reserved_;
     out.peak_out_bytes = peak_carved_;
-    out.idle_bytes = free_of(heap::anyone);
-    out.pending_bytes += free_of(limbo_.owner) + guarded_bytes_;
+    out.idle_bytes = heap_.free_bytes(heap::anyone);
+    out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
     out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
     for (const auto& span : heap_.spans()) out.mapped_bytes += span.bytes * span.mappings.size();
   }
@@ -84,6 +80,7 @@ pool_statistics pool::core::statistics() {
   out.heap_hits = counts_.heap_hits.load(std::memory_order_relaxed);
   out.growths = counts_.growths.load(std::memory_order_relaxed);
   out.moves = counts_.moves.load(std::memory_order_relaxed);
+  out.activations = counts_.activations.load(std::memory_order_relaxed);
   out.seals = counts_.seals.load(std::memory_order_relaxed);
   out.fence_queries = counts_.fence_queries.load(std::memory_order_relaxed);
   out.stream_waits = counts_.stream_waits.load(std::memory_order_relaxed);
