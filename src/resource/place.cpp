@@ -34,9 +34,10 @@ std::string to_string(const place& at) {
 place current_place() noexcept { return thread_place; }
 
 scoped_place::scoped_place(place at) noexcept : before_(thread_place) {
+  if (!at.known()) return;
   // An inner scope that adds only a location keeps the outer one's words.
   if (at.text == nullptr) at.text = before_.text;
-  if (at.known()) thread_place = at;
+  thread_place = at;
 }
 
 scoped_place::~scoped_place() { thread_place = before_; }
