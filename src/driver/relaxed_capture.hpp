@@ -11,6 +11,7 @@ class relaxed_capture_scope {
  public:
   // Each exchange is tried twice: outside the scope's mode a later call would break somebody's capture.
   explicit relaxed_capture_scope(driver& gpu) noexcept : gpu_(gpu), entered_(gpu.exchange_capture_mode(&mode_)) {
+    if (entered_.status == driver_status::invalid_context) static_cast<void>(gpu_.bind_thread());  // a thread's first call
     if (!entered_.ok()) entered_ = gpu_.exchange_capture_mode(&mode_);
   }
   ~relaxed_capture_scope() {

@@ -61,15 +61,24 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
   return true;
 }
 
-void pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {
-  thread_lanes::put(shared_from_this(), stream, std::move(made));
+std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {
+  return thread_lanes::put(shared_from_this(), stream, std::move(made));
 }
 
 // The plain calls ---------------------------------------------------------------------------------------
 
 result<std::uint64_t> pool::core::identity(stream_handle stream) {
   std::uint64_t id = 0;
-  if (const call_result answer = gpu_->stream_id(stream, &id); !answer.ok()) {
+  call_result answer = gpu_->stream_id(stream, &id);
+  if (__builtin_expect(answer.status == driver_status::invalid_context, 0)) {
+    // The stream's fault, or the first call of a thread that has no context: a call without a stream tells.
+    std::uint64_t free = 0;
+    std::uint64_t total = 0;
+    if (gpu_->memory_info(&free, &total).status == driver_status::invalid_context && gpu_->bind_thread().ok()) {
+      answer = gpu_->stream_id(stream, &id);
+    }
+  }
+  if (__builtin_expect(!answer.ok(), 0)) {
     return error{answer.status == driver_status::invalid_handle || answer.status == driver_status::invalid_context
                      ? error_code::invalid_argument
                      : error_code::driver_failure,
@@ -96,7 +105,8 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
     auto made = make_lane(stream, *id);
     if (!made) return made.error();
     in = made->get();
-    attach(stream, std::move(*made));
+    const passing_lane passing{*this, attach(stream, std::move(*made))};
+    return allocate_from(*in, bytes, alignment);
   }
   if (alignment <= heap::granule) {
     if (void* const ptr = pop(*in, bytes)) return ptr;

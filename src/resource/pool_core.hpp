@@ -77,7 +77,16 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   result<std::unique_ptr<stream_lane>> make_lane(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
-  void attach(stream_handle stream, std::unique_ptr<stream_lane> made);  // into the calling thread's table
+  // A lane for the length of one call, where the thread can keep none any more.
+  struct passing_lane {
+    core& of;
+    std::unique_ptr<stream_lane> lane;
+    ~passing_lane() {
+      if (lane != nullptr) of.drop_lane(*lane);
+    }
+  };
+  // Into the calling thread's table; the lane itself where the thread can keep none.
+  [[nodiscard]] std::unique_ptr<stream_lane> attach(stream_handle stream, std::unique_ptr<stream_lane> made);
   // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
   void drop_lane(stream_lane& of) noexcept;
 

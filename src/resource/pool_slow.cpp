@@ -252,6 +252,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   // Who frees: the lane's stream, or the one that the handle names now.
   stream_state* home = in != nullptr && !in->dead.load(std::memory_order_relaxed) ? in->stream : nullptr;
   stream_lane* counted = in;
+  passing_lane passing{*this, nullptr};
   if (home == nullptr) {
     const auto id = identity(stream);
     if (id) {
@@ -259,7 +260,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
       if (!made) return made.error();
       counted = made->get();
       home = counted->stream;
-      attach(stream, std::move(*made));
+      passing.lane = attach(stream, std::move(*made));
     } else {
       home = &limbo_;  // a stream that is gone: only something wider can tell when its work has ended
       counted = nullptr;

@@ -12,8 +12,10 @@ thread_local constinit thread_lanes* thread_lanes::mine_ = nullptr;
 
 namespace {
 // Ends with the thread; the table itself is reached through the plain pointer.
+thread_local constinit bool table_ended = false;
 struct holder {
   std::unique_ptr<thread_lanes> table;
+  ~holder() { table_ended = true; }
 };
 thread_local holder this_thread;
 }  // namespace
@@ -26,7 +28,9 @@ stream_lane* thread_lanes::find_behind(const pool::core* core, stream_handle han
   return at->in.get();
 }
 
-void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<stream_lane> made) {
+std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle,
+                                               std::unique_ptr<stream_lane> made) {
+  if (table_ended) return made;
   if (mine_ == nullptr) {
     this_thread.table = std::make_unique<thread_lanes>();
     mine_ = this_thread.table.get();
@@ -51,6 +55,7 @@ void thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle ha
                                    [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
   mine.front_[slot_of(core.get(), handle)] = {core.get(), handle, made.get()};
   mine.all_.insert(at, owned{core, handle, std::move(made)});
+  return nullptr;
 }
 
 thread_lanes::~thread_lanes() {

@@ -24,8 +24,10 @@ class thread_lanes {
     if (e.core == core && e.handle == handle) return e.in;
     return mine->find_behind(core, handle);
   }
-  // Puts a lane in the table, in place of one with the same key (which is then retired and deleted).
-  static void put(const std::shared_ptr<pool::core>& core, stream_handle handle, std::unique_ptr<stream_lane> made);
+  // Puts a lane in the table, in place of one with the same key (which is then retired and deleted). Answers the lane
+  // back where the thread's table has ended already: a destructor of another thread_local object calls.
+  [[nodiscard]] static std::unique_ptr<stream_lane> put(const std::shared_ptr<pool::core>& core, stream_handle handle,
+                                                        std::unique_ptr<stream_lane> made);
   ~thread_lanes();
 
  private:

@@ -112,8 +112,9 @@ TEST_F(kinds, a_pool_that_cannot_be_set_up_is_not_left_behind) {
   for (std::uint64_t call = 1; call <= 4; ++call) {
     gpu->fail_call(call, driver_status::unknown);
     const auto made = driver_pool_resource::create(gpu);
-    // The fourth call is the thread's way back to its capture mode, which nothing depends on.
-    ASSERT_EQ(made.has_value(), call == 4) << gpu->failed_call();
+    // The first call is the thread's way into a relaxed capture mode, which is tried again, the fourth its way
+    // back, which nothing depends on.
+    ASSERT_EQ(made.has_value(), call == 1 || call == 4) << gpu->failed_call();
     if (!made) {
       EXPECT_THAT(made.error().message, HasSubstr(gpu->failed_call()));
     }
