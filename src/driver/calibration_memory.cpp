@@ -64,6 +64,16 @@ void measure_plain_calls(bench& on, gpu_profile& into, std::uint64_t largest) {
       on, into, "cuMemAlloc", "cuMemFree", sizes,
       [&](std::uint64_t bytes) { return gpu.memory_allocate(&at, bytes); },
       [&](std::uint64_t) { return gpu.memory_free(at); });
+  {
+    // Beside a small block that lives, so that its page is there already.
+    device_address neighbour = 0;
+    on.need(gpu.memory_allocate(&neighbour, KiB));
+    const at_end gone([&] { static_cast<void>(gpu.memory_free(neighbour)); });
+    pair_by_size(
+        on, into, "cuMemAlloc.shared", "cuMemFree.shared", {KiB},
+        [&](std::uint64_t bytes) { return gpu.memory_allocate(&at, bytes); },
+        [&](std::uint64_t) { return gpu.memory_free(at); });
+  }
   on.stage("cuMemHostAlloc", 0.2);
   pair_by_size(
       on, into, "cuMemHostAlloc", "cuMemFreeHost", sizes,

@@ -362,7 +362,7 @@ TEST_F(sim_pools, a_kept_pool_serves_from_what_it_has) {
   ok(gpu->pool_free(at, s));
   ok(gpu->stream_synchronize(s));
   EXPECT_EQ(block(1 * MiB, s), at);
-  EXPECT_LT(took, 400u);
+  EXPECT_LT(took, 2'500u);
   ok(gpu->pool_free(at, s));
   ok(gpu->pool_trim(pool, 0));
   EXPECT_EQ(usage().reserved, 0u);

@@ -29,10 +29,15 @@ call_result simulated_gpu::memory_info(std::uint64_t* free, std::uint64_t* total
 // --- Plain kinds ------------------------------------------------------------------------------------
 
 call_result simulated_gpu::memory_allocate(device_address* out, std::uint64_t bytes) noexcept {
-  call_scope c(*state_, call::memory_allocate, bytes);
+  call_scope c(*state_, call::memory_allocate, call_scope::later);
   if (c.refused()) return c.refusal();
-  if (bytes == 0) return c.answer(driver_status::invalid_value);
-  return c.answer(state_->memory->allocate_device(bytes, *out));
+  const std::uint64_t before = state_->memory->device_used();
+  const driver_status status =
+      bytes == 0 ? driver_status::invalid_value : state_->memory->allocate_device(bytes, *out);
+  // A small block that finds room in a page that is there already is an order of magnitude cheaper.
+  const bool shared = status == ok && state_->memory->device_used() == before;
+  state_->charge_named(shared ? "cuMemAlloc.shared" : "", call::memory_allocate, bytes);
+  return c.answer(status);
 }
 
 call_result simulated_gpu::memory_free(device_address at) noexcept {
@@ -60,10 +65,13 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (r->kind == region_kind::managed) {
     state_->charge_named("cuMemFree.managed", call::memory_free, r->bytes);
     state_->managed.remove(at);
-  } else {
-    state_->charge(call::memory_free, r->bytes);
+    state_->memory->free_region(at);
+    return c.done();
   }
+  const std::uint64_t bytes = r->bytes, before = state_->memory->device_used();
   state_->memory->free_region(at);
+  const bool shared = state_->memory->device_used() == before;
+  state_->charge_named(shared ? "cuMemFree.shared" : "", call::memory_free, bytes);
   return c.done();
 }
 

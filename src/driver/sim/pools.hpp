@@ -65,6 +65,7 @@ class pool {
   driver_status grow(std::uint64_t bytes, std::uint64_t now_ns, std::uint64_t& grown);
   holes::iterator insert(std::uint64_t address, hole h, std::uint64_t now_ns);
   void join_ready(std::uint64_t now_ns);
+  void join_for(const timeline& line, std::uint64_t now_ns);
 
   memory& memory_;
   order_book& order_;
