@@ -1,5 +1,5 @@
-"""Checks that every relative link of every document, and every path of the tree that a document names
-between backticks (`src/heap/extent.hpp`, `tests/pool/order_test.cpp:12`), exists.
+"""Checks that every relative link of every document exists, and what a document names between backticks:
+paths of the tree (`src/heap/heap.hpp`, `src/heap/heap.hpp:12`) and tests (`heap.suite.the_tests_name`).
 
 usage: check_references.py ROOT | --self-test
 """
@@ -14,12 +14,24 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 CODE = re.compile(r"`([^`]+)`")
 TOP = ("src/", "include/", "docs/", "tests/", "bench/", "examples/", "cmake/", "data/", "scripts/",
        "python/", ".ci/")
+TEST = re.compile(r"^([a-z]+)\.([a-z]\w*)\.([a-z]\w*)$")
+CASE = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s*(\w+)\)|^RC_GTEST_(?:FIXTURE_)?PROP\((\w+),\s*(\w+)", re.M)
 PLACEHOLDER = re.compile(r"/(?!README|CMakeLists)[A-Z]{3,}(?=[/_.]|$)")
 PATH = re.compile(r"^[\w.\-/*+]+(?::\d+)?$")
 
 
+def tests_of(root):
+    """Every test of tests/ROOM as ROOM.suite.name."""
+    names = set()
+    for path in [*root.glob("tests/*/*.cpp"), *root.glob("tests/*/*.hpp")]:
+        for a, b, c, d in CASE.findall(path.read_text(errors="replace")):
+            names.add(f"{path.parent.name}.{a or c}.{b or d}")
+    return names
+
+
 def check(root):
-    faults = []
+    faults, tests = [], tests_of(root)
+    rooms = {name.split(".")[0] for name in tests}
     for path in documents(root):
         name = path.relative_to(root)
         prose, _ = split(path)
@@ -34,6 +46,9 @@ def check(root):
                 elif anchor and there.suffix == ".md" and anchor not in anchors(there):
                     faults.append(f"{name}:{number}: no heading #{anchor} in {file or name}")
             for code in CODE.findall(line):
+                named = TEST.match(code)
+                if named and named.group(1) in rooms and code not in tests:
+                    faults.append(f"{name}:{number}: no test {code}")
                 # A word in capitals stands for a name: `src/ROOM/a.cpp` is a pattern, not a path.
                 if not code.startswith(TOP) or not PATH.match(code) or PLACEHOLDER.search(code):
                     continue
@@ -50,15 +65,17 @@ def self_test():
         root = Path(name)
         (root / "docs").mkdir()
         (root / "src").mkdir()
+        (root / "tests/heap").mkdir(parents=True)
+        (root / "tests/heap/a_test.cpp").write_text("TEST_F(holes, are_filled) {}\n")
         (root / "src/a.hpp").write_text("one\n")
         (root / "docs/b.md").write_text("# A heading, with `code`\n")
         (root / "README.md").write_text(
-            "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap is x`\n"
+            "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap is x` `heap.holes.are_filled`\n"
             "`src/ROOM/*_test.cpp`\n```\n[not](checked.md)\n```\n[out](https://example.org)\n")
         assert check(root) == [], check(root)
         (root / "README.md").write_text(
-            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n")
-        assert len(check(root)) == 4, check(root)
+            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n")
+        assert len(check(root)) == 5, check(root)
     return 0
 
 
