@@ -91,7 +91,11 @@ TEST_F(sim_threads, a_long_replay_is_quick) {
     handles.push_back(h);
   }
   ok(gpu->set_access(at, 1 * GiB, memory_place::device));
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int events = 5'000;
+#else
   constexpr int events = 100'000;
+#endif
   constexpr std::uint64_t slots = 256, slot_bytes = 4 * MiB;
   std::vector<std::uint64_t> sizes(slots);
   random numbers(3);
