@@ -60,6 +60,7 @@ result<export_counts> to_mpt(From& from, sink& to, const writer_options& options
 }
 
 std::string_view csv_name(const event& of, const string_table& strings) {
+  if (of.of != kind::device && of.of != kind::driver_pool) return "";  // the history is of the GPU's memory
   switch (of.what) {
     case action::allocate: return of.status == 0 ? "alloc" : "oom";
     case action::free: return "free_requested";

@@ -20,7 +20,7 @@ struct export_counts {
                                                const writer_options& options = {});
 
 // `action,time_us,addr,size,stream`: allocations (failed ones as oom), frees, completions, segments and
-// snapshot marks; the rest is left out and counted. Times are cut to microseconds. What came from such a
+// snapshot marks, of device memory; the rest is left out and counted. Times are cut to microseconds. What came from such a
 // file comes out with the same bytes.
 [[nodiscard]] result<export_counts> export_csv(trace_source& from, sink& to);
 [[nodiscard]] result<export_counts> export_csv(const trace_data& from, sink& to);

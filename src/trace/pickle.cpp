@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <bit>
+#include <algorithm>
 #include <utility>
 
 namespace millpond::trace {
@@ -25,6 +25,10 @@ constexpr std::uint8_t empty_set = 0x8f, additems = 0x90, frozenset = 0x91, fram
 }  // namespace opcode
 
 constexpr std::uint64_t newest_protocol = 5;
+// Snapshots take some 4 bytes of memory a byte of file; one opcode of one byte can ask for 50 and more. So a
+// small file never takes much, whatever it says.
+constexpr std::uint64_t memory_base = std::uint64_t{64} << 20;
+constexpr std::uint64_t memory_per_byte = 16;
 constexpr std::size_t deepest = 256;  // open marks; a snapshot has some 8
 
 // Opcodes that name, make or call something; nullptr for every other one.
@@ -83,8 +87,9 @@ const pickle_value* pickle_reader::find(const pickle_value& dict, std::string_vi
 
 result<void> pickle_reader::take_memory(std::uint64_t bytes) {
   used_ += bytes;
-  if (used_ <= limit_) return {};
-  return bad(fmt::format("a snapshot that takes at most {} bytes of memory", limit_), "a larger one");
+  const std::uint64_t limit = std::min(limit_, memory_base + memory_per_byte * from_.offset());
+  if (used_ <= limit) return {};
+  return bad(fmt::format("a snapshot that takes at most {} bytes of memory up to here", limit), "a larger one");
 }
 
 result<void> pickle_reader::need(std::uint64_t bytes) {

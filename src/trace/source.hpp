@@ -30,7 +30,8 @@ enum class read_status : std::uint8_t {
 struct open_options {
   // A text line longer than this is refused: no log that we read has one near it.
   std::uint64_t line_limit_bytes = 64 * KiB;
-  // What reading one snapshot may take. A snapshot is one object that must be held to be read.
+  // What reading one snapshot may take: it is one object that must be held to be read. A small file may
+  // take less: 64 MiB and 16 times what was read of it.
   std::uint64_t memory_limit_bytes = 8 * GiB;
   // What the strings and stacks of one trace may take.
   std::uint64_t table_limit_bytes = 1 * GiB;

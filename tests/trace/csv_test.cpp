@@ -173,12 +173,13 @@ TEST(csv, the_recorded_traces_come_out_with_the_bytes_that_went_in) {
 
 TEST(csv, what_it_has_no_word_for_is_left_out_and_counted) {
   trace_data from;
-  from.events = {{.address = 16, .bytes = 1}, {.what = action::kernel}, {.address = 16, .what = action::free}};
+  from.events = {{.address = 16, .bytes = 1}, {.what = action::kernel}, {.address = 16, .what = action::free},
+                 {.address = 99, .bytes = 5, .of = kind::pinned}};
   std::string text;
   auto counts = export_csv(from, *make_memory_sink(text));
   ASSERT_TRUE(counts);
   EXPECT_EQ(counts->written, 2u);
-  EXPECT_EQ(counts->left_out, 1u);
+  EXPECT_EQ(counts->left_out, 2u);
   EXPECT_EQ(text, header + "alloc,0,10,1,0\nfree_requested,0,10,0,0\n");
 }
 

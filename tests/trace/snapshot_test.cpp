@@ -151,7 +151,8 @@ TEST(snapshot, lengths_and_counts_that_are_claimed_are_not_allocated) {
   // A memo index of 2^32 - 1 for one value.
   EXPECT_THAT(message_of(head + "Nr\xff\xff\xff\xff."), HasSubstr("a memo index near 0, found 4294967295"));
   EXPECT_THAT(message_of(head + std::string(300, '(')), HasSubstr("at most 256 open marks"));
-  // Megabytes of opcodes that each take memory.
+  // Megabytes of opcodes that each take memory; under the default limit too, by what the file has of bytes.
+  EXPECT_THAT(message_of(head + std::string(8 << 20, ']')), HasSubstr("bytes of memory"));
   const open_options small{.memory_limit_bytes = 1 << 20};
   EXPECT_THAT(message_of(head + std::string(4 << 20, ']'), small), HasSubstr("at most 1048576 bytes of memory"));
   EXPECT_THAT(message_of(head + "N" + std::string(4 << 20, '2'), small), HasSubstr("bytes of memory"));
