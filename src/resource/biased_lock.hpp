@@ -8,7 +8,6 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 
 namespace millpond {
 
@@ -30,7 +29,8 @@ class biased_lock {
     } else {
       busy_.exchange(1, std::memory_order_seq_cst);
     }
-    if (__builtin_expect(wanted_.load(std::memory_order_acquire) != 0, 0)) {
+    // Where the owner paid for the exchange, the load after it belongs to the same total order.
+    if (__builtin_expect(wanted_.load(fast_ ? std::memory_order_acquire : std::memory_order_seq_cst) != 0, 0)) {
 #endif
       busy_.store(0, std::memory_order_release);
       return false;
@@ -51,11 +51,14 @@ class biased_lock {
   // Anyone, the owner too after owner_lock said no. Waits for the owner to leave.
   void foreign_lock() noexcept;
   void foreign_unlock() noexcept;
+  // The same for many locks with one barrier: begin on each, one process_barrier, then arrive on each. Several are
+  // held at once only under the pool's lanes mutex.
+  void foreign_begin() noexcept;
+  void foreign_arrive() noexcept;
 
  private:
   std::atomic<std::uint32_t> busy_{0};    // the owner is inside
-  std::atomic<std::uint32_t> wanted_{0};  // a stranger is inside or waits
-  std::mutex strangers_;                  // one stranger at a time
+  std::atomic<std::uint32_t> wanted_{0};  // a stranger is inside, one at a time, or waits for the owner
   const bool fast_ = process_barrier_available();
 };
 

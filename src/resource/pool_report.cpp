@@ -33,7 +33,11 @@ pool_statistics pool::core::statistics() {
     add(past_);
     for (stream_lane* const l : lanes_) {
       add(l->counts);
-      l->lock.foreign_lock();
+      l->lock.foreign_begin();
+    }
+    process_barrier();
+    for (stream_lane* const l : lanes_) {
+      l->lock.foreign_arrive();
       out.cached_bytes += l->small_bytes + l->large_bytes;
       l->lock.foreign_unlock();
     }

@@ -171,16 +171,22 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
   {
     // Held over the lanes' locks: a lane is deleted only after it left this list.
     const std::lock_guard lock(lanes_mutex_);
-    for (stream_lane* const l : lanes_) {
-      if (only != nullptr && l->stream != only) continue;
-      empty_lane(*l);
-      if (only != nullptr && only->line->gone()) {
-        l->lock.foreign_lock();
-        l->dead.store(true, std::memory_order_relaxed);
-        l->lock.foreign_unlock();
+    // One barrier for all of them: it costs more than all the rest.
+    const auto each = [&](auto&& visit) {
+      for (stream_lane* const l : lanes_) {
+        if (only == nullptr || l->stream == only) visit(*l);
       }
+    };
+    each([](stream_lane& l) { l.lock.foreign_begin(); });
+    process_barrier();
+    each([&](stream_lane& l) {
+      l.lock.foreign_arrive();
+      heap::segment* const chain = l.empty();
+      if (only != nullptr && only->line->gone()) l.dead.store(true, std::memory_order_relaxed);
+      l.lock.foreign_unlock();
+      if (chain != nullptr) flush_chain(*l.stream, chain);
       ++emptied;
-    }
+    });
   }
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
