@@ -110,7 +110,7 @@ segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id o
   // Any segment this long has an aligned start with the block behind it.
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
   const bool by_address = bytes >= options_.first_fit_from;
-  constexpr unsigned looked_at = 64;
+  constexpr unsigned looked_at = 8;
   segment* best = nullptr;
   for (const owner_id who : {owner, anyone}) {
     if (who >= bins_.size() || bins_[who] == nullptr || bins_[who]->empty()) continue;

@@ -38,6 +38,10 @@ struct stream_state {
   std::mutex shelf_mutex;
   std::array<heap::segment*, small_classes> shelf{};
   std::uint64_t shelf_bytes = 0;
+  // Large blocks by exact size, where several lanes share the stream: what one thread frees another allocates.
+  static constexpr std::size_t large_slots = 16;
+  std::array<heap::segment*, large_slots> large{};
+  std::atomic<std::uint64_t> large_bytes_hint{0};  // of `large`; written under the mutex, read without to skip it
 };
 
 // A capture and the memory that belongs to its graph. Under the captures mutex.
@@ -135,6 +139,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // The slow paths (pool_slow.cpp).
   heap::segment* from_shelf(stream_state& stream, unsigned size_class, stream_lane& refill);
+  heap::segment* large_from_shelf(stream_state& stream, std::uint64_t bytes);
+  heap::segment* large_to_shelf(stream_state& stream, heap::segment* chain, std::uint64_t limit);  // what stays
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
   result<heap::segment*> acquire(const request& what, stream_lane* refill);

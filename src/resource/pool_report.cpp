@@ -49,7 +49,7 @@ pool_statistics pool::core::statistics() {
     for (const auto& [id, stream] : streams_) {
       {
         const std::lock_guard shelf(stream->shelf_mutex);
-        out.cached_bytes += stream->shelf_bytes;
+        out.cached_bytes += stream->shelf_bytes + stream->large_bytes_hint.load(std::memory_order_relaxed);
       }
       const std::lock_guard heap_lock(heap_mutex_);
       out.pending_bytes += heap_.free_bytes(stream->owner);

@@ -33,7 +33,11 @@ result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, st
     what.size = align_up(bytes, heap::granule);
   }
   heap::segment* block = nullptr;
-  if (what.size_class != large_class) block = from_shelf(*in.stream, what.size_class, in);
+  if (what.size_class != large_class) {
+    block = from_shelf(*in.stream, what.size_class, in);
+  } else if (what.alignment <= heap::granule && in.stream->large_bytes_hint.load(std::memory_order_relaxed) != 0) {
+    block = large_from_shelf(*in.stream, what.size);
+  }
   if (block == nullptr) {
     auto found = acquire(what, &in);
     if (!found) return found.error();
@@ -43,6 +47,7 @@ result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, st
   block->holder = nullptr;
   set_state(*block, block_state::live);
   const auto entered = in.lock.enter();
+  set_lane_limits(in);  // the pool may have grown since the lane was made
   in.counts.allocations.add(1);
   in.counts.misses.add(1);
   in.counts.bytes_out.add(bytes);
@@ -81,6 +86,48 @@ heap::segment* pool::core::from_shelf(stream_state& stream, unsigned size_class,
     refill.lock.leave(entered);
   }
   return out;
+}
+
+heap::segment* pool::core::large_from_shelf(stream_state& stream, std::uint64_t bytes) {
+  const std::lock_guard lock(stream.shelf_mutex);
+  for (heap::segment*& slot : stream.large) {
+    if (slot == nullptr || slot->bytes != bytes) continue;
+    heap::segment* const out = slot;
+    slot = nullptr;
+    stream.large_bytes_hint.store(stream.large_bytes_hint.load(std::memory_order_relaxed) - bytes, std::memory_order_relaxed);
+    counts_.shelf_hits.fetch_add(1, std::memory_order_relaxed);
+    return out;
+  }
+  return nullptr;
+}
+
+// Large blocks of a chain onto the shelf of a stream that several lanes share; the answer is what found no room.
+heap::segment* pool::core::large_to_shelf(stream_state& stream, heap::segment* chain, std::uint64_t limit) {
+  if (stream.holders.load(std::memory_order_relaxed) < 2) return chain;
+  heap::segment* left = nullptr;
+  const std::lock_guard lock(stream.shelf_mutex);
+  std::uint64_t kept = stream.large_bytes_hint.load(std::memory_order_relaxed);
+  while (chain != nullptr) {
+    heap::segment* const block = chain;
+    chain = block->link;
+    heap::segment** slot = nullptr;
+    if (kept + block->bytes <= limit) {
+      for (heap::segment*& s : stream.large) {
+        if (s == nullptr) slot = &s;
+      }
+    }
+    if (slot == nullptr) {
+      block->link = left;
+      left = block;
+      continue;
+    }
+    set_state(*block, block_state::shelf);
+    block->link = nullptr;
+    *slot = block;
+    kept += block->bytes;
+  }
+  stream.large_bytes_hint.store(kept, std::memory_order_relaxed);
+  return left;
 }
 
 heap::segment* pool::core::carve_locked(const request& what, bool runs) {
@@ -311,6 +358,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
     }
     counted->lock.leave(entered);
   }
+  if (chain != nullptr && counted != nullptr) chain = large_to_shelf(*home, chain, 4 * counted->large_limit_bytes);
   if (chain != nullptr) {
     flush_chain(*home, chain);
     if (home != &limbo_) seal_if_wanted(*home);

@@ -92,7 +92,7 @@ void pool::core::collect_dead_streams() {
     if (!s.line->quiet()) return false;
     const std::lock_guard heap_lock(heap_mutex_);
     heap_.retire(s.owner, s.line->completed());
-    if (heap_.free_bytes(s.owner) != 0 || s.shelf_bytes != 0) return false;
+    if (heap_.free_bytes(s.owner) != 0 || s.shelf_bytes != 0 || s.large_bytes_hint.load(std::memory_order_relaxed) != 0) return false;
     free_owners_.push_back(s.owner);
     if (const auto known = identity_of_.find(s.line->handle()); known != identity_of_.end() && known->second == entry.first) {
       identity_of_.erase(known);
@@ -162,6 +162,13 @@ void pool::core::empty_shelf(stream_state& stream) noexcept {
       }
     }
     stream.shelf_bytes = 0;
+    for (heap::segment*& block : stream.large) {
+      if (block == nullptr) continue;
+      block->link = chain;
+      chain = block;
+      block = nullptr;
+    }
+    stream.large_bytes_hint.store(0, std::memory_order_relaxed);
   }
   if (chain != nullptr) flush_chain(stream, chain);
 }

@@ -1,5 +1,5 @@
 // Small sizes are rounded to classes, so that a lane's few stacks serve them all: steps of 512 bytes up to
-// 4 KiB, then eight a doubling up to 256 KiB. Larger blocks keep their exact size (in granules): rounding
+// 4 KiB, then eight a doubling up to 512 KiB. Larger blocks keep their exact size (in granules): rounding
 // those wastes 5 to 7% of the peak on recorded workloads.
 #pragma once
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace millpond {
 
-inline constexpr std::uint64_t small_limit = std::uint64_t{256} << 10;
-inline constexpr unsigned small_classes = 8 + 8 * 6;
+inline constexpr std::uint64_t small_limit = std::uint64_t{512} << 10;
+inline constexpr unsigned small_classes = 8 + 8 * 7;
 inline constexpr std::uint16_t large_class = 0xffff;
 
 // 0 < bytes <= small_limit.

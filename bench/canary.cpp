@@ -1,0 +1,212 @@
+// The canary soak: threads churn streams through one pool while kernels write an identity into every block after it
+// was handed out and check it before it is given back. Two blocks that share a byte, or a block that is reused before
+// its stream's order allows it, change an identity, and the check says whose.
+//
+// One kernel writes or checks up to 64 blocks of one stream; one block in fifty gets launches of its own. One block in
+// a hundred is checked on another stream, behind an event, and freed there; one in a hundred is told by record_use.
+// Streams are destroyed with work pending and made anew, so that handles come back.
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "base/random.hpp"
+#include "bench/support/harness.hpp"
+#include "millpond/units.hpp"
+
+using namespace millpond;
+
+namespace {
+
+struct totals {
+  std::atomic<std::uint64_t> operations{0}, launches{0}, single_launches{0}, crossings{0}, uses{0}, streams_made{0},
+      failures{0};
+};
+
+struct held {
+  void* ptr;
+  std::uint64_t bytes;
+  std::uint64_t identity;
+};
+
+[[nodiscard]] identity_block block_of(const held& h) {
+  return {reinterpret_cast<std::uintptr_t>(h.ptr), h.bytes, h.identity};
+}
+
+class churner {
+ public:
+  churner(driver& gpu, pool& memory, identity_report* report, totals& sums, std::uint64_t seed, unsigned streams)
+      : gpu_(gpu), memory_(memory), report_(report), sums_(sums), pick_(seed), identity_(seed << 40), of_(streams) {
+    for (lane_of& l : of_) static_cast<void>(gpu_.stream_create(&l.stream));
+    static_cast<void>(gpu_.event_create(&event_));
+  }
+
+  void round() {
+    lane_of& l = of_[pick_.below(of_.size())];
+    std::vector<identity_block> fresh;
+    const std::size_t wanted = pick_.between(8, 64);
+    std::uint64_t operations = 0;
+    for (std::size_t i = 0; i < wanted && l.live.size() < 160; ++i) {
+      const std::uint64_t bytes = pick_.chance(0.02) ? pick_.log_uniform(1 * MiB, 8 * MiB) : pick_.log_uniform(256, 96 * KiB);
+      auto got = memory_.try_allocate(bytes, default_alignment, l.stream);
+      if (!got) {
+        sums_.failures.fetch_add(1);
+        continue;
+      }
+      const held h{*got, bytes, ++identity_};
+      l.live.push_back(h);
+      ++operations;
+      if (pick_.chance(0.02)) {
+        const identity_block one = block_of(h);
+        launch(gpu_.identity_write({&one, 1}, l.stream), true);
+      } else {
+        fresh.push_back(block_of(h));
+      }
+    }
+    if (!fresh.empty()) launch(gpu_.identity_write(fresh, l.stream), false);
+    operations += give_back(l, l.live.size() > 100 ? 64 : pick_.between(8, 64));
+    sums_.operations.fetch_add(operations, std::memory_order_relaxed);
+    if (pick_.chance(0.002)) renew(l);
+  }
+
+  void finish() {
+    std::uint64_t operations = 0;
+    for (lane_of& l : of_) {
+      while (!l.live.empty()) operations += give_back(l, 64);
+      static_cast<void>(gpu_.stream_synchronize(l.stream));
+      static_cast<void>(gpu_.stream_destroy(l.stream));
+    }
+    sums_.operations.fetch_add(operations);
+    static_cast<void>(gpu_.event_destroy(event_));
+  }
+
+ private:
+  struct lane_of {
+    stream_handle stream = nullptr;
+    std::vector<held> live;
+  };
+
+  void launch(call_result answer, bool single) {
+    if (!answer.ok()) sums_.failures.fetch_add(1);
+    (single ? sums_.single_launches : sums_.launches).fetch_add(1, std::memory_order_relaxed);
+  }
+
+  std::uint64_t give_back(lane_of& l, std::size_t count) {
+    std::vector<held> out;
+    for (std::size_t i = 0; i < count && !l.live.empty(); ++i) {
+      const std::size_t at = pick_.below(l.live.size());
+      out.push_back(l.live[at]);
+      l.live[at] = l.live.back();
+      l.live.pop_back();
+    }
+    if (out.empty()) return 0;
+    if (of_.size() > 1 && pick_.chance(0.01)) {
+      // Checked and freed on another stream, which is put behind this one first.
+      lane_of& other = of_[pick_.below(of_.size())];
+      static_cast<void>(gpu_.event_record(event_, l.stream));
+      static_cast<void>(gpu_.stream_wait_event(other.stream, event_));
+      check(out, other.stream);
+      for (const held& h : out) memory_.deallocate(h.ptr, h.bytes, other.stream);
+      sums_.crossings.fetch_add(out.size(), std::memory_order_relaxed);
+      return out.size();
+    }
+    if (of_.size() > 1 && pick_.chance(0.01)) {
+      // Checked on another stream that nothing puts before the free but record_use.
+      lane_of& other = of_[pick_.below(of_.size())];
+      static_cast<void>(gpu_.event_record(event_, l.stream));
+      static_cast<void>(gpu_.stream_wait_event(other.stream, event_));
+      static_cast<void>(gpu_.spin(20'000, other.stream));
+      check(out, other.stream);
+      for (const held& h : out) {
+        if (!memory_.record_use(h.ptr, other.stream)) sums_.failures.fetch_add(1);
+        memory_.deallocate(h.ptr, h.bytes, l.stream);
+      }
+      sums_.uses.fetch_add(out.size(), std::memory_order_relaxed);
+      return out.size();
+    }
+    check(out, l.stream);
+    for (const held& h : out) memory_.deallocate(h.ptr, h.bytes, l.stream);
+    return out.size();
+  }
+
+  void check(const std::vector<held>& blocks, stream_handle stream) {
+    std::vector<identity_block> batch;
+    for (const held& h : blocks) {
+      if (pick_.chance(0.02)) {
+        const identity_block one = block_of(h);
+        launch(gpu_.identity_check({&one, 1}, report_, stream), true);
+      } else {
+        batch.push_back(block_of(h));
+      }
+    }
+    if (!batch.empty()) launch(gpu_.identity_check(batch, report_, stream), false);
+  }
+
+  // The stream goes with work pending behind its last frees, and its handle may come back at once.
+  void renew(lane_of& l) {
+    while (!l.live.empty()) sums_.operations.fetch_add(give_back(l, 64));
+    static_cast<void>(gpu_.spin(50'000, l.stream));
+    static_cast<void>(gpu_.stream_destroy(l.stream));
+    static_cast<void>(gpu_.stream_create(&l.stream));
+    sums_.streams_made.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  driver& gpu_;
+  pool& memory_;
+  identity_report* report_;
+  totals& sums_;
+  millpond::random pick_;
+  std::uint64_t identity_;
+  std::vector<lane_of> of_;
+  event_handle event_ = nullptr;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  bench::harness h("canary", count, arguments);
+  driver& gpu = h.gpu();
+  const double seconds = h.settings().seconds > 0 ? h.settings().seconds : 10;
+  const unsigned threads = gpu.simulated() ? 2 : 16;
+  constexpr unsigned streams_a_thread = 4;
+  void* raw = nullptr;
+  if (!gpu.host_allocate(&raw, sizeof(identity_report), driver::host_flags::none).ok()) return 4;
+  auto* const report = new (raw) identity_report{};
+  std::string why;
+  // A limit well below what the threads would like, so that the slow paths and the ladder run too.
+  pool_options options;
+  options.limit_bytes = 2 * GiB;
+  options.clock = bench::now_ns;
+  std::shared_ptr<driver> borrowed(&gpu, [](driver*) {});
+  auto made = pool::create(borrowed, options);
+  if (!made) {
+    std::fprintf(stderr, "%s\n", made.error().message.c_str());
+    return 4;
+  }
+  totals sums;
+  const std::uint64_t end = bench::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+  bench::on_threads(gpu, threads, [&](unsigned t) {
+    churner mine(gpu, **made, report, sums, h.settings().seed * 1000 + t, streams_a_thread);
+    while (bench::now_ns() < end && report->mismatches == 0) mine.round();
+    mine.finish();
+  });
+  const pool_statistics s = (*made)->statistics();
+  (*made)->check();
+  h.add({{"seconds", seconds}, {"threads", threads}, {"streams", threads * streams_a_thread},
+         {"operations", sums.operations.load()}, {"launches", sums.launches.load()},
+         {"single_launches", sums.single_launches.load()}, {"crossings", sums.crossings.load()},
+         {"recorded_uses", sums.uses.load()}, {"streams_remade", sums.streams_made.load()},
+         {"failures", sums.failures.load()}, {"mismatches", report->mismatches}, {"live_blocks_left", s.live_blocks},
+         {"reserved", s.peak_reserved_bytes}, {"lane_hits", s.lane_hits}, {"allocations", s.allocations},
+         {"seals", s.seals}, {"fence_queries", s.fence_queries}, {"streams_kept", s.streams}, {"lanes_kept", s.lanes},
+         {"deallocation_errors", (*made)->deallocation_errors()}});
+  const bool bad = report->mismatches != 0 || s.live_blocks != 0 || (*made)->deallocation_errors() != 0;
+  if (report->mismatches != 0) {
+    std::printf("MISMATCH: identity %llu expected at 0x%llx, found word 0x%llx\n",
+                static_cast<unsigned long long>(report->expected), static_cast<unsigned long long>(report->address),
+                static_cast<unsigned long long>(report->found_word));
+  }
+  (*made).reset();
+  static_cast<void>(gpu.host_free(raw));
+  std::printf("canary: %s\n", bad ? "FAILED" : "0 mismatches");
+  return bad ? 1 : 0;
+}
