@@ -55,10 +55,11 @@ std::vector<index> make_order(const problem& of, const sections& in, order_key b
 }
 
 placement place_in_order(const problem& of, const sections& in, const std::vector<index>& order, fit how,
-                         occupancy& taken, std::uint64_t limit) {
+                         occupancy& taken, const place_limits& limits) {
   placement out;
   out.at.assign(of.buffers.size(), 0);
   taken.clear();
+  std::size_t placed = 0;
   for (const index i : order) {
     const buffer& b = of.buffers[i];
     const auto ranges = in.of(i);
@@ -67,7 +68,10 @@ placement place_in_order(const problem& of, const sections& in, const std::vecto
     else if (how == fit::first) out.at[i] = taken.first_fit(ranges, b.size, b.alignment);
     else out.at[i] = taken.best_fit(ranges, b.size, b.alignment);
     out.peak = std::max(out.peak, out.at[i] + b.size);
-    if (out.peak > limit) return out;
+    if (out.peak > limits.peak || (++placed % 256 == 0 && limits.stop && limits.stop())) {
+      out.peak = UINT64_MAX;
+      return out;
+    }
     taken.take(ranges, out.at[i], b.size);
   }
   return out;

@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "plan/occupancy.hpp"
@@ -32,9 +33,14 @@ struct placement {
   std::uint64_t peak = 0;
 };
 
-// Places the buffers of `order` (fixed ones must lead it) one by one. `taken` is cleared first.
-// Stops early, with peak > limit, once any buffer ends past `limit`.
+struct place_limits {
+  std::uint64_t peak = UINT64_MAX;    // give up once a buffer ends past this
+  std::function<bool()> stop;         // asked now and then; may be empty
+};
+
+// Places the buffers of `order` (fixed ones must lead it) one by one. `taken` is cleared first. Where a limit
+// ends it, the peak is UINT64_MAX and the offsets are no plan.
 [[nodiscard]] placement place_in_order(const problem& of, const sections& in, const std::vector<index>& order, fit how,
-                                       occupancy& taken, std::uint64_t limit = UINT64_MAX);
+                                       occupancy& taken, const place_limits& limits = {});
 
 }  // namespace millpond::plan

@@ -11,6 +11,10 @@ namespace {
 // Turns a start takes before the next start has one, and turns without gain before it shakes its order.
 constexpr int turns_in_a_row = 8;
 constexpr int turns_without_gain = 24;
+// Starts whose best is further than this part above the best of all are left alone: they seldom catch up.
+constexpr std::uint64_t part_behind = 32;
+// Best fit looks at every hole: past this many buffers an order takes seconds to minutes, first fit under one.
+constexpr std::size_t most_for_best_fit = 30'000;
 
 }  // namespace
 
@@ -26,11 +30,13 @@ struct improver::start {
 
 improver::improver(const problem& of, const sections& in, std::uint64_t seed)
     : of_(of), in_(in), seed_(seed), taken_(in.count) {
-  for (const fit how : {fit::first, fit::best})
+  for (const fit how : {fit::first, fit::best}) {
+    if (how == fit::best && of.buffers.size() > most_for_best_fit) break;
     for (const order_key key : all_order_keys) {
       start s{key, how, random(seed_ * 64 + starts_.size()), {}, {}, UINT64_MAX, 0};
       starts_.push_back(std::move(s));
     }
+  }
 }
 
 improver::~improver() = default;
@@ -54,7 +60,15 @@ void improver::reorder(start& of, const placement& last) {
 
 void improver::turn(start& of, const improve_limits& limits, const found& better) {
   if (of.order.empty()) of.order = make_order(of_, in_, of.key);
-  const placement now = place_in_order(of_, in_, of.order, of.how, taken_);
+  const place_limits within{best_peak_ < size_limit ? best_peak_ + best_peak_ / part_behind : UINT64_MAX,
+                            limits.stop};
+  const placement now = place_in_order(of_, in_, of.order, of.how, taken_, within);
+  if (now.peak == UINT64_MAX) {
+    // Too far behind, or stopped. A start that never did better is given up for now.
+    if (!of.best_order.empty()) of.order = of.best_order;
+    ++of.without_gain;
+    return;
+  }
   if (now.peak < best_peak_) {
     best_peak_ = now.peak;
     better(now, fmt::format("{} fit by {}{}", of.how == fit::first ? "first" : "best", to_string(of.key),
@@ -86,10 +100,10 @@ std::uint64_t improver::run(const improve_limits& limits, const found& better) {
   };
   if (of_.buffers.empty()) return 0;
   while (!over()) {
-    // Every start once first; then those within 2% of the best in turn, since the others seldom catch up.
+    // Every start once first; then those not far behind in turn.
     start& s = starts_[next_start_++ % starts_.size()];
     const bool begun = !s.order.empty();
-    if (begun && s.best_peak > best_peak_ + best_peak_ / 50) continue;
+    if (begun && (s.best_order.empty() || s.best_peak > best_peak_ + best_peak_ / part_behind)) continue;
     for (int k = 0; k < (begun ? turns_in_a_row : 1) && !over(); ++k) {
       turn(s, limits, better);
       placed += of_.buffers.size();
