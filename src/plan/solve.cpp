@@ -29,7 +29,7 @@ class solver {
   }
 
   void run() {
-    // What is good enough to stop: the capacity, or a peak that nothing is below.
+    improve(1);  // one order, whatever the time limit, or there would be no plan to return
     improve(of_.buffers.size() * 2 * all_order_keys.size());
     double budget = static_cast<double>(first_nodes_per_buffer * of_.buffers.size());
     for (std::uint64_t round = 0; !done(); ++round, budget *= more_each_round) {
@@ -83,7 +83,6 @@ class solver {
   void improve(std::uint64_t placements) {
     if (of_.buffers.empty()) return;
     const std::uint64_t left = options_.node_limit - std::min(options_.node_limit, steps());
-    // One order always, or there would be no plan to return.
     const std::uint64_t least = out_.offsets.empty() ? 1 : 0;
     const improve_limits limits{target(), std::max(least, std::min(placements, left)),
                                 out_.offsets.empty() ? std::function<bool()>{} : options_.stop};
