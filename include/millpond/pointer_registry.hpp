@@ -49,7 +49,7 @@ struct block_facts {
 // Blocks still out where none should be, added up by place and owner, the largest first.
 struct leak_report {
   struct line {
-    place allocated{};
+    std::string allocated;  // the place in words, so that a report outlives its registry
     std::string owner;
     memory_kind kind{};
     std::uint64_t blocks = 0;

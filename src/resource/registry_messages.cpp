@@ -77,8 +77,9 @@ leak_report add_up(const std::vector<block_facts>& blocks) {
   std::map<std::tuple<std::string, std::string>, leak_report::line> places;
   leak_report report;
   for (const block_facts& block : blocks) {
-    auto& line = places[{to_string(block.allocated), block.owner->name}];
-    line.allocated = block.allocated;
+    std::string where = to_string(block.allocated);
+    auto& line = places[{where, block.owner->name}];
+    line.allocated = std::move(where);
     line.owner = block.owner->name;
     line.kind = block.owner->kind;
     ++line.blocks;
@@ -99,7 +100,7 @@ std::string leak_report::text() const {
     const line& each = lines[at];
     out += fmt::format("\n  {} in {} block{} of {} ({} memory), allocated at {}", format_bytes(each.bytes),
                        each.blocks, each.blocks == 1 ? "" : "s", each.owner, to_string(each.kind),
-                       to_string(each.allocated));
+                       each.allocated);
   }
   if (lines.size() > most) out += fmt::format("\n  and {} more places", lines.size() - most);
   return out;
