@@ -5,15 +5,16 @@ namespace millpond::order {
 seal_outcome line::seal(driver& gpu, event_cache& events, call_result* failure) {
   const std::lock_guard lock(mutex_);
   if (!dirty_.load(std::memory_order_acquire)) return seal_outcome::nothing;
+  // The capture first: a capturing stream's identity cannot be asked for.
+  capture_info capture;
+  const call_result asked = gpu.stream_capture(handle_, &capture);
+  if (asked.ok() && capture.status != capture_status::none) return seal_outcome::capturing;
   std::uint64_t id = 0;
   if (!gpu.stream_id(handle_, &id).ok() || id != id_) {
     gone_.store(true, std::memory_order_relaxed);
     return seal_outcome::gone;
   }
-  capture_info capture;
-  if (!gpu.stream_capture(handle_, &capture).ok() || capture.status != capture_status::none) {
-    return seal_outcome::capturing;
-  }
+  if (!asked.ok()) return seal_outcome::capturing;
   event_handle event = nullptr;
   if (call_result got = events.get(&event); !got.ok()) {
     if (failure != nullptr) *failure = got;

@@ -67,6 +67,8 @@ std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream, std::uniqu
 
 // The plain calls ---------------------------------------------------------------------------------------
 
+// Not for a stream that captures: cuStreamGetId refuses those (seen on an H200, driver 580.159), so whoever may have one
+// asks for the capture first.
 result<std::uint64_t> pool::core::identity(stream_handle stream) {
   std::uint64_t id = 0;
   call_result answer = gpu_->stream_id(stream, &id);
@@ -89,17 +91,25 @@ result<std::uint64_t> pool::core::identity(stream_handle stream) {
 
 result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
   if (closed()) return error{error_code::not_permitted, "the pool is closed"};
-  const auto id = identity(stream);
-  if (!id) return id.error();
   capture_info capture;
-  if (const call_result answer = gpu_->stream_capture(stream, &capture); !answer.ok()) {
-    return to_error(answer, "asking whether the stream captures");
+  if (const call_result answer = gpu_->stream_capture(stream, &capture); __builtin_expect(!answer.ok(), 0)) {
+    // A destroyed stream or a thread without a context: identity() knows the words and the way.
+    if (answer.status != driver_status::invalid_handle && answer.status != driver_status::invalid_context) {
+      return to_error(answer, "asking whether the stream captures");
+    }
+    const auto id = identity(stream);
+    if (!id) return id.error();
+    if (!gpu_->stream_capture(stream, &capture).ok()) return to_error(answer, "asking whether the stream captures");
   }
-  if (capture.status == capture_status::active) return allocate_in_capture(capture, bytes, alignment, *id);
+  if (__builtin_expect(capture.status == capture_status::active, 0)) {
+    return allocate_in_capture(capture, bytes, alignment, stream);
+  }
   if (capture.status == capture_status::invalidated) {
     return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
   }
-  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(*id);
+  const auto id = identity(stream);
+  if (!id) return id.error();
+  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(stream);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);

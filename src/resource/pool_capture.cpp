@@ -28,8 +28,10 @@ constexpr std::uint64_t never = ~std::uint64_t{0};
 }  // namespace
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
-                                              std::uint64_t id) {
-  note_capturing(id, capture.id);  // before anything that may want a fence over the whole context
+                                              stream_handle stream) {
+  // A capturing stream has no identity to ask for, and needs none: within one capture its handle is its own.
+  const std::uint64_t id = capture_key(stream);
+  note_capturing(stream, capture.id);  // before anything that may want a fence over the whole context
   drain_released();
   capture_state* state = nullptr;
   request what;
@@ -81,10 +83,8 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream) noe
     state->live.erase(block);
     owner = state->parked;
     capture_info now;
-    std::uint64_t id = 0;
-    if (gpu_->stream_capture(stream, &now).ok() && now.status == capture_status::active && now.id == state->id &&
-        gpu_->stream_id(stream, &id).ok()) {
-      if (const auto found = state->owners.find(id); found != state->owners.end()) owner = found->second;
+    if (gpu_->stream_capture(stream, &now).ok() && now.status == capture_status::active && now.id == state->id) {
+      if (const auto found = state->owners.find(capture_key(stream)); found != state->owners.end()) owner = found->second;
     }
   }
   const std::lock_guard lock(heap_mutex_);

@@ -157,8 +157,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool wide_seal();
   [[nodiscard]] bool captures_running();
   [[nodiscard]] bool any_gone() const;
-  void note_capturing(std::uint64_t stream_id, std::uint64_t capture_id);
-  void note_not_capturing(std::uint64_t stream_id);
+  void note_capturing(stream_handle stream, std::uint64_t capture_id);
+  [[nodiscard]] static std::uint64_t capture_key(stream_handle stream) noexcept;
+  void note_not_capturing(stream_handle stream);
   void look_for_capture_end(stream_handle stream);
   void retire_in_heap(const stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
@@ -182,7 +183,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // Captures (pool_capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
-                                    std::uint64_t id);
+                                    stream_handle stream);
   void free_in_capture(heap::segment* block, stream_handle stream) noexcept;
   void drain_released() noexcept;
 

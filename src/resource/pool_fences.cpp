@@ -71,9 +71,9 @@ bool pool::core::captures_running() {
 }
 
 // The capture's number is kept where it is known, so that the end of its graph tells too.
-void pool::core::note_capturing(std::uint64_t stream_id, std::uint64_t capture_id) {
+void pool::core::note_capturing(stream_handle stream, std::uint64_t capture_id) {
   const std::lock_guard lock(captures_mutex_);
-  auto& known = capturing_[stream_id];
+  auto& known = capturing_[capture_key(stream)];
   if (capture_id != 0) known = capture_id;
   capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
 }
@@ -82,19 +82,26 @@ void pool::core::note_capturing(std::uint64_t stream_id, std::uint64_t capture_i
 void pool::core::look_for_capture_end(stream_handle stream) {
   if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
   capture_info capture;
-  std::uint64_t id = 0;
   if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return;
-  if (gpu_->stream_id(stream, &id).ok()) note_not_capturing(id);
+  note_not_capturing(stream);
+}
+
+// 0, 1 and 2 are other streams on other threads, so there the thread is part of the key.
+std::uint64_t pool::core::capture_key(stream_handle stream) noexcept {
+  static thread_local const char here = 0;
+  const auto value = reinterpret_cast<std::uintptr_t>(stream);
+  return value <= 2 ? (reinterpret_cast<std::uintptr_t>(&here) << 2) + value : value;
 }
 
 // A stream seen outside: whatever capture it was in has ended, for all of the capture's streams.
-void pool::core::note_not_capturing(std::uint64_t stream_id) {
+void pool::core::note_not_capturing(stream_handle stream) {
   if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
   const std::lock_guard lock(captures_mutex_);
-  const auto found = capturing_.find(stream_id);
+  const std::uint64_t key = capture_key(stream);
+  const auto found = capturing_.find(key);
   if (found == capturing_.end()) return;
   const std::uint64_t ended = found->second;
-  std::erase_if(capturing_, [&](const auto& c) { return c.first == stream_id || (ended != 0 && c.second == ended); });
+  std::erase_if(capturing_, [&](const auto& c) { return c.first == key || (ended != 0 && c.second == ended); });
   capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
 }
 

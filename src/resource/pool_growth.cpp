@@ -6,6 +6,7 @@
 #include "driver/relaxed_capture.hpp"
 #include "millpond/units.hpp"
 #include "resource/pool_core.hpp"
+#include "resource/thread_lanes.hpp"
 
 namespace millpond {
 namespace {
@@ -301,6 +302,7 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (closed()) return 0;
+  thread_lanes::drop_idle(this);
   drain_released();
   flush_lanes_of(nullptr);
   const relaxed_capture_scope relaxed(*gpu_);

@@ -301,7 +301,10 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   stream_lane* counted = in;
   passing_lane passing{*this, nullptr};
   if (home == nullptr) {
-    const auto id = identity(stream);
+    capture_info capture;
+    const bool asked = gpu_->stream_capture(stream, &capture).ok();
+    const bool captures = asked && capture.status != capture_status::none;
+    const auto id = captures ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"}) : identity(stream);
     if (id) {
       auto made = make_lane(stream, *id);
       if (!made) return made.error();
@@ -385,8 +388,8 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
   for (const auto& [other, told_id] : used_on) {
     std::uint64_t id = 0;
     capture_info capture;
-    if (!gpu_->stream_id(other, &id).ok() || id != told_id || !gpu_->stream_capture(other, &capture).ok() ||
-        capture.status != capture_status::none) {
+    if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none ||
+        !gpu_->stream_id(other, &id).ok() || id != told_id) {
       covered = false;
       break;
     }
@@ -430,6 +433,10 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
     return error{error_code::foreign_pointer, "record_use: the pointer is not a live block of this pool"};
   }
   if (block->holder != nullptr) return {};  // a graph's block is not reused before the graph is gone
+  capture_info capture;
+  if (gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none) {
+    return error{error_code::not_permitted, "record_use: the stream captures; what a graph uses must live as long as the graph"};
+  }
   const auto id = identity(stream);
   if (!id) return id.error();
   const std::lock_guard lock(guarded_mutex_);

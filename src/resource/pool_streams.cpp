@@ -75,7 +75,7 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
 void pool::core::retire_stream(stream_state& gone) noexcept {
   gone.line->set_gone();
   flush_lanes_of(&gone);
-  note_not_capturing(gone.line->id());
+  if (!names_many(gone.line->handle())) note_not_capturing(gone.line->handle());
 }
 
 // Forgets streams that no lane holds and nothing of whose is left. One that lives is met anew when it next calls.
@@ -283,13 +283,13 @@ void pool::core::seal(stream_state& stream) noexcept {
     case order::seal_outcome::sealed:
       counts_.seals.fetch_add(1, std::memory_order_relaxed);
       stream.seals_seen.store(wish, std::memory_order_relaxed);
-      note_not_capturing(stream.line->id());
+      note_not_capturing(stream.line->handle());
       break;
     case order::seal_outcome::gone:
       if (!names_many(stream.line->handle())) retire_stream(stream);
       break;
     case order::seal_outcome::capturing:
-      note_capturing(stream.line->id(), 0);
+      note_capturing(stream.line->handle(), 0);
       break;
     case order::seal_outcome::nothing:
       break;

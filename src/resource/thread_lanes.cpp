@@ -49,13 +49,27 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
     return true;
   });
   mine.front_ = {};
-  if (crowded) mine.look_at_ = std::max<std::size_t>(front_size, 2 * mine.all_.size());
+  if (crowded) mine.look_at_ = std::min(2 * mine.look_at_, most_lanes);
   for (owned& o : dropped) o.core->drop_lane(*o.in);
   const auto at = std::lower_bound(mine.all_.begin(), mine.all_.end(), std::tuple(static_cast<const pool::core*>(core.get()), handle),
                                    [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
   mine.front_[slot_of(core.get(), handle)] = {core.get(), handle, made.get()};
   mine.all_.insert(at, owned{core, handle, std::move(made)});
   return nullptr;
+}
+
+void thread_lanes::drop_idle(const pool::core* core) {
+  if (mine_ == nullptr) return;
+  std::vector<owned> dropped;
+  std::erase_if(mine_->all_, [&](owned& o) {
+    if (o.core.get() != core) return false;
+    const std::uint64_t calls = o.in->counts.allocations.get() + o.in->counts.deallocations.get();
+    if (calls != std::exchange(o.in->calls_seen, calls)) return false;
+    dropped.push_back(std::move(o));
+    return true;
+  });
+  mine_->front_ = {};
+  for (owned& o : dropped) o.core->drop_lane(*o.in);
 }
 
 thread_lanes::~thread_lanes() {

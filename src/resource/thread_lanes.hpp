@@ -28,6 +28,8 @@ class thread_lanes {
   // back where the thread's table has ended already: a destructor of another thread_local object calls.
   [[nodiscard]] static std::unique_ptr<stream_lane> put(const std::shared_ptr<pool::core>& core, stream_handle handle,
                                                         std::unique_ptr<stream_lane> made);
+  // Drops the calling thread's lanes of this core that served no call since they were last looked at.
+  static void drop_idle(const pool::core* core);
   ~thread_lanes();
 
  private:
@@ -55,7 +57,11 @@ class thread_lanes {
 
   std::array<entry, front_size> front_{};
   std::vector<owned> all_;  // sorted by core and handle
-  std::size_t look_at_ = front_size;  // look for idle lanes when so many are kept
+  // Idle lanes are looked for when so many are kept; twice as many the next time, so that a thread that goes round a
+  // thousand streams soon keeps them all, and never more than most_lanes.
+  static constexpr std::size_t first_look = 64;
+  static constexpr std::size_t most_lanes = 4096;
+  std::size_t look_at_ = first_look;
 };
 
 }  // namespace millpond

@@ -103,8 +103,6 @@ TEST_P(driver_contract, a_capture_is_known_by_its_id_and_replays) {
   OK(gpu_->stream_capture(stream_, &info));
   EXPECT_EQ(info.status, capture_status::active);
   EXPECT_NE(info.graph, nullptr);
-  std::uint64_t id = 0;
-  OK(gpu_->stream_id(stream_, &id));  // asking who a stream is harms no capture
   const identity_block block{at, bytes, 101};
   OK(gpu_->identity_write({&block, 1}, stream_));
   OK(gpu_->set_async(at, 0, 1, stream_));

@@ -222,8 +222,8 @@ TEST_F(sim_capture, the_library_records_nothing_into_the_users_capture) {
   EXPECT_EQ(gpu->violation_count(), 0u);
   {
     const simulated_gpu::library_scope library;
-    std::uint64_t id = 0;
-    ok(gpu->stream_id(s, &id));  // records nothing
+    capture_info info;
+    ok(gpu->stream_capture(s, &info));  // records nothing
     EXPECT_EQ(gpu->violation_count(), 0u);
     ok(gpu->event_record(e, s));
   }

@@ -61,6 +61,8 @@ call_result simulated_gpu::stream_id(stream_handle stream, std::uint64_t* id) no
   if (c.refused()) return c.refusal();
   const stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
+  // As the card does (H200, driver 580.159).
+  if (s->capture != nullptr) return c.answer(driver_status::capture_unsupported);
   *id = s->line.number;
   return c.done();
 }
