@@ -29,10 +29,6 @@ result<std::shared_ptr<driver>> session::open_gpu() {
     options.profile = std::move(*profile);
   }
   options.seed = settings_.seed;
-  // A kernel may use two blocks whose pages are mapped twice, as long as they share no line of the L2 cache
-  // (128 bytes on the cards that we know): what must not meet in one kernel is the same memory under two
-  // addresses.
-  options.alias_granule = 128;
   auto made = simulated_gpu::create(std::move(options));
   if (!made) return made.error();
   return std::shared_ptr<driver>(std::move(*made));

@@ -16,12 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Blocks whose pages are mapped twice may meet in one kernel: they share no line of the cache.
-constexpr std::uint64_t cache_line = 128;
-
 std::shared_ptr<simulated_gpu> make_gpu(std::uint64_t memory_bytes = 0, std::uint64_t seed = 1) {
   simulated_gpu_options options;
-  options.alias_granule = cache_line;
   options.memory_bytes = memory_bytes;
   options.seed = seed;
   auto made = simulated_gpu::create(options);
