@@ -56,12 +56,18 @@ result<void> pool::core::open() {
 result<void> pool::core::open_home(std::uint64_t at_least) {
   std::uint64_t total = gpu_->info().total_bytes;
   if (options_.kind == memory_kind::pinned) total = std::max<std::uint64_t>(total, 256 * GiB);
-  const std::uint64_t bytes = align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
+  std::uint64_t bytes = align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
   device_address base = 0;
   const relaxed_capture_scope relaxed(*gpu_);
-  if (const call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB); !answer.ok()) {
-    return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
+  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller window serves; the next one is
+  // opened when it is full.
+  call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
+  const std::uint64_t least = std::max<std::uint64_t>(2 * at_least, GiB);
+  while (!answer.ok() && answer.status == driver_status::out_of_memory && bytes / 2 >= least) {
+    bytes = align_down(bytes / 2, std::max<std::uint64_t>(granularity_, 2 * MiB));
+    answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   }
+  if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
   reservations_.emplace_back(base, bytes);
   const std::lock_guard lock(heap_mutex_);
   heap_.add_region(base, bytes);
