@@ -17,14 +17,15 @@ set(millpond_needs_report base driver heap order trace plan resource replay advi
 set(millpond_needs_cli base driver heap order trace plan resource replay advise report)
 
 # Third-party libraries of a room, linked wherever its objects are.
-set(millpond_libraries_driver ${CMAKE_DL_LIBS} Threads::Threads fmt::fmt-header-only)
-set(millpond_libraries_trace ${MILLPOND_ZSTD} ${MILLPOND_ZLIB} fmt::fmt-header-only)
-set(millpond_libraries_resource Threads::Threads fmt::fmt-header-only)
-set(millpond_libraries_plan Threads::Threads fmt::fmt-header-only)
-set(millpond_libraries_replay Threads::Threads fmt::fmt-header-only)
-set(millpond_libraries_advise fmt::fmt-header-only)
-set(millpond_libraries_report fmt::fmt-header-only nlohmann_json::nlohmann_json)
-set(millpond_libraries_cli fmt::fmt-header-only nlohmann_json::nlohmann_json CLI11::CLI11)
+set(millpond_libraries_base millpond_fmt)
+set(millpond_libraries_driver ${CMAKE_DL_LIBS} Threads::Threads millpond_fmt)
+set(millpond_libraries_trace ${MILLPOND_ZSTD} ${MILLPOND_ZLIB} millpond_fmt)
+set(millpond_libraries_resource Threads::Threads millpond_fmt)
+set(millpond_libraries_plan Threads::Threads millpond_fmt)
+set(millpond_libraries_replay Threads::Threads millpond_fmt)
+set(millpond_libraries_advise millpond_fmt)
+set(millpond_libraries_report millpond_fmt nlohmann_json::nlohmann_json)
+set(millpond_libraries_cli millpond_fmt nlohmann_json::nlohmann_json CLI11::CLI11)
 
 # Adds the object library room_NAME from every source below its folder.
 function(millpond_add_room name)
