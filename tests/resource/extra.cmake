@@ -3,3 +3,13 @@ target_sources(test_resource PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/pool_mo
 add_executable(soak ${PROJECT_SOURCE_DIR}/tests/support/soak.cpp ${PROJECT_SOURCE_DIR}/tests/support/pool_model.cpp)
 millpond_use_rooms(soak resource)
 set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+
+# What a pair costs in instructions, where the build is optimised and nothing is added to it.
+add_executable(pool_pairs ${PROJECT_SOURCE_DIR}/tests/support/pool_pairs.cpp)
+millpond_use_rooms(pool_pairs resource)
+find_package(Python3 COMPONENTS Interpreter)
+if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT MILLPOND_SANITIZE AND NOT MILLPOND_AUDIT AND Python3_FOUND)
+  add_test(NAME resource.pool_instructions
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/support/count_instructions.py $<TARGET_FILE:pool_pairs>)
+  set_tests_properties(resource.pool_instructions PROPERTIES LABELS fast TIMEOUT 120 SKIP_RETURN_CODE 77)
+endif()

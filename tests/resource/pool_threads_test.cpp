@@ -19,7 +19,7 @@ namespace millpond {
 namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int operations = 4'000;
+constexpr int operations = 1'600;
 #else
 constexpr int operations = 20'000;
 #endif
