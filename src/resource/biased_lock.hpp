@@ -9,11 +9,9 @@
 #include <atomic>
 #include <cstdint>
 
-namespace millpond {
+#include "base/process_barrier.hpp"
 
-// Registers the process for membarrier once; false where the kernel refuses.
-[[nodiscard]] bool process_barrier_available() noexcept;
-void process_barrier() noexcept;
+namespace millpond {
 
 class biased_lock {
  public:

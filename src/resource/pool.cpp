@@ -2,6 +2,7 @@
 #include "millpond/pool.hpp"
 
 #include "base/check.hpp"
+#include "base/process_barrier.hpp"
 #include "resource/pool_core.hpp"
 #include "resource/thread_lanes.hpp"
 
@@ -154,6 +155,7 @@ result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_opt
   if (!(options.slack >= 0) || options.slack > 10) {
     return error{error_code::invalid_argument, "pool: slack must be from 0 to 10"};
   }
+  process_barrier_available();  // registers the process: not to be paid in an allocation
   auto state = std::make_shared<core>(std::move(gpu), std::move(options));
   if (auto opened = state->open(); !opened) {
     static_cast<void>(state->close());

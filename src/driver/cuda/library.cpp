@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fork.hpp"
+#include "base/process_barrier.hpp"
 
 namespace millpond::cuda {
 namespace {
@@ -115,6 +116,7 @@ std::string version_text(int version) {
 result<library> load_library(const std::string& name) {
   library loaded;
   loaded.forks = fork_count();
+  process_barrier_available();  // cheap now, dear once the library has started its threads
   void* handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = ::dlerror();
