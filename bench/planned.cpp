@@ -1,72 +1,155 @@
-// The planned resource's own time: allocations and frees of a recorded iteration, served from its plan. One thread.
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <iostream>
-#include <nlohmann/json.hpp>
+// A recorded iteration served from its plan: what an allocation costs, and a free, next to the pool that a deviation
+// falls back to. One thread, one stream. Nothing runs on the device: a served block asks the driver nothing.
+//
+// Allocations and frees are timed apart, in waves of 64 blocks that are allocated together and freed together, net of
+// one reading of the clock a wave; the layered program, in which they alternate as in a network, is timed whole.
+#include <array>
 #include <vector>
 
+#include "bench/support/harness.hpp"
 #include "millpond/planned_resource.hpp"
+#include "millpond/units.hpp"
+
+using namespace millpond;
 
 namespace {
 
-// Host memory, asked only while the shape is recorded.
-class host_memory final : public millpond::memory_resource {
- public:
-  [[nodiscard]] millpond::memory_kind kind() const noexcept override { return millpond::memory_kind::pageable; }
+constexpr std::size_t wave = 64;
+constexpr std::size_t waves = 16;  // an iteration: 1024 blocks
+constexpr std::uint64_t bar_ns = 20;
 
- private:
-  millpond::result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment, millpond::stream_handle) override {
-    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  }
-  millpond::result<void> do_deallocate(void* ptr, std::uint64_t, millpond::stream_handle) noexcept override {
-    std::free(ptr);
-    return {};
-  }
+std::uint64_t bytes_of(std::size_t k) { return 4 * KiB + 512 * (k % 7); }
+
+struct costs {
+  std::vector<float> allocate, free;  // ns a block, by wave
+  std::vector<float> turn;            // ns of end() and begin(), by iteration
 };
 
-double now_ns() { return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// One iteration; `memory` is a lane or anything with allocate(bytes) and deallocate(ptr, bytes).
+template <class Memory>
+void run_waves(Memory& memory, double clock_ns, costs& into) {
+  std::array<void*, wave> blocks{};
+  for (std::size_t w = 0; w < waves; ++w) {
+    const std::uint64_t start = bench::now_ns();
+    for (std::size_t k = 0; k < wave; ++k) blocks[k] = memory.allocate(bytes_of(k + w));
+    const std::uint64_t allocated = bench::now_ns();
+    for (std::size_t k = 0; k < wave; ++k) memory.deallocate(blocks[k], bytes_of(k + w));
+    const std::uint64_t freed = bench::now_ns();
+    const auto each = [&](std::uint64_t ns) { return static_cast<float>((static_cast<double>(ns) - clock_ns) / wave); };
+    into.allocate.push_back(each(allocated - start));
+    into.free.push_back(each(freed - allocated));
+  }
+}
+
+// A layer's output lives until the next layer has read it; each layer has a scratch block. Returns the blocks.
+template <class Memory>
+std::uint64_t run_layers(Memory& memory, std::uint64_t layers) {
+  void* before = memory.allocate(4 * KiB);
+  std::uint64_t before_bytes = 4 * KiB;
+  for (std::uint64_t k = 0; k < layers; ++k) {
+    void* const scratch = memory.allocate(64 * KiB);
+    void* const output = memory.allocate(bytes_of(k));
+    memory.deallocate(scratch, 64 * KiB);
+    memory.deallocate(before, before_bytes);
+    before = output;
+    before_bytes = bytes_of(k);
+  }
+  memory.deallocate(before, before_bytes);
+  return 2 * layers + 1;
+}
+
+// The same through the interface that every resource has.
+struct through_interface {
+  memory_resource& memory;
+  stream_handle stream;
+  void* allocate(std::uint64_t bytes) { return memory.allocate(bytes, stream); }
+  void deallocate(void* ptr, std::uint64_t bytes) { memory.deallocate(ptr, bytes, stream); }
+};
+
+nlohmann::json describe(const std::string& name, costs& of) {
+  return {{"name", name},
+          {"allocate_ns_p50", bench::percentile(of.allocate, 0.5)}, {"allocate_ns_p99", bench::percentile(of.allocate, 0.99)},
+          {"free_ns_p50", bench::percentile(of.free, 0.5)}, {"free_ns_p99", bench::percentile(of.free, 0.99)},
+          {"blocks", of.allocate.size() * wave}};
+}
+
+template <class Memory>
+double layers_ns(Memory& memory, std::uint64_t times, const std::function<void()>& begin) {
+  constexpr std::uint64_t layers = 200;
+  std::vector<float> all;
+  for (std::uint64_t k = 0; k < times; ++k) {
+    const std::uint64_t start = bench::now_ns();
+    begin();
+    const std::uint64_t blocks = run_layers(memory, layers);
+    all.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) / static_cast<double>(blocks)));
+  }
+  return bench::percentile(all, 0.5);
+}
 
 }  // namespace
 
-int main() {
-  constexpr std::size_t layers = 200;  // an output, kept for one layer, and a temporary each
-  constexpr int iterations = 2000;
-  host_memory upstream;
-  millpond::planned_resource memory(upstream);
-  millpond::planned_lane lane = memory.lane(nullptr);
-  const auto run = [&] {
-    lane.begin(1);
-    void* before = lane.allocate(4096);
-    std::uint64_t before_bytes = 4096;
-    for (std::size_t k = 0; k < layers; ++k) {
-      const std::uint64_t bytes = 4096 + 512 * (k % 7);
-      void* temporary = lane.allocate(65536);
-      void* output = lane.allocate(bytes);
-      lane.deallocate(temporary, 65536);
-      lane.deallocate(before, before_bytes);
-      before = output;
-      before_bytes = bytes;
+int main(int count, char** arguments) {
+  bench::harness h("planned", count, arguments);
+  const std::uint64_t iterations = h.operations(2000);
+  stream_handle stream = nullptr;
+  static_cast<void>(h.gpu().stream_create(&stream));
+  for (const auto& subject : h.subjects()) {
+    std::string why;
+    if (!subject->start(why)) {
+      h.add({{"name", subject->name()}, {"failed", why}});
+      continue;
     }
-    lane.deallocate(before, before_bytes);
-    lane.end();
-  };
-  run();
-  std::vector<double> pair_ns;
-  for (int k = 0; k < iterations; ++k) {
-    const double start = now_ns();
-    run();
-    pair_ns.push_back((now_ns() - start) / (2.0 * layers + 1));
+    {
+      const auto s = subject->open(stream);
+      costs of;
+      for (std::uint64_t k = 0; k <= iterations; ++k) {
+        if (k == 1) of = {};  // the first warms
+        run_waves(*s, h.clock_ns(), of);
+      }
+      auto row = describe(subject->name(), of);
+      row["layers_pair_ns_p50"] = layers_ns(*s, iterations, [] {});
+      h.add(std::move(row));
+    }
+    static_cast<void>(h.gpu().stream_synchronize(stream));
+    if (subject->name() == "millpond") {
+      planned_resource memory(*subject->millpond_pool());
+      planned_lane lane = memory.lane(stream);
+      costs by_lane;
+      for (std::uint64_t k = 0; k <= iterations; ++k) {
+        const std::uint64_t start = bench::now_ns();
+        lane.end();
+        lane.begin(1);
+        const std::uint64_t begun = bench::now_ns();
+        if (k == 2) by_lane = {};  // the first is recorded, the second gets its arena
+        by_lane.turn.push_back(static_cast<float>(static_cast<double>(begun - start) - h.clock_ns()));
+        run_waves(lane, h.clock_ns(), by_lane);
+      }
+      auto row = describe("planned lane", by_lane);
+      row["begin_and_end_ns_p50"] = bench::percentile(by_lane.turn, 0.5);
+      row["blocks_an_iteration"] = wave * waves;
+      row["layers_pair_ns_p50"] = layers_ns(lane, iterations, [&] { lane.begin(2); });
+      const double allocate_ns = row["allocate_ns_p50"].get<double>();
+      row["bar_allocate_ns"] = bar_ns;
+      row["met"] = allocate_ns <= static_cast<double>(bar_ns);
+      const planned_counters counted = lane.counters();
+      row["served"] = counted.served;
+      row["deviations"] = counted.deviations + counted.late_frees + counted.skipped;
+      h.add(std::move(row));
+
+      through_interface plain{memory, stream};
+      costs by_interface;
+      for (std::uint64_t k = 0; k <= iterations; ++k) {
+        lane.begin(1);
+        if (k == 1) by_interface = {};
+        run_waves(plain, h.clock_ns(), by_interface);
+      }
+      row = describe("planned resource through memory_resource", by_interface);
+      row["layers_pair_ns_p50"] = layers_ns(plain, iterations, [&] { lane.begin(2); });
+      h.add(std::move(row));
+      lane.end();
+    }
+    static_cast<void>(h.gpu().stream_synchronize(stream));
+    subject->stop();
   }
-  std::sort(pair_ns.begin(), pair_ns.end());
-  const millpond::planned_counters counted = lane.counters();
-  std::cout << nlohmann::ordered_json{{"name", "planned_resource: an allocation and its free, begin and end of the iteration included"},
-                                      {"iterations", iterations},
-                                      {"blocks_an_iteration", 2 * layers + 1},
-                                      {"pair_ns_p50", pair_ns[pair_ns.size() / 2]},
-                                      {"pair_ns_p99", pair_ns[pair_ns.size() * 99 / 100]},
-                                      {"served", counted.served},
-                                      {"deviations", counted.deviations + counted.late_frees + counted.skipped}}
-                   .dump(1)
-            << '\n';
+  static_cast<void>(h.gpu().stream_destroy(stream));
 }
