@@ -127,6 +127,10 @@ class pool final : public memory_resource {
   // waits for the GPU: what is pending stays.
   std::uint64_t trim(std::uint64_t keep_bytes = 0);
 
+  // A new hard limit on reserved bytes in the place of pool_options::limit_bytes; 0: the device's. What is reserved beyond
+  // it stays until trim; growth is refused.
+  void set_limit_bytes(std::uint64_t bytes) noexcept;
+
   [[nodiscard]] pool_statistics statistics() const;
 
   // Walks every structure and stops the program at the first broken invariant. Slow; for tests.

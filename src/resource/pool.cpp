@@ -200,6 +200,7 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
   return core_->find(ptr);
 }
 std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
+void pool::set_limit_bytes(std::uint64_t bytes) noexcept { core_->set_limit_bytes(bytes); }
 pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
 void pool::check() const {
   if (!forked()) core_->check();

@@ -105,6 +105,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
   [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
+  // The hard limit on reserved bytes; 0: the device's. A number alone: it publishes nothing.
+  [[nodiscard]] std::uint64_t limit_bytes() const noexcept { return limit_bytes_.load(std::memory_order_relaxed); }
+  void set_limit_bytes(std::uint64_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
 
  private:
   struct request {
@@ -197,6 +200,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   const std::uint32_t born_in_fork_ = fork_count();
   const std::shared_ptr<driver> gpu_;
   pool_options options_;
+  std::atomic<std::uint64_t> limit_bytes_{options_.limit_bytes};
   std::uint64_t granularity_ = 0;   // of handles; 0: the pool grows by chunks
   std::atomic<bool> closed_{false};
 

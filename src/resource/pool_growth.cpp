@@ -118,7 +118,7 @@ bool pool::core::grow(const request& what) {
     plan.new_bytes = missing;
     const auto round_new = [this](std::uint64_t bytes) { return divide_up(bytes, piece_bytes(bytes)) * piece_bytes(bytes); };
     const std::uint64_t grown = round_new(missing);
-    const bool over_limit = options_.limit_bytes != 0 && reserved_ + align_up(missing, granularity_) > options_.limit_bytes;
+    const bool over_limit = limit_bytes() != 0 && reserved_ + align_up(missing, granularity_) > limit_bytes();
     if (!within_slack(grown, what.size) || over_limit) {
       heap::window_plan window = heap::plan_window(heap_, need, what.owner, round_new);
       if (window.possible && window.new_bytes < grown && heap_.mappings() < most_mappings()) plan = std::move(window);
@@ -186,10 +186,10 @@ result<void> pool::core::extend(const heap::window_plan& plan, heap::owner_id ow
       size = piece_bytes(plan.new_bytes - fresh);
     }
     // The limit is met to the granule before it refuses.
-    if (options_.limit_bytes != 0 && reserved + size > options_.limit_bytes) size = least;
-    if (options_.limit_bytes != 0 && reserved + size > options_.limit_bytes) {
+    if (limit_bytes() != 0 && reserved + size > limit_bytes()) size = least;
+    if (limit_bytes() != 0 && reserved + size > limit_bytes()) {
       undo(0);
-      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(options_.limit_bytes) + " would be passed: " +
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) + " would be passed: " +
                                                   format_bytes(reserved) + " reserved, " + format_bytes(least) + " more needed"};
     }
     physical_handle handle = 0;
@@ -273,9 +273,9 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
   {
     const std::lock_guard lock(heap_mutex_);
     size = align_up(std::max({bytes, smallest_chunk, reserved_ / 16}), 2 * MiB);
-    if (options_.limit_bytes != 0 && reserved_ + size + 2 * MiB > options_.limit_bytes) size = align_up(bytes, 2 * MiB);
-    if (options_.limit_bytes != 0 && reserved_ + size + 2 * MiB > options_.limit_bytes) {
-      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(options_.limit_bytes) +
+    if (limit_bytes() != 0 && reserved_ + size + 2 * MiB > limit_bytes()) size = align_up(bytes, 2 * MiB);
+    if (limit_bytes() != 0 && reserved_ + size + 2 * MiB > limit_bytes()) {
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) +
                                                   " would be passed: " + format_bytes(reserved_) + " reserved, " +
                                                   format_bytes(size + 2 * MiB) + " more needed"};
     }

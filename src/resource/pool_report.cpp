@@ -156,7 +156,7 @@ error pool::core::out_of_memory_report(const request& what) {
   text << " on stream " << address_text(what.handle) << ".\n";
   text << "  live " << format_bytes(now.live_bytes) << " in " << now.live_blocks << " blocks; reserved "
        << format_bytes(now.reserved_bytes) << ", peak " << format_bytes(now.peak_reserved_bytes);
-  if (options_.limit_bytes != 0) text << ", limit " << format_bytes(options_.limit_bytes);
+  if (limit_bytes() != 0) text << ", limit " << format_bytes(limit_bytes());
   text << ".\n";
   text << "  free in the pool: idle for anyone " << format_bytes(now.idle_bytes) << ", waiting for fences "
        << format_bytes(now.pending_bytes) << ", in lanes and shelves " << format_bytes(now.cached_bytes)
