@@ -7,18 +7,20 @@
 namespace millpond::trace {
 
 enum class action : std::uint8_t {
-  allocate,             // address, bytes, stream, kind
-  free,                 // address, stream, kind; bytes where known
-  use,                  // address, stream: a block is used on a stream (record_use)
+  allocate,             // address, bytes, stream, kind; object: string id of the call; other: the driver's pool
+  free,                 // address, stream, kind: that the call is for; bytes where known; object: as allocate
+  use,                  // address, stream: a block is used on a stream (record_use, or see kernel);
+                        // object: use_form
   stream_synchronize,   // stream
   event_synchronize,    // object: event
   device_synchronize,
   event_record,         // object: event, stream
   event_wait,           // object: event, stream
-  stream_create,        // stream
+  stream_create,        // stream, object: 1 where it does not wait for the default stream
   stream_destroy,       // stream
-  copy,                 // address: to, other: from, bytes, stream, object: copy_direction, kind: of the host
-                        // side's memory (pinned, pageable, managed), or device where there is none
+  copy,                 // address: to, other: from, bytes, stream, object: copy_direction, and copy_asynchronous
+                        // where the call says so; kind: of the host side's memory (pinned, pageable, managed), or
+                        // device where there is none
   memset,               // address, bytes, stream
   kernel,               // object: kernel name id, stream; other: how many `use` events that follow are its
                         // blocks; bytes: that it reads and writes, 0 where unknown
@@ -35,12 +37,37 @@ enum class action : std::uint8_t {
                         // streams' uses let it go; not the workload, see "deferred" in lifetimes.hpp
   segment_map,          // address, bytes: pages given to a segment
   segment_unmap,        // address, bytes
+  pool_set,             // address: the driver's pool, object: pool_attribute, other: its value
+  pages,                // address, bytes, object: page_change: what the driver did with managed pages
 };
-inline constexpr int action_count = static_cast<int>(action::segment_unmap) + 1;
+inline constexpr int action_count = static_cast<int>(action::pages) + 1;
 [[nodiscard]] const char* to_string(action what) noexcept;
 
 // As cudaMemcpyKind. `unknown` leaves it to the addresses.
 enum class copy_direction : std::uint8_t { unknown, host_to_device, device_to_host, device_to_device, host_to_host };
+
+// Beside the direction in a copy's `object`: the call promises to return before the copy is done.
+inline constexpr std::uint64_t copy_asynchronous = 0x100;
+
+// How a `use` was seen.
+enum class use_form : std::uint8_t {
+  argument,   // a kernel's argument points into the block; or the program said so (record_use)
+  structure,  // eight bytes inside a larger argument, passed by value, are such an address: perhaps by chance
+  stored,     // a small copy to the device held such an address: kernels may find the block there
+};
+
+// A pool's attribute, as CUmemPool_attribute.
+enum class pool_attribute : std::uint8_t { release_threshold = 4 };
+
+enum class page_change : std::uint8_t {
+  to_device,   // pages moved to the device
+  to_host,     // pages moved to the host
+  cpu_fault,   // the CPU touched a page that was not at hand
+  gpu_fault,   // a kernel did
+  thrashing,   // the driver saw pages go back and forth
+  throttling,  // and held accesses back for it
+  remote_map,  // pages are reached over the link
+};
 
 // As millpond::memory_kind, on disk: 0 device, 1 driver pool, 2 pinned, 3 managed, 4 pageable.
 enum class kind : std::uint8_t { device, driver_pool, pinned, managed, pageable };

@@ -8,6 +8,7 @@ namespace millpond::cli {
 command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
 command_body add_doctor(CLI::App& app);
+command_body add_explain(CLI::App& app);
 command_body add_plan(CLI::App& app);
 command_body add_replay(CLI::App& app);
 
@@ -27,6 +28,10 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond replay trace.mpt --strategy millpond-pool\n"
                     "  millpond replay --workload churn --strategy driver-pool --rounds 3\n",
                     add_replay},
+      command_entry{"explain", "What is wrong with a recorded program's memory, where, and what to write instead",
+                    "  millpond explain server.mpt\n"
+                    "  millpond explain data/traces/resnet_serving.csv.gz --json\n",
+                    add_explain},
       command_entry{"calibrate", "What this card costs, as a profile for the simulated GPU",
                     "  millpond calibrate -o my_card.toml\n"
                     "  millpond compare trace.mpt --gpu sim:my_card.toml\n",

@@ -93,7 +93,7 @@ class lowering {
   static bool is_program_action(action what) noexcept {
     return what != action::free_complete && what != action::segment_allocate &&
            what != action::segment_free && what != action::segment_map &&
-           what != action::segment_unmap;
+           what != action::segment_unmap && what != action::pool_set && what != action::pages;
   }
 
   // Which block an event allocates or frees, by the event's index.
@@ -278,7 +278,9 @@ class lowering {
       case action::segment_allocate:
       case action::segment_free:
       case action::segment_map:
-      case action::segment_unmap: break;
+      case action::segment_unmap:
+      case action::pool_set:
+      case action::pages: break;
     }
   }
 

@@ -29,6 +29,8 @@ const char* to_string(action what) noexcept {
     case action::free_complete: return "free_complete";
     case action::segment_map: return "segment_map";
     case action::segment_unmap: return "segment_unmap";
+    case action::pool_set: return "pool_set";
+    case action::pages: return "pages";
   }
   return "unknown";
 }

@@ -22,7 +22,9 @@ result<void> lifetime_builder::add(const event& next) {
   result<void> done;
   switch (next.what) {
     case action::allocate: done = allocated(next); break;
-    case action::free: done = freed(next); break;
+    case action::free:
+      if (next.status == 0) done = freed(next);  // a free that was refused ends no life
+      break;
     case action::free_complete: completed(next); break;
     case action::use:
       if (!used(next.address, next.stream)) ++made_.unknown_uses;

@@ -1,0 +1,48 @@
+// What the parts of an examination share.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "advise/block_book.hpp"
+#include "advise/explain.hpp"
+#include "advise/finding_list.hpp"
+#include "advise/stream_clocks.hpp"
+#include "trace/source.hpp"
+
+namespace millpond::advise {
+
+struct examination {
+  const explain_options& options;
+  const trace::trace_info& info;   // grows while the trace is read
+  block_book book;
+  stream_clocks clocks;
+  finding_list found;
+  examined what;
+
+  [[nodiscard]] std::string_view text(std::uint64_t id) const { return info.strings.at(static_cast<std::uint32_t>(id)); }
+  // "cudaMalloc", or "an allocation of device memory" where the trace does not say.
+  [[nodiscard]] std::string allocate_call(const block_facts& of) const;
+  // The same for a line of code: the usual call of the kind where the trace does not say.
+  [[nodiscard]] std::string allocate_code(const block_facts& of) const;
+  [[nodiscard]] std::string free_call(std::uint64_t call, trace::kind of) const;
+  // The call that frees this block.
+  [[nodiscard]] std::string right_free(const block_facts& of) const;
+  // "block of 64 MiB (event 12)".
+  [[nodiscard]] static std::string name_block(const block_facts& of);
+  void place_allocation(finding& of, const block_facts& block) const;
+  void place_free(finding& of, const block_facts& block, std::string_view call) const;
+};
+
+// Of the frees, those that wait for the device.
+[[nodiscard]] inline bool free_waits(trace::kind of_call) noexcept {
+  return of_call == trace::kind::device || of_call == trace::kind::pinned || of_call == trace::kind::managed;
+}
+
+[[nodiscard]] std::string plural(std::uint64_t count, std::string_view one);
+
+// A place in the key of a finding: its stack, or where there is none what it was told instead.
+[[nodiscard]] inline std::uint64_t place_key(std::uint32_t stack, std::uint64_t instead) noexcept {
+  return stack != 0 ? stack : (std::uint64_t{1} << 40) + instead;
+}
+
+}  // namespace millpond::advise

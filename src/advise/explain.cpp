@@ -1,0 +1,259 @@
+#include "advise/explain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "advise/copy_check.hpp"
+#include "advise/examination.hpp"
+#include "advise/free_check.hpp"
+#include "advise/managed_check.hpp"
+#include "advise/object_patterns.hpp"
+#include "advise/order_check.hpp"
+#include "advise/pool_check.hpp"
+#include "advise/segment_check.hpp"
+#include "advise/site_check.hpp"
+
+namespace millpond::advise {
+namespace {
+
+using trace::action;
+
+// Sends each event to the checks that it concerns, in the order in which their knowledge depends on each other.
+class examiner {
+ public:
+  examiner(const explain_options& options, const trace::trace_info& info)
+      : all_{options, info, {}, {}, {}, {}} {}
+
+  void add(const trace::event& at, std::uint32_t index) {
+    if (index == 0) first_ns_ = at.time_ns;
+    last_ns_ = std::max(last_ns_, at.time_ns);
+    const bool of_kernel = kernel_uses_ > 0 && at.what == action::use;
+    if (kernel_uses_ > 0 && !of_kernel) kernel_uses_ = 0;
+    if (of_kernel) --kernel_uses_;
+    switch (at.what) {
+      case action::allocate: allocated(at, index); break;
+      case action::free: freed(at, index); break;
+      case action::use:
+        if (of_kernel) {
+          kernel_use(at, index);
+        } else if (at.object == static_cast<std::uint64_t>(trace::use_form::stored)) {
+          stored(at);
+        } else {
+          told(at, index);
+        }
+        break;
+      case action::kernel:
+        if (at.status != 0) break;
+        ++all_.what.kernels;
+        all_.book.kernel();
+        order_.launched(at, all_.text(at.object));
+        kernel_uses_ = at.other;
+        if (at.other > 0) all_.what.kernel_pointers = true;
+        break;
+      case action::copy: copied(at, index); break;
+      case action::memset: set(at, index); break;
+      case action::prefetch: prefetched(at, index); break;
+      case action::advise: managed_.advised(at, index); break;
+      case action::pages: managed_.pages(at, index); break;
+      case action::stream_synchronize:
+      case action::event_synchronize:
+      case action::device_synchronize: synchronised(at); break;
+      case action::event_record: order_.recorded(at); break;
+      case action::event_wait: order_.waited(at); break;
+      case action::stream_create: all_.clocks.stream_created(at.stream, at.device, at.object != 1); break;
+      case action::capture_begin: order_.capture_began(at); break;
+      case action::capture_end: order_.capture_ended(at); break;
+      case action::graph_launch: order_.graph_launched(at, index); break;
+      case action::graph_destroy: order_.graph_destroyed(at); break;
+      case action::pool_set: pools_.set(at); break;
+      case action::segment_allocate:
+      case action::segment_map: segments_.reserved(at, index); break;
+      case action::segment_free:
+      case action::segment_unmap: segments_.given_back(at, index); break;
+      case action::stream_destroy:
+      case action::free_complete:
+      case action::mark: break;
+    }
+    all_.what.events = std::uint64_t{index} + 1;
+  }
+
+  explanation finish() {
+    examined& what = all_.what;
+    what.duration_ns = last_ns_ - first_ns_;
+    what.peak_live_bytes = all_.book.peak_bytes();
+    what.peak_event = all_.book.peak_event();
+    what.end_live_bytes = all_.book.live_bytes();
+    what.end_live_blocks = all_.book.live_blocks();
+    what.streams = all_.clocks.streams();
+    pools_.finish();
+    sites_.finish();
+    copies_.finish();
+    managed_.finish();
+    segments_.finish();
+    objects_.finish();
+    remarks();
+    explanation made;
+    made.findings = all_.found.take();
+    std::ranges::stable_sort(made.findings, [](const finding& a, const finding& b) {
+      if (a.how_bad != b.how_bad) return a.how_bad < b.how_bad;
+      if (a.which != b.which) return a.which < b.which;
+      if (a.time_ns != b.time_ns) return a.time_ns > b.time_ns;
+      return a.bytes > b.bytes;
+    });
+    made.what = std::move(what);
+    return made;
+  }
+
+ private:
+  void allocated(const trace::event& at, std::uint32_t index) {
+    all_.what.calls_known = all_.what.calls_known || at.object != 0;
+    all_.what.allocator_ns += at.duration_ns;
+    if (at.status != 0) {
+      sites_.failed(at, index);
+      return;
+    }
+    if (at.address == 0) return;
+    ++all_.what.allocations;
+    const std::uint32_t block = all_.book.allocate(at, index);
+    order_.allocated(at, index, block);
+    pools_.allocated(at, index, block);
+    copies_.allocated(at);
+  }
+
+  void freed(const trace::event& at, std::uint32_t index) {
+    all_.what.allocator_ns += at.duration_ns;
+    const std::uint32_t block = frees_.freed(at, index);
+    if (block == no_index) return;
+    ++all_.what.frees;
+    sites_.freed(at, block);
+    order_.freed(at, index, block);
+    pools_.freed(block);
+    copies_.freed(block);
+    all_.book.free(block, at, index);
+  }
+
+  void kernel_use(const trace::event& at, std::uint32_t index) {
+    const std::uint32_t id = order_.used(at, index, at.address);
+    if (id == no_index) return;
+    block_facts& block = all_.book.blocks()[id];
+    (at.object == 0 ? block.by_kernel : block.in_structure) = true;
+    all_.book.used(id, index);
+    copies_.touched(id);
+    if (block.of == trace::kind::managed && at.object == 0) managed_.used(at, index, id, order_.last_work());
+  }
+
+  void stored(const trace::event& at) {
+    const std::uint32_t id = all_.book.holding(at.address);
+    if (id != no_index) all_.book.blocks()[id].stored = true;
+  }
+
+  void told(const trace::event& at, std::uint32_t index) {
+    order_.told(at);
+    const std::uint32_t id = all_.book.holding(at.address);
+    if (id == no_index) return;
+    all_.book.used(id, index);
+    copies_.touched(id);
+  }
+
+  void copied(const trace::event& at, std::uint32_t index) {
+    if (at.status != 0) return;
+    ++all_.what.copies;
+    all_.book.kernel();
+    order_.launched(at, "copy");
+    const std::uint32_t to = order_.used(at, index, at.address);
+    if (to != no_index) all_.book.used(to, index);
+    const std::uint32_t from = order_.used(at, index, at.other);
+    if (from != no_index && from != to) all_.book.used(from, index);
+    copies_.copied(at, index, to, from);
+    const auto direction = static_cast<trace::copy_direction>(at.object & 0xff);
+    if ((at.object & trace::copy_asynchronous) == 0 && direction == trace::copy_direction::device_to_host) {
+      all_.clocks.host_waits_for_stream(at.stream, at.device);
+      copies_.synchronised();
+    }
+  }
+
+  void set(const trace::event& at, std::uint32_t index) {
+    if (at.status != 0) return;
+    all_.book.kernel();
+    order_.launched(at, "memset");
+    const std::uint32_t block = order_.used(at, index, at.address);
+    if (block == no_index) return;
+    all_.book.used(block, index);
+    copies_.set(at, index, block);
+    if (all_.book.blocks()[block].of == trace::kind::managed) managed_.written(block, index, at.stack);
+  }
+
+  void prefetched(const trace::event& at, std::uint32_t index) {
+    const std::uint32_t block = all_.book.holding(at.address);
+    if (block == no_index) return;
+    all_.book.used(block, index);
+    managed_.prefetched(block);
+  }
+
+  void synchronised(const trace::event& at) {
+    if (at.status != 0) return;
+    order_.synchronised(at);
+    pools_.synchronised();
+    copies_.synchronised();
+    managed_.synchronised(at);
+  }
+
+  void remarks() {
+    auto& said = all_.what.remarks;
+    if (!all_.what.kernel_pointers) {
+      said.emplace_back("the trace does not say which blocks kernels were given: uses, idleness and stream order were not "
+                        "examined");
+    }
+    if (!all_.what.calls_known && all_.what.allocations > 0) {
+      said.emplace_back("the trace does not say which calls were made: waits and their cost were not examined");
+    }
+    if (frees_.unknown_frees() > 0) {
+      said.push_back(fmt::format("{} of blocks that the trace does not show allocated", plural(frees_.unknown_frees(), "free")));
+    }
+    if (all_.info.meta.dropped_events > 0) {
+      said.push_back(fmt::format("the recorder dropped {}: what depends on them may be missing or wrong",
+                                 plural(all_.info.meta.dropped_events, "event")));
+    }
+    if (all_.info.status == trace::read_status::cut) {
+      said.push_back(fmt::format("the file is cut at byte {}; what came before was examined", all_.info.cut_at_byte));
+    }
+    if (all_.clocks.overflowed()) {
+      said.push_back(fmt::format("streams over {} were not checked for order", stream_clocks::most_streams));
+    }
+    for (const std::string& each : all_.info.warnings) said.push_back(each);
+  }
+
+  examination all_;
+  free_check frees_{all_};
+  order_check order_{all_};
+  site_check sites_{all_};
+  pool_check pools_{all_};
+  copy_check copies_{all_};
+  managed_check managed_{all_};
+  segment_check segments_{all_};
+  object_patterns objects_{all_};
+  std::uint64_t kernel_uses_ = 0;
+  std::uint64_t first_ns_ = 0, last_ns_ = 0;
+};
+
+}  // namespace
+
+result<explanation> explain(trace::trace_source& from, const explain_options& options) {
+  examiner each(options, from.info());
+  std::vector<trace::event> batch(4096);
+  std::uint64_t index = 0;
+  for (;;) {
+    const auto got = from.read(batch);
+    if (!got) return got.error();
+    if (*got == 0) break;
+    if (index + *got >= no_index) {
+      return error{error_code::bad_input, fmt::format("{}: expected fewer than 2^32 events", from.info().name)};
+    }
+    for (std::size_t at = 0; at < *got; ++at) each.add(batch[at], static_cast<std::uint32_t>(index++));
+    if (options.progress) options.progress(index);
+  }
+  return each.finish();
+}
+
+}  // namespace millpond::advise

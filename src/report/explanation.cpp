@@ -1,0 +1,162 @@
+#include "report/explanation.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "millpond/units.hpp"
+#include "report/table.hpp"
+
+namespace millpond::report {
+namespace {
+
+using advise::finding;
+using nlohmann::ordered_json;
+
+constexpr std::size_t width = 110;
+
+std::string cost_text(const finding& of) {
+  std::vector<std::string> parts;
+  if (of.peak_bytes > 0) {
+    parts.push_back(fmt::format("peak {} -> {}", format_bytes(of.peak_bytes), format_bytes(of.peak_after_bytes)));
+  } else if (of.bytes > 0) {
+    parts.push_back(format_bytes(of.bytes));
+  }
+  if (of.time_ns > 0) {
+    std::string text = (of.time_estimated ? "about " : "") + format_duration(of.time_ns);
+    if (of.time_after_ns > 0) text += " -> " + format_duration(of.time_after_ns);
+    parts.push_back(text);
+  }
+  return parts.empty() ? std::string() : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void put(std::string& into, const std::string& head, const std::string& text) {
+  into += head + wrapped(text, width - head.size(), head.size()) + '\n';
+}
+
+}  // namespace
+
+std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_info& trace) {
+  std::vector<std::string> lines;
+  for (const trace::frame& each : trace.stacks.at(stack)) {
+    const std::string_view symbol = trace.strings.at(each.symbol), file = trace.strings.at(each.file);
+    std::string line(symbol.empty() ? std::string_view("?") : symbol);
+    if (!file.empty()) line += fmt::format(" at {}", file);
+    if (each.line != 0) line += fmt::format(":{}", each.line);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
+                             const explanation_options& options) {
+  const advise::examined& what = of.what;
+  std::string made = fmt::format("{}: {} events, {} allocations, {} frees, {} kernels, {} copies, {} streams\n", trace.name,
+                                 grouped(what.events), grouped(what.allocations), grouped(what.frees), grouped(what.kernels),
+                                 grouped(what.copies), what.streams);
+  if (!trace.meta.program.empty()) put(made, "program   ", trace.meta.program);
+  made += fmt::format("peak      {} live of device memory (event {}); {} in {} blocks at the end\n",
+                      format_bytes(what.peak_live_bytes), what.peak_event, format_bytes(what.end_live_bytes),
+                      grouped(what.end_live_blocks));
+  if (what.allocator_ns > 0 && what.duration_ns > 0) {
+    made += fmt::format("time      {} recorded, {} of it ({:.2f}%) in calls that allocate and free\n",
+                        format_duration(static_cast<double>(what.duration_ns)), format_duration(what.allocator_ns),
+                        100 * what.allocator_ns / static_cast<double>(what.duration_ns));
+  }
+  if (trace.meta.simulated) made += "gpu       SIMULATED: recorded on the simulated GPU\n";
+  for (const std::string& each : what.remarks) put(made, "note      ", each);
+  made += '\n';
+  std::size_t number = 0;
+  for (const finding& each : of.findings) {
+    if (number == options.most_findings) break;
+    const advise::flaw_facts& facts = advise::facts_of(each.which);
+    ++number;
+    made += fmt::format("{}. [{}] {}: {}", number, to_string(each.how_bad), facts.name, facts.title);
+    if (each.count > 1) made += fmt::format(" ({} times)", grouped(each.count));
+    made += '\n';
+    put(made, "   ", each.summary);
+    const std::string cost = cost_text(each);
+    if (!cost.empty()) put(made, "   cost: ", cost);
+    for (const advise::finding_place& at : each.places) {
+      const auto lines = stack_lines(at.stack, trace);
+      made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
+      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += "       " + lines[n] + '\n';
+      if (lines.size() > options.most_frames) made += fmt::format("       and {} frames more\n", lines.size() - options.most_frames);
+    }
+    if (!each.events.empty()) made += fmt::format("   evidence: event{} {}\n", each.events.size() == 1 ? "" : "s", fmt::join(each.events, ", "));
+    if (!each.seen.empty()) put(made, "   ", each.seen);
+    if (!each.remedy.empty()) made += "   remedy:\n";
+    for (const std::string& line : each.remedy) {
+      if (line.starts_with(' ')) {
+        made += "   " + line + '\n';
+      } else {
+        put(made, "     ", line);
+      }
+    }
+    made += '\n';
+  }
+  if (of.findings.size() > number) {
+    made += fmt::format("and {} findings more; --all or --json has them\n", of.findings.size() - number);
+  }
+  made += of.findings.empty() ? "nothing found\n" : fmt::format("{} found\n", of.findings.size() == 1 ? "1 finding" : fmt::format("{} findings", of.findings.size()));
+  return made;
+}
+
+std::string explanation_json(const advise::explanation& of, const trace::trace_info& trace) {
+  const advise::examined& what = of.what;
+  ordered_json made;
+  made["trace"] = {{"name", trace.name},
+                   {"format", to_string(trace.from)},
+                   {"program", trace.meta.program},
+                   {"device", trace.meta.device_name},
+                   {"recorded_by", trace.meta.recorded_by},
+                   {"simulated", trace.meta.simulated},
+                   {"status", to_string(trace.status)},
+                   {"dropped_events", trace.meta.dropped_events},
+                   {"events", what.events},
+                   {"allocations", what.allocations},
+                   {"frees", what.frees},
+                   {"kernels", what.kernels},
+                   {"copies", what.copies},
+                   {"streams", what.streams},
+                   {"peak_live_bytes", what.peak_live_bytes},
+                   {"peak_event", what.peak_event},
+                   {"end_live_bytes", what.end_live_bytes},
+                   {"end_live_blocks", what.end_live_blocks},
+                   {"duration_us", static_cast<double>(what.duration_ns) / 1e3},
+                   {"allocator_us", what.allocator_ns / 1e3},
+                   {"remarks", what.remarks}};
+  ordered_json list = ordered_json::array();
+  for (const finding& each : of.findings) {
+    const advise::flaw_facts& facts = advise::facts_of(each.which);
+    ordered_json one{{"name", facts.name},
+                     {"title", facts.title},
+                     {"severity", to_string(each.how_bad)},
+                     {"drgpum_pattern", facts.pattern},
+                     {"summary", each.summary},
+                     {"count", each.count},
+                     {"bytes", each.bytes},
+                     {"time_us", each.time_ns / 1e3},
+                     {"time_after_us", each.time_after_ns / 1e3},
+                     {"time_estimated", each.time_estimated},
+                     {"peak_bytes", each.peak_bytes},
+                     {"peak_after_bytes", each.peak_after_bytes}};
+    ordered_json places = ordered_json::array();
+    for (const advise::finding_place& at : each.places) {
+      ordered_json frames = ordered_json::array();
+      for (const trace::frame& frame : trace.stacks.at(at.stack)) {
+        frames.push_back({{"symbol", trace.strings.at(frame.symbol)}, {"file", trace.strings.at(frame.file)}, {"line", frame.line}});
+      }
+      places.push_back({{"what", at.what}, {"frames", frames}});
+    }
+    one["places"] = places;
+    one["events"] = each.events;
+    one["seen"] = each.seen;
+    one["remedy"] = each.remedy;
+    list.push_back(std::move(one));
+  }
+  made["findings"] = std::move(list);
+  return made.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace millpond::report
