@@ -60,7 +60,7 @@ struct gpu_profile {
   double host_to_device_bytes_per_s = 0, device_to_host_bytes_per_s = 0;          // pinned
   double pageable_to_device_bytes_per_s = 0, device_to_pageable_bytes_per_s = 0;
   double host_memory_bytes_per_s = 0;       // a kernel straight on pinned memory
-  // Managed memory, first order: blocks of 2 MiB are where they were last needed.
+  // Managed memory, 256 MiB at once: what the page machine (docs/managed_memory.md) is scaled by.
   double managed_fault_in_bytes_per_s = 0;  // faulted to the device by a kernel
   double managed_prefetch_bytes_per_s = 0;  // cuMemPrefetchAsync to the device
   double managed_prefetch_back_bytes_per_s = 0;   // to the host
@@ -160,6 +160,16 @@ struct live_objects {
 // "2 handles, 1 event"; "nothing".
 [[nodiscard]] std::string to_string(const live_objects& objects);
 
+// What managed memory has done so far, as the card's counters would tell it, exactly.
+struct managed_counters {
+  std::uint64_t device_faults = 0;       // of kernels, duplicates merged
+  std::uint64_t host_faults = 0;         // of the CPU
+  std::uint64_t bytes_to_device = 0, bytes_to_host = 0;
+  std::uint64_t remote_bytes = 0;        // touched by kernels over the link
+  std::uint64_t collapses = 0;           // pages duplicated for reading and then written
+  std::uint64_t throttles = 0;           // faults delayed because their pages moved to and fro
+};
+
 struct call_count {
   std::string call = {};
   std::uint64_t count = 0;
@@ -235,8 +245,10 @@ class simulated_gpu final : public driver {
   [[nodiscard]] const simulated_gpu_options& options() const noexcept;
   // Bytes of a managed range that are on the device now, by 2 MiB blocks.
   [[nodiscard]] std::uint64_t managed_resident_bytes(device_address at, std::uint64_t bytes) const;
-  // The CPU touches a managed range: what the device has of it comes back, at the cost of the faults.
-  void touch_managed(device_address at, std::uint64_t bytes);
+  // The CPU touches every page of a managed range in order: what the device has of it comes back, at the cost of the
+  // faults; pages that nobody has touched are made on the host.
+  void touch_managed(device_address at, std::uint64_t bytes, access_kind kind = access_kind::write);
+  [[nodiscard]] managed_counters managed_counts() const;
 
   // --- The driver -----------------------------------------------------------------------------------
   bool simulated() const noexcept override;

@@ -9,6 +9,7 @@ command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
 command_body add_doctor(CLI::App& app);
 command_body add_explain(CLI::App& app);
+command_body add_pages(CLI::App& app);
 command_body add_plan(CLI::App& app);
 command_body add_replay(CLI::App& app);
 
@@ -41,6 +42,12 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond plan --check plan.csv --capacity 1048576\n"
                     "  millpond plan data/traces/llama_train.csv.gz --json\n",
                     add_plan},
+      command_entry{"pages", "What managed memory does under a pattern of access, and what would be better",
+                    "  millpond pages --size 1GiB --pattern stream\n"
+                    "  millpond pages --size 1GiB --pattern stream --page 64KiB\n"
+                    "  millpond pages --size 256MiB --advice preferred-host,read-mostly --json\n"
+                    "  millpond pages --size 4KiB --pattern ping-pong --rounds 500\n",
+                    add_pages},
   };
   return table;
 }

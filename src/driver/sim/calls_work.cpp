@@ -81,8 +81,8 @@ call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes
   return c.answer(state_->queue(*s, sim::prefetch_work{at, bytes, to}, "prefetch").status);
 }
 
-// Accepted on managed memory and without effect in this model.
-call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, managed_advice, memory_place) noexcept {
+call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, managed_advice advice,
+                                  memory_place place) noexcept {
   call_scope c(*state_, call::advise);
   if (c.refused()) return c.refusal();
   std::uint64_t start = 0;
@@ -90,6 +90,7 @@ call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, manage
   if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 || start + r->bytes - at < bytes) {
     return c.answer(driver_status::invalid_value);
   }
+  state_->managed.advise(at, bytes, advice, place);
   return c.done();
 }
 

@@ -1,81 +1,47 @@
-// Where managed memory is, by blocks of 2 MiB, and what it costs to bring it where it is needed: a model of
-// first order. A block is in one place; a kernel that touches a block of the host's faults it in.
+// Managed memory of the simulated GPU: the page machine's space (driver/sim/pages), with the profile's costs.
 // Everything the simulator knows of managed residency is behind this class.
 #pragma once
 #include <cstdint>
-#include <map>
-#include <vector>
 
-#include "base/bits.hpp"
-#include "driver/sim/memory.hpp"
+#include "driver/sim/pages/space.hpp"
 #include "millpond/simulated_gpu.hpp"
 
 namespace millpond::sim {
 
 class managed_memory {
  public:
-  explicit managed_memory(const gpu_profile& profile) noexcept : profile_(profile) {}
-  void add(std::uint64_t address, std::uint64_t bytes) {
-    ranges_[address] = {bytes, std::vector<bool>(divide_up(bytes, page_bytes))};
+  explicit managed_memory(const gpu_profile& profile) noexcept
+      : costs_(pages::page_costs::from(profile)), space_(costs_) {}
+  managed_memory(const managed_memory&) = delete;
+  managed_memory& operator=(const managed_memory&) = delete;
+
+  void add(std::uint64_t address, std::uint64_t bytes) { space_.add(address, bytes); }
+  void remove(std::uint64_t address) { space_.remove(address); }
+  [[nodiscard]] bool empty() const noexcept { return space_.empty(); }
+
+  // Device time that a kernel which starts at now_ns waits for a range. Outside managed ranges: 0. What the range has
+  // left on the host and mapped is reached over the link; that time is in the answer.
+  double stream_ns(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns) {
+    std::uint64_t remote = 0;
+    const double waited = space_.stream(address, bytes, kind, now_ns, remote);
+    if (remote == 0 || costs_.remote_bytes_per_s <= 0) return waited;
+    return waited + costs_.remote_round_trip_ns + static_cast<double>(remote) / costs_.remote_bytes_per_s * 1e9;
   }
-  void remove(std::uint64_t address) { ranges_.erase(address); }
-  // Device time that a kernel waits until [address, address + bytes) is there. Outside managed ranges: 0.
-  double fault_in_ns(std::uint64_t address, std::uint64_t bytes) {
-    return nanoseconds(move(address, bytes, memory_place::device), profile_.managed_fault_in_bytes_per_s);
+  double prefetch_ns(std::uint64_t address, std::uint64_t bytes, memory_place to, double now_ns) {
+    return space_.prefetch(address, bytes, to, now_ns);
   }
-  double prefetch_ns(std::uint64_t address, std::uint64_t bytes, memory_place to) {
-    return nanoseconds(move(address, bytes, to), to == memory_place::device
-                                                     ? profile_.managed_prefetch_bytes_per_s
-                                                     : profile_.managed_prefetch_back_bytes_per_s);
+  double touch_by_host_ns(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns) {
+    return space_.touch_by_host(address, bytes, kind, now_ns);
   }
-  double fault_back_ns(std::uint64_t address, std::uint64_t bytes) {
-    return nanoseconds(move(address, bytes, memory_place::host), profile_.managed_fault_back_bytes_per_s);
+  void advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice, memory_place place) {
+    space_.advise(address, bytes, advice, place);
   }
-  [[nodiscard]] std::uint64_t resident(std::uint64_t address, std::uint64_t bytes) {
-    std::uint64_t total = 0;
-    visit(address, bytes, [&](std::vector<bool>::reference on_device, std::uint64_t part) {
-      if (on_device) total += part;
-    });
-    return total;
-  }
-  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+  [[nodiscard]] std::uint64_t resident(std::uint64_t address, std::uint64_t bytes) { return space_.resident(address, bytes); }
+  [[nodiscard]] const pages::page_counts& counts() const noexcept { return space_.counts(); }
 
  private:
-  struct range {
-    std::uint64_t bytes = 0;
-    std::vector<bool> on_device;
-  };
-  static double nanoseconds(std::uint64_t bytes, double rate) noexcept {
-    return bytes == 0 || rate <= 0 ? 0 : static_cast<double>(bytes) / rate * 1e9;
-  }
-  // Bytes that had to move; whole blocks of the range.
-  std::uint64_t move(std::uint64_t address, std::uint64_t bytes, memory_place to) {
-    std::uint64_t moved = 0;
-    visit(address, bytes, [&](std::vector<bool>::reference on_device, std::uint64_t part) {
-      if (on_device == (to == memory_place::device)) return;
-      on_device = to == memory_place::device;
-      moved += part;
-    });
-    return moved;
-  }
-  template <class Visitor>
-  void visit(std::uint64_t address, std::uint64_t bytes, Visitor&& visit) {
-    if (bytes == 0) return;
-    auto it = ranges_.upper_bound(address);
-    if (it != ranges_.begin()) --it;
-    for (; it != ranges_.end() && it->first < address + bytes; ++it) {
-      range& r = it->second;
-      const std::uint64_t begin = std::max(address, it->first) - it->first;
-      const std::uint64_t end = std::min(address + bytes - it->first, r.bytes);
-      if (address + bytes <= it->first || begin >= end) continue;
-      for (std::uint64_t block = begin / page_bytes; block * page_bytes < end; ++block) {
-        const std::uint64_t part = std::min(page_bytes, r.bytes - block * page_bytes);
-        visit(r.on_device[block], part);
-      }
-    }
-  }
-  const gpu_profile& profile_;
-  std::map<std::uint64_t, range> ranges_;
+  pages::page_costs costs_;
+  pages::space space_;
 };
 
 }  // namespace millpond::sim

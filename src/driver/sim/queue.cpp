@@ -74,7 +74,13 @@ double simulated_gpu::state::duration_of(const sim::work& what,
   const gpu_profile& p = options.profile;
   double moved = 0;
   if (!managed.empty()) {
-    for (const auto& range : ranges) moved += managed.fault_in_ns(range.front().address, bytes_of(range));
+    std::size_t i = 0;
+    sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
+      if (bytes == 0) return;
+      const auto& range = ranges[i++];
+      if (range.front().in == nullptr || range.front().in->kind != sim::region_kind::managed) return;
+      moved += managed.stream_ns(at, bytes, kind, static_cast<double>(now_ns) + moved);
+    });
   }
   // Kernels work on device memory at its bandwidth, on pinned memory at the link's.
   double touched = 0;
@@ -152,7 +158,7 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   }
   double duration = 0;
   if (const auto* prefetch = std::get_if<sim::prefetch_work>(&what)) {
-    duration = managed.prefetch_ns(prefetch->at, prefetch->bytes, prefetch->to);
+    duration = managed.prefetch_ns(prefetch->at, prefetch->bytes, prefetch->to, static_cast<double>(now_ns));
   } else if (!std::holds_alternative<sim::host_work>(what)) {
     duration = duration_of(what, ranges_);
   }

@@ -191,10 +191,17 @@ std::uint64_t simulated_gpu::managed_resident_bytes(device_address at, std::uint
   const std::lock_guard lock(state_->mutex);
   return state_->managed.resident(at, bytes);
 }
-void simulated_gpu::touch_managed(device_address at, std::uint64_t bytes) {
+void simulated_gpu::touch_managed(device_address at, std::uint64_t bytes, access_kind kind) {
   const std::lock_guard lock(state_->mutex);
-  state_->now_ns += static_cast<std::uint64_t>(state_->managed.fault_back_ns(at, bytes));
+  const double ns = state_->managed.touch_by_host_ns(at, bytes, kind, static_cast<double>(state_->now_ns));
+  state_->now_ns += static_cast<std::uint64_t>(ns);
   state_->settle();
+}
+
+managed_counters simulated_gpu::managed_counts() const {
+  const std::lock_guard lock(state_->mutex);
+  const sim::pages::page_counts& c = state_->managed.counts();
+  return {c.faults, c.host_faults, c.bytes_to_device, c.bytes_to_host, c.remote_bytes, c.collapses, c.throttles};
 }
 
 void simulated_gpu::set_faults(fault_plan plan) {

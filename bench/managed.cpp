@@ -1,0 +1,227 @@
+// What managed memory does on the card, case by case, beside what the page machine predicts. The cases are lines of a
+// CSV file (data/managed); the result is the same lines with the least and the largest time of the repetitions.
+//
+//     managed data/managed/cases.csv --out managed_h200.csv
+//     managed data/managed/cases.csv --gpu sim          the prediction alone
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "base/bits.hpp"
+#include "bench/support/card_kernels.hpp"
+#include "bench/support/harness.hpp"
+#include "driver/sim/pages/cases.hpp"
+#include "millpond/units.hpp"
+#include "millpond_commit.hpp"
+
+using namespace millpond;
+namespace pages = millpond::sim::pages;
+
+namespace {
+
+constexpr const char* ptx_text =
+#include "bench/kernels/touch_ptx.inc"
+    ;
+
+void need(call_result answer, const char* doing) {
+  if (answer.ok()) return;
+  std::fprintf(stderr, "managed: %s: %s\n", doing, to_string(answer).c_str());
+  std::exit(4);
+}
+
+class measurer {
+ public:
+  measurer(driver& gpu, bench::card_kernels& kernels, int multiprocessors)
+      : gpu_(gpu), kernels_(kernels), processors_(static_cast<unsigned>(multiprocessors)) {
+    need(gpu_.stream_create(&stream_), "making a stream");
+    void* sink = nullptr;
+    need(gpu_.host_allocate(&sink, 4096, driver::host_flags::none), "pinning 4 KiB");
+    sink_ = static_cast<std::uint32_t*>(sink);
+  }
+  ~measurer() {
+    static_cast<void>(gpu_.host_free(sink_));
+    static_cast<void>(gpu_.stream_destroy(stream_));
+  }
+
+  // Milliseconds of one repetition; of ping-pong the share of the rounds that the case asks for.
+  double once(const pages::page_case& one) {
+    device_address at = 0;
+    const pages::run_options& o = one.what;
+    need(gpu_.managed_allocate(&at, o.bytes), "allocating managed memory");
+    for (const pages::advice_given& each : o.advice) need(gpu_.advise(at, o.bytes, each.what, each.place), "advising");
+    auto* const memory = reinterpret_cast<unsigned char*>(at);
+    if (o.start != pages::start_place::untouched) std::memset(memory, 1, o.bytes);
+    if (o.start == pages::start_place::device) prefetch(at, o.bytes, memory_place::device);
+    double ms = 0;
+    switch (one.part) {
+      case pages::measured::kernel: ms = timed([&] { round(at, o); }); break;
+      case pages::measured::second_kernel:
+        round(at, o);
+        ms = timed([&] { round(at, o); });
+        break;
+      case pages::measured::fault_back:
+        prefetch(at, o.bytes, memory_place::device);
+        ms = timed([&] { touch_by_host(memory, o.bytes); });
+        break;
+      case pages::measured::prefetch_back:
+        prefetch(at, o.bytes, memory_place::device);
+        ms = timed([&] { prefetch(at, o.bytes, memory_place::host); });
+        break;
+      case pages::measured::round_p50:
+      case pages::measured::round_p99: {
+        std::vector<float> rounds;
+        for (std::uint64_t i = 0; i < o.rounds; ++i) {
+          rounds.push_back(static_cast<float>(timed([&] {
+            touch_by_host(memory, o.bytes);
+            round(at, o);
+            touch_by_host(memory, o.bytes);
+          })));
+        }
+        ms = bench::percentile(rounds, one.part == pages::measured::round_p50 ? 0.5 : 0.99);
+        break;
+      }
+    }
+    need(gpu_.memory_free(at), "freeing managed memory");
+    return ms;
+  }
+
+ private:
+  template <class Call>
+  double timed(Call&& call) {
+    const std::uint64_t start = bench::now_ns();
+    call();
+    return static_cast<double>(bench::now_ns() - start) / 1e6;
+  }
+  void prefetch(device_address at, std::uint64_t bytes, memory_place to) {
+    need(gpu_.prefetch_async(at, bytes, to, stream_), "prefetching");
+    need(gpu_.stream_synchronize(stream_), "waiting for a prefetch");
+  }
+  static void touch_by_host(unsigned char* memory, std::uint64_t bytes) {
+    for (std::uint64_t i = 0; i < bytes; i += 4096) {
+      volatile unsigned char* const byte = memory + i;
+      *byte = static_cast<unsigned char>(*byte + 1);
+    }
+  }
+
+  void round(device_address at, const pages::run_options& o) {
+    if (o.each_kernel == pages::run_options::before::prefetch) {
+      need(gpu_.prefetch_async(at, o.bytes, memory_place::device, stream_), "prefetching");
+    }
+    launch(at, o);
+    need(gpu_.stream_synchronize(stream_), "waiting for a kernel");
+  }
+  void launch(device_address at, const pages::run_options& o) {
+    std::uint64_t count = o.bytes / 16;
+    if (o.pattern == pages::pattern_kind::stride) {
+      count = divide_up(o.bytes, o.stride);
+      std::uint64_t stride = o.stride;
+      void* parameters[] = {&at, &stride, &count};
+      start("touch_stride", static_cast<unsigned>(divide_up(count, 1024)), 1024, parameters);
+      return;
+    }
+    if (o.pattern == pages::pattern_kind::random) {
+      std::uint64_t all = o.bytes / 4096;
+      count = o.touches != 0 ? o.touches : all;
+      void* parameters[] = {&at, &all, &count};
+      start("touch_random", static_cast<unsigned>(divide_up(count, 1024)), 1024, parameters);
+      return;
+    }
+    if (o.pattern == pages::pattern_kind::blocked) {
+      void* parameters[] = {&at, &count};
+      start("touch_blocked", processors_, 1024, parameters);
+      return;
+    }
+    void* parameters[] = {&at, &count, &sink_};
+    // Eight blocks of 256 threads fill a multiprocessor.
+    const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(divide_up(count, 256), 1, processors_ * 8));
+    start(o.access == access_kind::read    ? "touch_read"
+          : o.access == access_kind::write ? "touch_write"
+                                           : "touch_stream",
+          blocks, 256, parameters);
+  }
+  void start(const char* name, unsigned blocks, unsigned threads, void** parameters) {
+    const cuda::function_handle kernel = kernels_.find(name);
+    if (kernel == nullptr) {
+      std::fprintf(stderr, "managed: no kernel %s\n", name);
+      std::exit(4);
+    }
+    need(kernels_.launch(kernel, blocks, threads, parameters, stream_), name);
+  }
+
+  driver& gpu_;
+  bench::card_kernels& kernels_;
+  unsigned processors_;
+  stream_handle stream_ = nullptr;
+  std::uint32_t* sink_ = nullptr;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  CLI::App app("millpond benchmark: managed memory, measured and predicted");
+  std::vector<std::string> inputs;
+  std::string out, gpu_name = "0";
+  unsigned repeats = 5;
+  app.add_option("inputs", inputs, "CSV files of cases")->required();
+  app.add_option("--out", out, "the measured cases (CSV)");
+  app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")->capture_default_str();
+  app.add_option("--repeats", repeats, "of each case that takes less than a second")->capture_default_str();
+  CLI11_PARSE(app, count, arguments);
+
+  std::vector<pages::page_case> cases;
+  for (const std::string& path : inputs) {
+    auto read = pages::read_cases(path);
+    if (!read) {
+      std::fprintf(stderr, "managed: %s\n", read.error().message.c_str());
+      return 3;
+    }
+    cases.insert(cases.end(), read->begin(), read->end());
+  }
+  const pages::page_costs costs = pages::page_costs::from(gpu_profile::h200());
+  std::shared_ptr<driver> gpu;
+  bench::card_kernels kernels;
+  if (gpu_name != "sim") {
+    auto opened = open_cuda_driver(std::atoi(gpu_name.c_str()));
+    if (!opened) {
+      std::fprintf(stderr, "managed: %s\n", opened.error().message.c_str());
+      return 4;
+    }
+    gpu = *opened;
+    need(gpu->bind_thread(), "binding the device");
+    std::string why;
+    if (!kernels.load(ptx_text, why)) {
+      std::fprintf(stderr, "managed: %s\n", why.c_str());
+      return 4;
+    }
+  }
+  std::ofstream file;
+  if (!out.empty()) {
+    file.open(out);
+    file << "# " << (gpu ? gpu->info().name : std::string("predicted")) << ", driver "
+         << (gpu ? gpu->info().driver_version : 0) << ", commit " << MILLPOND_COMMIT << "; least and largest of "
+         << repeats << " runs after one more\n" << pages::case_columns << '\n';
+  }
+  std::unique_ptr<measurer> on;
+  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
+  std::printf("%-62s %9s %22s %11s %8s\n", "case", "size", "measured ms", "predicted", "error");
+  for (pages::page_case& one : cases) {
+    const double predicted = pages::predict_ms(one, costs);
+    if (on) {
+      std::vector<double> times;
+      const double first = on->once(one);  // warms; alone where it is long
+      if (first > 1000) times.push_back(first);
+      for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i) times.push_back(on->once(one));
+      one.low_ms = std::ranges::min(times);
+      one.high_ms = std::ranges::max(times);
+    }
+    const double middle = one.middle_ms();
+    std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%%\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
+                one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0);
+    std::fflush(stdout);
+    if (file) file << pages::case_line(one) << '\n';
+  }
+  return 0;
+}
