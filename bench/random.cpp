@@ -22,6 +22,7 @@ int main(int count, char** arguments) {
     std::vector<float> deallocate;
     std::uint64_t failures = 0;
     std::uint64_t peak = 0;
+    nlohmann::json paths;  // how the measured round's allocations were served, where it is our own pool
     {
       const auto s = subject->open(stream);
       // Two rounds of the same choices: the first warms, the second is measured.
@@ -35,6 +36,8 @@ int main(int count, char** arguments) {
         std::uint64_t live_bytes = 0;
         allocate.clear();
         deallocate.clear();
+        pool* const own = subject->millpond_pool();
+        const pool_statistics before = own != nullptr ? own->statistics() : pool_statistics{};
         for (std::uint64_t i = 0; i < operations; ++i) {
           const std::uint64_t bytes = pick.log_uniform(256, 64 * MiB);
           const bool room = live_bytes + bytes < 3 * GiB;
@@ -60,6 +63,13 @@ int main(int count, char** arguments) {
             deallocate.push_back(static_cast<float>(bench::now_ns() - start));
           }
         }
+        if (own != nullptr) {
+          const pool_statistics now = own->statistics();
+          paths = {{"allocations", now.allocations - before.allocations}, {"lane_hits", now.lane_hits - before.lane_hits},
+                   {"shelf_hits", now.shelf_hits - before.shelf_hits}, {"heap_hits", now.heap_hits - before.heap_hits},
+                   {"growths", now.growths - before.growths}, {"moves", now.moves - before.moves},
+                   {"activations", now.activations - before.activations}, {"lanes_flushed", now.lanes_flushed - before.lanes_flushed}};
+        }
         for (const held& each : live) s->deallocate(each.ptr, each.bytes);
       }
     }
@@ -68,6 +78,7 @@ int main(int count, char** arguments) {
            {"allocate_ns", {{"p50", net(allocate, 0.5)}, {"p99", net(allocate, 0.99)}, {"p50_raw", bench::percentile(allocate, 0.5)}, {"p99_raw", bench::percentile(allocate, 0.99)}}},
            {"free_ns", {{"p50", net(deallocate, 0.5)}, {"p99", net(deallocate, 0.99)}, {"p50_raw", bench::percentile(deallocate, 0.5)}, {"p99_raw", bench::percentile(deallocate, 0.99)}}},
            {"reserved_ratio", static_cast<double>(subject->reserved()) / static_cast<double>(peak)},
+           {"paths", paths},
            {"failures", failures}});
     subject->stop();
   }

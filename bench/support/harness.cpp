@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "bench/support/peer.h"
+#include "driver/null/null_driver.hpp"
 #include "millpond/simulated_gpu.hpp"
 #include "millpond_commit.hpp"
 
@@ -111,7 +112,7 @@ harness::harness(const char* name, int count, char** arguments) {
   app.add_option("--peer", options_.peer_files, "plug-in with peers (peer_cuda.so, peer_rmm.so, peer_torch.so)");
   app.add_option("--only", options_.only, "only allocators whose name holds this");
   app.add_option("--out", options_.out, "result file (JSON)");
-  app.add_option("--gpu", options_.gpu, "device number, or sim")->capture_default_str();
+  app.add_option("--gpu", options_.gpu, "device number, sim, or null (calls that answer at once: the pool's own cost)")->capture_default_str();
   app.add_option("--seed", options_.seed, "of random choices")->capture_default_str();
   app.add_option("--scale", options_.scale, "share of the full number of operations")->capture_default_str();
   app.add_option("--seconds", options_.seconds, "how long, where the benchmark runs for a time");
@@ -125,6 +126,8 @@ harness::harness(const char* name, int count, char** arguments) {
     auto made = simulated_gpu::create();
     if (!made) stop_with(4, made.error().message);
     gpu_ = *made;
+  } else if (options_.gpu == "null") {
+    gpu_ = std::make_shared<null_driver>();
   } else {
     auto made = open_cuda_driver(std::atoi(options_.gpu.c_str()));
     if (!made) stop_with(4, made.error().message);
@@ -162,7 +165,7 @@ harness::harness(const char* name, int count, char** arguments) {
              {"host_threads", std::thread::hardware_concurrency()},
              {"clock_ns", clock_ns_},
              {"rows", nlohmann::json::array()}};
-  if (gpu_->simulated()) std::printf("simulated GPU: the times below are of this host and of the simulator, not of a card\n");
+  if (gpu_->simulated()) std::printf("no card: the times below are of this host and of the simulator or the null driver\n");
   std::printf("%s on %s, commit %s, one reading of the clock %.1f ns\n", name, gpu_->info().name.c_str(), MILLPOND_COMMIT,
               clock_ns_);
 }

@@ -17,7 +17,7 @@ struct options {
   std::vector<std::string> peer_files;  // plug-ins
   std::string only;                     // of the subjects, those whose names hold this
   std::string out;                      // result file; empty: none
-  std::string gpu = "0";                // ordinal, or sim
+  std::string gpu = "0";                // ordinal, sim, or null
   std::uint64_t seed = 1;
   double scale = 1;                     // of the operations; small in the tests
   std::vector<std::string> inputs;      // files, where the benchmark takes some

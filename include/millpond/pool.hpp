@@ -160,6 +160,8 @@ class pool::lane_handle {
  private:
   friend class pool;
   lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own);
+  void* allocate_slowly(std::uint64_t bytes);
+  void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
   pool* owner_;
   std::shared_ptr<core> core_;
   std::unique_ptr<stream_lane> lane_;

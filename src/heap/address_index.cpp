@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <bit>
+#include <algorithm>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
@@ -41,7 +41,7 @@ void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
   void* const root = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   MILLPOND_CHECK(root != MAP_FAILED, total);
-  r.root = static_cast<std::atomic<page*>*>(root);
+  r.root = static_cast<std::atomic<std::uintptr_t>*>(root);
   r.mapped = total;
   for (std::size_t level = 0; level < at.size(); ++level) {
     r.levels[level] = reinterpret_cast<std::uint64_t*>(static_cast<char*>(root) + at[level]);
@@ -54,7 +54,6 @@ segment* address_index::new_segment() {
     const std::size_t chunk = next_id_ / chunk_records;
     MILLPOND_CHECK(chunk < max_chunks, next_id_);
     auto* const records = new segment[chunk_records];
-    metadata_bytes_ += chunk_records * sizeof(segment);
     chunks_[chunk].store(records, std::memory_order_release);
     for (std::uint32_t i = chunk_records; i-- > 0;) {
       records[i].id = next_id_ + i;
@@ -81,25 +80,29 @@ void address_index::delete_segment(segment* of) {
   unused_ = of;
 }
 
-void address_index::insert(segment* of) {
-  const std::uint64_t start = of->start();
-  const region* const r = region_of(start);
-  MILLPOND_CHECK(r != nullptr, start);
-  const std::uint64_t offset = start - r->base;
-  std::uint64_t index = offset >> page_shift;
-  page* p = r->root[index].load(std::memory_order_relaxed);
-  if (p == nullptr) {
-    pages_.push_back(std::make_unique<page>());
-    p = pages_.back().get();
-    metadata_bytes_ += sizeof(page) + 2 * sizeof(void*);
-    r->root[index].store(p, std::memory_order_release);
+std::uint64_t address_index::metadata_bytes() const noexcept {
+  std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page);
+  for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
+    bytes += regions_[i].touched * sizeof(*regions_[i].root);
   }
-  const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
-  const bool was_empty = (p->bits[0] | p->bits[1]) == 0;
-  p->bits[slot / 64] |= std::uint64_t{1} << (slot % 64);
-  p->slots[slot].store(of->id, std::memory_order_release);
-  if (!was_empty) return;
-  for (std::uint64_t* const level : r->levels) {
+  return bytes;
+}
+
+address_index::page& address_index::new_page() {
+  if (pages_left_ == 0) {
+    pages_.push_back(std::make_unique<page[]>(pages_at_once));
+    pages_left_ = pages_at_once;
+  }
+  return pages_.back()[--pages_left_];
+}
+
+void address_index::put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept {
+  in.bits[slot / 64] |= std::uint64_t{1} << (slot % 64);
+  in.slots[slot].store(id, std::memory_order_release);
+}
+
+void address_index::mark(const region& in, std::uint64_t index) noexcept {
+  for (std::uint64_t* const level : in.levels) {
     std::uint64_t& word = level[index / 64];
     const bool known = word != 0;
     word |= std::uint64_t{1} << (index % 64);
@@ -108,18 +111,8 @@ void address_index::insert(segment* of) {
   }
 }
 
-void address_index::erase(std::uint64_t start) {
-  const region* const r = region_of(start);
-  MILLPOND_CHECK(r != nullptr, start);
-  const std::uint64_t offset = start - r->base;
-  std::uint64_t index = offset >> page_shift;
-  page* const p = r->root[index].load(std::memory_order_relaxed);
-  MILLPOND_CHECK(p != nullptr, start);
-  const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
-  p->slots[slot].store(0, std::memory_order_release);
-  p->bits[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
-  if ((p->bits[0] | p->bits[1]) != 0) return;
-  for (std::uint64_t* const level : r->levels) {
+void address_index::unmark(const region& in, std::uint64_t index) noexcept {
+  for (std::uint64_t* const level : in.levels) {
     std::uint64_t& word = level[index / 64];
     word &= ~(std::uint64_t{1} << (index % 64));
     if (word != 0) break;
@@ -127,18 +120,71 @@ void address_index::erase(std::uint64_t start) {
   }
 }
 
+void address_index::insert(segment* of) {
+  const std::uint64_t start = of->start();
+  region* const r = region_of(start);
+  MILLPOND_CHECK(r != nullptr, start);
+  const std::uint64_t offset = start - r->base;
+  const std::uint64_t index = offset >> page_shift;
+  std::atomic<std::uintptr_t>& entry = r->root[index];
+  const std::uintptr_t there = entry.load(std::memory_order_relaxed);
+  if (there == 0) {
+    r->touched = std::max(r->touched, index + 1);
+    entry.store(reinterpret_cast<std::uintptr_t>(of), std::memory_order_release);
+    mark(*r, index);
+    return;
+  }
+  if ((there & is_page) != 0) {
+    page& p = *page_in(there);
+    const bool was_empty = (p.bits[0] | p.bits[1]) == 0;
+    put_in(p, slot_of(offset), of->id);
+    if (was_empty) mark(*r, index);
+    return;
+  }
+  // The second start in this page. Who looks the first one up finds it before and after.
+  page& p = new_page();
+  const segment* const first = segment_in(there);
+  put_in(p, slot_of(first->start() - r->base), first->id);
+  put_in(p, slot_of(offset), of->id);
+  entry.store(reinterpret_cast<std::uintptr_t>(&p) | is_page, std::memory_order_release);
+}
+
+void address_index::erase(std::uint64_t start) {
+  region* const r = region_of(start);
+  MILLPOND_CHECK(r != nullptr, start);
+  const std::uint64_t offset = start - r->base;
+  const std::uint64_t index = offset >> page_shift;
+  const std::uintptr_t there = r->root[index].load(std::memory_order_relaxed);
+  MILLPOND_CHECK(there != 0, start);
+  if ((there & is_page) == 0) {
+    MILLPOND_CHECK(segment_in(there)->start() == start, start);
+    r->root[index].store(0, std::memory_order_release);
+    unmark(*r, index);
+    return;
+  }
+  page& p = *page_in(there);
+  const std::uint64_t slot = slot_of(offset);
+  p.slots[slot].store(0, std::memory_order_release);
+  p.bits[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
+  if ((p.bits[0] | p.bits[1]) == 0) unmark(*r, index);
+}
+
 segment* address_index::covering(std::uint64_t address) const {
   const region* const r = region_of(address);
   if (r == nullptr) return nullptr;
   const std::uint64_t offset = address - r->base;
   std::uint64_t index = offset >> page_shift;
-  if (const page* const p = r->root[index].load(std::memory_order_relaxed)) {
-    const std::uint64_t slot = (offset & (page_bytes - 1)) / granule;
+  const std::uintptr_t there = r->root[index].load(std::memory_order_relaxed);
+  if ((there & is_page) != 0) {
+    const page& p = *page_in(there);
+    const std::uint64_t slot = slot_of(offset);
     for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {
-      std::uint64_t bits = p->bits[word];
+      std::uint64_t bits = p.bits[word];
       if (word == slot / 64) bits &= ~std::uint64_t{0} >> (63 - slot % 64);
-      if (bits != 0) return at(p->slots[word * 64 + floor_log2(bits)].load(std::memory_order_relaxed));
+      if (bits != 0) return at(p.slots[word * 64 + floor_log2(bits)].load(std::memory_order_relaxed));
     }
+  } else if (there != 0 && segment_in(there)->start() <= address) {
+    return segment_in(there);
   }
   // Up the summaries until one has something before us, then down to the last start of it.
   for (std::size_t level = 0; level < r->levels.size(); ++level) {
@@ -153,9 +199,11 @@ segment* address_index::covering(std::uint64_t address) const {
       --level;
       place = place * 64 + floor_log2(r->levels[level][place]);
     }
-    const page* const p = r->root[place].load(std::memory_order_relaxed);
-    const std::size_t word = p->bits[1] != 0 ? 1 : 0;
-    return at(p->slots[word * 64 + floor_log2(p->bits[word])].load(std::memory_order_relaxed));
+    const std::uintptr_t last = r->root[place].load(std::memory_order_relaxed);
+    if ((last & is_page) == 0) return segment_in(last);
+    const page& p = *page_in(last);
+    const std::size_t word = p.bits[1] != 0 ? 1 : 0;
+    return at(p.slots[word * 64 + floor_log2(p.bits[word])].load(std::memory_order_relaxed));
   }
   return nullptr;
 }

@@ -1,12 +1,13 @@
-// address -> segment. Starts of segments are kept by page of 64 KiB: 128 slots of 512 bytes each, with a
-// bitmap, and summaries of the bitmaps above, so that the segment that covers an address is found in a few
-// steps. A lookup by exact start takes no lock: pages are never given back before the index is, and a
-// stale answer is told by the segment's own start.
+// address -> segment. Starts of segments are kept by page of 64 KiB: the segment itself where one starts in the page, as
+// for most large blocks; else 128 slots of 512 bytes each, with a bitmap. Summaries of the pages above let the segment
+// that covers an address be found in a few steps. A lookup by exact start takes no lock: pages are never given back
+// before the index is, and a stale answer is told by the segment's own start.
 #pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "heap/segment.hpp"
@@ -41,19 +42,28 @@ class address_index {
       const region& r = regions_[i];
       const std::uint64_t offset = start - r.base;
       if (offset >= r.bytes) continue;
-      if ((offset & (granule - 1)) != 0) return nullptr;
-      const page* p = r.root[offset >> page_shift].load(std::memory_order_acquire);
-      if (p == nullptr) return nullptr;
-      const std::uint32_t id = p->slots[(offset & (page_bytes - 1)) / granule].load(std::memory_order_acquire);
-      if (id == 0) return nullptr;
-      segment* found = at(id);
+      const std::uintptr_t e = r.root[offset >> page_shift].load(std::memory_order_acquire);
+      segment* found = nullptr;
+      if ((e & is_page) != 0) {
+        const std::uint32_t id = page_in(e)->slots[(offset & (page_bytes - 1)) / granule].load(std::memory_order_acquire);
+        if (id == 0) return nullptr;
+        found = at(id);
+      } else {
+        found = segment_in(e);
+        if (found == nullptr) return nullptr;
+      }
       return found->start() == start ? found : nullptr;
     }
     return nullptr;
   }
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return region_of(address) != nullptr; }
 
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept { return metadata_bytes_; }
+  // A record by its number, which never changes. No lock, any thread.
+  [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
+    return &chunks_[id / chunk_records].load(std::memory_order_acquire)[id % chunk_records];
+  }
+
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
   static constexpr unsigned page_shift = 16;
@@ -62,6 +72,7 @@ class address_index {
   static constexpr std::size_t max_regions = 256;
   static constexpr std::size_t chunk_records = 256;
   static constexpr std::size_t max_chunks = std::size_t{1} << 16;
+  static constexpr std::size_t pages_at_once = 32;  // made together: a call of malloc and a page fault are dear here
 
   struct page {
     std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
@@ -70,14 +81,23 @@ class address_index {
   struct region {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
-    std::atomic<page*>* root = nullptr;                // one entry a page, lazily touched
+    std::atomic<std::uintptr_t>* root = nullptr;       // one entry a page, lazily touched
     std::array<std::uint64_t*, 4> levels{};            // bit set: something below; lazily touched
     std::uint64_t mapped = 0;                          // bytes of the mapping that root starts
+    std::uint64_t touched = 0;                         // entries of root up to the last one ever used
   };
 
-  [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
-    return &chunks_[id / chunk_records].load(std::memory_order_acquire)[id % chunk_records];
-  }
+  // An entry of root: nothing, a segment, or a page, told by its lowest bit.
+  static constexpr std::uintptr_t is_page = 1;
+  [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept { return reinterpret_cast<page*>(entry & ~is_page); }
+  [[nodiscard]] static segment* segment_in(std::uintptr_t entry) noexcept { return reinterpret_cast<segment*>(entry); }
+  [[nodiscard]] static std::uint64_t slot_of(std::uint64_t offset) noexcept { return (offset & (page_bytes - 1)) / granule; }
+  static void put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept;
+  // The page has its first start now, or none any more.
+  static void mark(const region& in, std::uint64_t index) noexcept;
+  static void unmark(const region& in, std::uint64_t index) noexcept;
+  [[nodiscard]] page& new_page();
+
   [[nodiscard]] const region* region_of(std::uint64_t address) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
     for (std::uint32_t i = 0; i < count; ++i) {
@@ -85,14 +105,17 @@ class address_index {
     }
     return nullptr;
   }
+  [[nodiscard]] region* region_of(std::uint64_t address) noexcept {
+    return const_cast<region*>(std::as_const(*this).region_of(address));
+  }
 
   std::array<region, max_regions> regions_;
   std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
   std::unique_ptr<std::atomic<segment*>[]> chunks_;
   std::uint32_t next_id_ = 0;
   segment* unused_ = nullptr;
-  std::vector<std::unique_ptr<page>> pages_;
-  std::uint64_t metadata_bytes_ = 0;
+  std::vector<std::unique_ptr<page[]>> pages_;
+  std::size_t pages_left_ = 0;  // of the last of pages_
 };
 
 }  // namespace millpond::heap

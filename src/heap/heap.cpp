@@ -60,17 +60,31 @@ segment* heap::join(segment* left, segment* right) {
   return left;
 }
 
-segment* heap::coalesce(segment* of, absorb_idle absorb) {
-  const auto compatible = [absorb](const segment* a, const segment* b) {
-    if (a == nullptr || b == nullptr || a->state != segment_state::free || b->state != segment_state::free) {
-      return false;
-    }
-    if (a->owner == b->owner) return a->batch == b->batch || absorb == absorb_idle::yes;
-    return absorb == absorb_idle::yes && (a->owner == anyone || b->owner == anyone);
+// A segment that is in no bin becomes free, in one piece with the neighbours that it may join. Those leave their bins
+// and the result enters one, once.
+void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+  const auto joins = [&](const segment* with) {
+    if (with == nullptr || with->state != segment_state::free) return false;
+    if (with->owner == owner) return with->batch == batch || absorb == absorb_idle::yes;
+    return absorb == absorb_idle::yes && (with->owner == anyone || owner == anyone);
   };
-  if (compatible(of->before, of)) of = join(of->before, of);
-  if (compatible(of, of->after)) of = join(of, of->after);
-  return of;
+  const auto taken = [&](segment* with) {
+    bins_[with->owner]->remove(with);
+    if (owner == anyone) owner = with->owner;
+    batch = std::max(batch, with->batch);
+  };
+  if (segment* const left = of->before; joins(left)) {
+    taken(left);
+    left->bytes += of->bytes;
+    unlink(of);
+    of = left;
+  }
+  if (segment* const right = of->after; joins(right)) {
+    taken(right);
+    of->bytes += right->bytes;
+    unlink(right);
+  }
+  make_free(of, owner, batch);
 }
 
 // Cuts [at, at + bytes) out of a free segment and gives it the state; what is left stays free as it was.
@@ -79,11 +93,12 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
   const std::uint64_t end = from->end();
   const owner_id owner = from->owner;
   const std::uint64_t batch = from->batch;
-  bins_of(owner).remove(from);
+  bins& in = *bins_[owner];
+  in.remove(from);
   segment* taken = from;
   if (at > start) {
     from->bytes = at - start;
-    bins_of(owner).insert(from);
+    in.insert(from);
     taken = make(from->view, at, bytes, to, from);
   } else {
     taken->bytes = bytes;
@@ -91,7 +106,9 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
   }
   if (at + bytes < end) {
     segment* const rest = make(taken->view, at + bytes, end - at - bytes, segment_state::free, taken);
-    make_free(rest, owner, batch);
+    rest->owner = owner;
+    rest->batch = batch;
+    in.insert(rest);
   }
   taken->owner = owner;
   taken->batch = batch;
@@ -159,8 +176,7 @@ void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_i
   MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
   block->holder = nullptr;
   block->link = nullptr;
-  make_free(block, owner, batch);
-  coalesce(block, absorb);
+  settle(block, owner, batch, absorb);
 }
 
 void heap::retire(owner_id owner, std::uint64_t completed) {
@@ -168,8 +184,7 @@ void heap::retire(owner_id owner, std::uint64_t completed) {
   bins_[owner]->each([&](segment* s) {
     if (s->batch > completed) return;
     bins_[owner]->remove(s);
-    make_free(s, anyone, 0);
-    coalesce(s, absorb_idle::no);
+    settle(s, anyone, 0, absorb_idle::no);
   });
 }
 
@@ -237,9 +252,7 @@ void heap::remove_span(span_id span) {
 
 void heap::open_slot(view_id view, std::uint64_t at, std::uint64_t bytes, segment* before, owner_id owner,
                      std::uint64_t batch) {
-  segment* const fresh = make(view, at, bytes, segment_state::free, before);
-  make_free(fresh, owner, batch);
-  coalesce(fresh, absorb_idle::no);
+  settle(make(view, at, bytes, segment_state::free, before), owner, batch, absorb_idle::no);
 }
 
 void heap::deactivate(span_id span, owner_id* owner, std::uint64_t* batch) {

@@ -9,7 +9,7 @@
 // A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's batch has
 // passed, only its owner. The heap does not know what that means.
 //
-// Not thread-safe; find() alone may be called by any thread at any time. allocate, release and find take
+// Not thread-safe; find() and by_id() alone may be called by any thread at any time. allocate, release and find take
 // constant time but for the bounded searches named in bins.hpp; the others walk.
 #pragma once
 #include <cstdint>
@@ -75,6 +75,7 @@ class heap {
   // Batches of the owner up to `completed` have passed.
   void retire(owner_id owner, std::uint64_t completed);
   [[nodiscard]] segment* find(std::uint64_t start) const noexcept { return index_.exact(start); }
+  [[nodiscard]] segment* by_id(std::uint32_t id) const noexcept { return index_.at(id); }
   // The used segment that covers the address, or nullptr. Under the caller's lock.
   [[nodiscard]] segment* covering(std::uint64_t address) const;
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return index_.contains(address); }
@@ -133,7 +134,7 @@ class heap {
   segment* make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state, segment* before);
   void unlink(segment* of);
   void make_free(segment* of, owner_id owner, std::uint64_t batch);
-  segment* coalesce(segment* of, absorb_idle absorb);
+  void settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb);
   segment* join(segment* left, segment* right);
   segment* carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to);
   segment* take(segment* from, std::uint64_t bytes, std::uint64_t alignment);

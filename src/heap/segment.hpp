@@ -18,7 +18,8 @@ enum class segment_state : std::uint8_t {
   closed,  // no memory here now: a hole, or a mapping whose span is in use through another
 };
 
-struct segment {
+// Two cache lines: what lanes and searches through the bins read, and what only carving and joining do.
+struct alignas(64) segment {
   // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock before
   // the address is handed out, so relaxed is enough.
   std::atomic<std::uint64_t> at{0};
@@ -26,21 +27,22 @@ struct segment {
 
   // For whoever holds a used segment; the heap only clears them when the record is given back.
   std::uint64_t requested = 0;
-  void* holder = nullptr;
   segment* link = nullptr;
-  std::uint32_t holder_stream = 0;
+  std::uint32_t chain_length = 0;
   std::uint16_t holder_class = 0;
   std::atomic<std::uint8_t> holder_state{0};
 
   segment_state state = segment_state::unused;
+  segment* bin_after = nullptr;  // neighbours in the bin of a free segment; also: the next unused record
+  segment* bin_before = nullptr;
   std::uint32_t view = 0;
-  owner_id owner = anyone;       // of a free segment
-  std::uint64_t batch = 0;       // the owner's batch that must pass before anyone may have it
+  std::uint32_t id = 0;
+
   segment* before = nullptr;     // neighbours by address in the view
   segment* after = nullptr;
-  segment* bin_before = nullptr; // neighbours in the bin of a free segment
-  segment* bin_after = nullptr;  // also: the next unused record
-  std::uint32_t id = 0;
+  std::uint64_t batch = 0;       // the owner's batch that must pass before anyone may have it
+  owner_id owner = anyone;       // of a free segment
+  void* holder = nullptr;        // as the other fields of holders
 
   [[nodiscard]] std::uint64_t start() const noexcept { return at.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t end() const noexcept { return start() + bytes; }

@@ -16,16 +16,25 @@ namespace millpond {
 
 struct stream_state;
 
+// 0, 1 and 2 are CUDA's null, legacy and per-thread streams: many streams under one value, so a new identity
+// under them says nothing of the old one.
+[[nodiscard]] inline bool names_many(stream_handle handle) noexcept { return reinterpret_cast<std::uintptr_t>(handle) <= 2; }
+
 // Where a block is between the heap's carving it and the heap's having it back. Kept in
 // segment::holder_state: any thread may read it to tell a double free.
 enum class block_state : std::uint8_t {
   none,      // not handed out: the record is free, or belongs to free memory
   live,      // the user has it
   special,   // the user has it, and its free takes the slow path: record_use or a capture
-  lane,      // in a lane
-  shelf,     // on a stream's shelf
+  cached,    // in a lane or on a stream's shelf
   guarded,   // freed, waits for the streams that were told by record_use
 };
+[[nodiscard]] inline block_state state_of(const heap::segment& block) noexcept {
+  return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
+}
+inline void set_state(heap::segment& block, block_state to) noexcept {
+  block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
+}
 
 // A counter with one writer: no read-modify-write, readers see a recent value.
 class own_counter {
@@ -42,6 +51,16 @@ class own_counter {
 struct lane_counters {
   own_counter allocations, deallocations, bytes_in, bytes_out;
   own_counter misses;  // allocations that the lane could not serve
+  own_counter shelf_hits, heap_hits;  // of the misses: served by the stream's shelf; by what the heap held
+  void add(const lane_counters& more) noexcept {
+    allocations.add(more.allocations.get());
+    deallocations.add(more.deallocations.get());
+    bytes_in.add(more.bytes_in.get());
+    bytes_out.add(more.bytes_out.get());
+    misses.add(more.misses.get());
+    shelf_hits.add(more.shelf_hits.get());
+    heap_hits.add(more.heap_hits.get());
+  }
 };
 
 struct alignas(64) stream_lane {
@@ -86,42 +105,50 @@ struct alignas(64) stream_lane {
     heap::segment* const out = small[of];
     if (out == nullptr) return nullptr;
     small[of] = out->link;
+    // What comes next may have been written by another thread.
     if (out->link == nullptr) filled &= ~(std::uint64_t{1} << of);
+    else __builtin_prefetch(out->link, 1);
     small_bytes -= out->bytes;
     return out;
   }
-  enum class pushed : std::uint8_t { kept, over_limit, refused };
-  // over_limit: kept, and the caller is to flush small blocks. refused: a large block that did not fit; it is
-  // still the caller's.
-  [[nodiscard]] pushed push(heap::segment* block) noexcept {
-    if (block->holder_class != large_class) {
-      block->link = small[block->holder_class];
-      small[block->holder_class] = block;
-      filled |= std::uint64_t{1} << block->holder_class;
-      small_bytes += block->bytes;
-      return small_bytes <= small_limit_bytes ? pushed::kept : pushed::over_limit;
-    }
-    if (large_bytes + block->bytes > large_limit_bytes) return pushed::refused;
-    for (large_slot& slot : large) {
-      if (slot.block != nullptr) continue;
-      slot = {block->bytes, block};
-      large_bytes += block->bytes;
-      return pushed::kept;
-    }
-    return pushed::refused;
+  // False: kept, and the caller is to flush small blocks.
+  [[nodiscard]] bool push_small(heap::segment* block) noexcept {
+    block->link = small[block->holder_class];
+    small[block->holder_class] = block;
+    filled |= std::uint64_t{1} << block->holder_class;
+    small_bytes += block->bytes;
+    return small_bytes <= small_limit_bytes;
   }
-  // Takes out the slot that is given up next, or nullptr where there is none.
-  [[nodiscard]] heap::segment* displace_large() noexcept {
+  // `count` blocks of one class, linked. Only where the lane has none of it.
+  void adopt(heap::segment* chain, unsigned size_class, std::uint32_t count) noexcept {
+    small[size_class] = chain;
+    filled |= std::uint64_t{1} << size_class;
+    small_bytes += count * class_bytes(size_class);
+  }
+  // Keeps a large block. The answer is what is kept no more: nothing, the oldest block in whose place it fits, or the
+  // block itself. One at most, since it goes where a lock is, and no free should pay for many.
+  [[nodiscard]] heap::segment* push_large(heap::segment* block) noexcept {
+    const std::uint64_t bytes = block->bytes;
+    if (bytes > large_limit_bytes) return block;
+    if (large_bytes + bytes <= large_limit_bytes) {
+      for (large_slot& slot : large) {
+        if (slot.block != nullptr) continue;
+        slot = {bytes, block};
+        large_bytes += bytes;
+        return nullptr;
+      }
+    }
     for (std::size_t i = 0; i < large_slots; ++i) {
-      large_slot& slot = large[next_large];
-      next_large = static_cast<std::uint8_t>((next_large + 1) % large_slots);
-      if (slot.block == nullptr) continue;
+      const std::size_t at = (next_large + i) % large_slots;
+      large_slot& slot = large[at];
+      if (slot.block == nullptr || large_bytes - slot.bytes + bytes > large_limit_bytes) continue;
       heap::segment* const out = slot.block;
-      large_bytes -= slot.bytes;
-      slot = {};
+      large_bytes += bytes - slot.bytes;
+      slot = {bytes, block};
+      next_large = static_cast<std::uint8_t>((at + 1) % large_slots);
       return out;
     }
-    return nullptr;
+    return block;
   }
   // Everything as one chain through segment::link.
   [[nodiscard]] heap::segment* empty() noexcept {
@@ -133,10 +160,13 @@ struct alignas(64) stream_lane {
         chain = s;
       }
     }
-    while (heap::segment* const s = displace_large()) {
-      s->link = chain;
-      chain = s;
+    for (large_slot& slot : large) {
+      if (slot.block == nullptr) continue;
+      slot.block->link = chain;
+      chain = slot.block;
+      slot = {};
     }
+    large_bytes = 0;
     return chain;
   }
 };

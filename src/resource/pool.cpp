@@ -3,20 +3,21 @@
 
 #include "base/check.hpp"
 #include "base/process_barrier.hpp"
+#include "millpond/units.hpp"
 #include "resource/pool_core.hpp"
 #include "resource/thread_lanes.hpp"
 
 namespace millpond {
 namespace {
 
-[[nodiscard]] block_state state_of(const heap::segment& block) noexcept {
-  return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
-}
-void set_state(heap::segment& block, block_state to) noexcept {
-  block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
-}
 error refused_in_child() {
   return {error_code::not_permitted, "this process was forked from the one that made the pool: its GPU memory belongs to the parent"};
+}
+// The throwing edge.
+void* given(result<void*> answer) {
+  if (answer) return *answer;
+  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
+  throw memory_error(answer.error());
 }
 
 }  // namespace
@@ -47,19 +48,32 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
     in.lock.owner_unlock();
     return false;
   }
-  const std::uint64_t requested = block->requested;
-  set_state(*block, block_state::lane);
-  const stream_lane::pushed kept = in.push(block);
-  if (__builtin_expect(kept == stream_lane::pushed::refused, 0)) {
-    set_state(*block, block_state::live);
-    in.lock.owner_unlock();
-    return false;
-  }
   in.counts.deallocations.add(1);
-  in.counts.bytes_in.add(requested);
-  in.lock.owner_unlock();
-  if (__builtin_expect(kept == stream_lane::pushed::over_limit, 0)) flush_small(in);
+  in.counts.bytes_in.add(block->requested);
+  set_state(*block, block_state::cached);
+  if (block->holder_class != large_class) {
+    const bool within = in.push_small(block);
+    in.lock.owner_unlock();
+    if (__builtin_expect(!within, 0)) flush_small(in);
+  } else {
+    heap::segment* const out = in.push_large(block);
+    in.lock.owner_unlock();
+    if (out != nullptr) part_with(in, out);
+  }
   return true;
+}
+
+stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
+  stream_lane* const in = thread_lanes::find(this, stream);
+  if (__builtin_expect(in == nullptr, 0)) return nullptr;
+  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) return nullptr;
+  if constexpr (capture_is_asked == capture_question::before_identity) {
+    capture_info capture;
+    if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return nullptr;
+  }
+  std::uint64_t id = 0;
+  if (!gpu_->stream_id(stream, &id).ok() || id != in->stream_id) return nullptr;
+  return in;
 }
 
 std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {
@@ -90,6 +104,7 @@ result<std::uint64_t> pool::core::identity(stream_handle stream) {
   return id;
 }
 
+// Whatever is unusual about the call is told apart here; usual_lane has the short way.
 result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
   if (closed()) return error{error_code::not_permitted, "the pool is closed"};
   capture_info capture;
@@ -168,13 +183,29 @@ memory_kind pool::kind() const noexcept { return core_->options().kind; }
 driver* pool::gpu() const noexcept { return &core_->gpu(); }
 
 void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(), 1)) {
+    if (stream_lane* const in = core_->usual_lane(stream)) {
+      if (void* const ptr = core_->pop(*in, bytes)) return ptr;
+      return given(core_->allocate_from(*in, bytes, alignment));
+    }
+  }
   return memory_resource::allocate(bytes, alignment, stream);
 }
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
+    stream_lane* const in = thread_lanes::find(core_.get(), stream);
+    if (in != nullptr && core_->push(*in, ptr, bytes)) return;
+  }
   memory_resource::deallocate(ptr, bytes, stream);
 }
 
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  if (alignment <= heap::granule && !core_->closed()) {
+    if (stream_lane* const in = core_->usual_lane(stream)) {
+      if (void* const ptr = core_->pop(*in, bytes)) return ptr;
+      return core_->allocate_from(*in, bytes, alignment);
+    }
+  }
   return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
@@ -228,26 +259,34 @@ void* pool::lane_handle::allocate(std::uint64_t bytes) {
   MILLPOND_CHECK(core_->gpu().stream_capture(lane_->handle, &capture).ok() && capture.status == capture_status::none,
                  "a lane handle was used in a capture");
 #endif
-  if (bytes == 0) return nullptr;
-  if (__builtin_expect(core_->forked(), 0)) throw memory_error(refused_in_child());
-  if (__builtin_expect(bytes <= max_bytes && !core_->closed(), 1)) {
+  if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
     if (void* const ptr = core_->pop(*lane_, bytes)) return ptr;
   }
-  auto answer = core_->closed() ? result<void*>(error{error_code::not_permitted, "the pool is closed"})
-                                : core_->allocate_from(*lane_, bytes, heap::granule);
-  if (answer) return *answer;
-  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
-  throw memory_error(answer.error());
+  return allocate_slowly(bytes);
+}
+
+void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (core_->forked()) throw memory_error(refused_in_child());
+  if (core_->closed()) throw memory_error({error_code::not_permitted, "the pool is closed"});
+  if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
+  return given(core_->allocate_from(*lane_, bytes, heap::granule));
 }
 
 void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
+    if (core_->push(*lane_, ptr, bytes)) return;
+  }
+  deallocate_slowly(ptr, bytes);
+}
+
+void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
   if (ptr == nullptr) return;
-  if (__builtin_expect(core_->closed(), 0)) {
+  if (core_->closed()) {
     // The pool is gone, and its sink with it.
     return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
   }
-  if (__builtin_expect(core_->forked(), 0)) return owner_->report(refused_in_child());
-  if (__builtin_expect(core_->push(*lane_, ptr, bytes), 1)) return;
+  if (core_->forked()) return owner_->report(refused_in_child());
   if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
 }
 

@@ -63,7 +63,7 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
   heap::segment* const block = *found;
   block->requested = bytes;
   block->holder = state;
-  block->holder_state.store(static_cast<std::uint8_t>(block_state::special), std::memory_order_relaxed);
+  set_state(*block, block_state::special);
   {
     const std::lock_guard lock(captures_mutex_);
     state->live.insert(block);
@@ -89,7 +89,7 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream) noe
   }
   const std::lock_guard lock(heap_mutex_);
   carved_ -= block->bytes;
-  block->holder_state.store(static_cast<std::uint8_t>(block_state::none), std::memory_order_relaxed);
+  set_state(*block, block_state::none);
   heap_.release(block, owner, never - 1, heap::absorb_idle::no);
 }
 
@@ -124,7 +124,7 @@ void pool::core::drain_released() noexcept {
         ++orphaned;
         orphaned_bytes += block->requested;
         carved_ -= block->bytes;
-        block->holder_state.store(static_cast<std::uint8_t>(block_state::none), std::memory_order_relaxed);
+        set_state(*block, block_state::none);
         heap_.release(block, limbo_.owner, batch, heap::absorb_idle::no);
       }
       state->owners[never] = state->parked;

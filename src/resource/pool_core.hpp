@@ -25,8 +25,14 @@
 #include "order/line.hpp"
 #include "order/wide_fence.hpp"
 #include "resource/lane.hpp"
+#include "resource/shelf.hpp"
 
 namespace millpond {
+
+// When a plain allocation asks whether its stream captures. cuStreamGetId refuses a stream that captures (H200, driver
+// 580.159), so the refusal could tell as well.
+enum class capture_question : std::uint8_t { before_identity, where_identity_is_refused };
+inline constexpr capture_question capture_is_asked = capture_question::before_identity;
 
 // A stream as the pool knows it: by identity, never by handle.
 struct stream_state {
@@ -34,14 +40,7 @@ struct stream_state {
   heap::owner_id owner = heap::anyone;
   std::atomic<std::uint32_t> holders{0};       // lanes and guarded blocks that point here
   std::atomic<std::uint64_t> seals_seen{0};    // the pool's wish for seals that it last answered
-  // The shelf: small blocks that lanes of this stream have flushed, for any lane of it.
-  std::mutex shelf_mutex;
-  std::array<heap::segment*, small_classes> shelf{};
-  std::uint64_t shelf_bytes = 0;
-  // Large blocks by exact size, where several lanes share the stream: what one thread frees another allocates.
-  static constexpr std::size_t large_slots = 16;
-  std::array<heap::segment*, large_slots> large{};
-  std::atomic<std::uint64_t> large_bytes_hint{0};  // of `large`; written under the mutex, read without to skip it
+  shelf shared;  // free blocks for any lane of the stream
 };
 
 // A capture and the memory that belongs to its graph. Under the captures mutex.
@@ -78,6 +77,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // The two fast paths: nullptr and false mean "take the slow one".
   [[nodiscard]] void* pop(stream_lane& in, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the one that the lane was
+  // made for, and captures nothing. Otherwise nullptr, and allocate() finds out what it is.
+  [[nodiscard]] stream_lane* usual_lane(stream_handle stream) noexcept;
 
   result<std::unique_ptr<stream_lane>> make_lane(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
@@ -101,6 +103,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void check();  // the whole-structure walker
 
   [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
+  // Neither closed nor in a forked child.
+  [[nodiscard]] bool open_here() const noexcept { return !closed() && !forked(); }
   // True in a child of the process that made the pool: touch no lock and no driver then.
   [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
   [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
@@ -120,7 +124,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     stream_handle handle = nullptr;
   };
   struct counters {
-    std::atomic<std::uint64_t> shelf_hits{0}, heap_hits{0}, growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
+    std::atomic<std::uint64_t> growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
         stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0};
   };
 
@@ -141,9 +145,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void set_lane_limits(stream_lane& of) noexcept;
 
   // The slow paths (pool_slow.cpp).
-  heap::segment* from_shelf(stream_state& stream, unsigned size_class, stream_lane& refill);
-  heap::segment* large_from_shelf(stream_state& stream, std::uint64_t bytes);
-  heap::segment* large_to_shelf(stream_state& stream, heap::segment* chain, std::uint64_t limit);  // what stays
+  void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
+  heap::segment* from_shelf(stream_lane& in, unsigned size_class);
+  heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes);
+  void part_with(stream_lane& in, heap::segment* large) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
   result<heap::segment*> acquire(const request& what, stream_lane* refill);
@@ -214,6 +219,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool has_home_ = false;
   std::uint64_t reserved_ = 0;
   std::uint64_t peak_reserved_ = 0;
+  std::atomic<std::uint64_t> reserved_lately_{0};  // as of the last carving, for a look without the lock
   std::uint64_t carved_ = 0;         // bytes of blocks out of the heap: live, or in a lane or shelf
   std::uint64_t peak_carved_ = 0;
   std::uint64_t guarded_bytes_ = 0;

@@ -90,7 +90,7 @@ void pool::core::look_for_capture_end(stream_handle stream) {
 std::uint64_t pool::core::capture_key(stream_handle stream) noexcept {
   static thread_local const char here = 0;
   const auto value = reinterpret_cast<std::uintptr_t>(stream);
-  return value <= 2 ? (reinterpret_cast<std::uintptr_t>(&here) << 2) + value : value;
+  return names_many(stream) ? (reinterpret_cast<std::uintptr_t>(&here) << 2) + value : value;
 }
 
 // A stream seen outside: whatever capture it was in has ended, for all of the capture's streams.

@@ -29,6 +29,8 @@ pool_statistics pool::core::statistics() {
       out_bytes += c.bytes_out.get();
       in_bytes += c.bytes_in.get();
       misses += c.misses.get();
+      out.shelf_hits += c.shelf_hits.get();
+      out.heap_hits += c.heap_hits.get();
     };
     add(past_);
     for (stream_lane* const l : lanes_) {
@@ -47,10 +49,7 @@ pool_statistics pool::core::statistics() {
     const std::shared_lock lock(streams_mutex_);
     out.streams = streams_.size();
     for (const auto& [id, stream] : streams_) {
-      {
-        const std::lock_guard shelf(stream->shelf_mutex);
-        out.cached_bytes += stream->shelf_bytes + stream->large_bytes_hint.load(std::memory_order_relaxed);
-      }
+      out.cached_bytes += stream->shared.bytes();
       const std::lock_guard heap_lock(heap_mutex_);
       out.pending_bytes += heap_.free_bytes(stream->owner);
     }
@@ -80,8 +79,6 @@ pool_statistics pool::core::statistics() {
   out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
   out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
   out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
-  out.shelf_hits = counts_.shelf_hits.load(std::memory_order_relaxed);
-  out.heap_hits = counts_.heap_hits.load(std::memory_order_relaxed);
   out.growths = counts_.growths.load(std::memory_order_relaxed);
   out.moves = counts_.moves.load(std::memory_order_relaxed);
   out.activations = counts_.activations.load(std::memory_order_relaxed);
@@ -105,13 +102,12 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   const std::string who = "pool::deallocate of " + address_text(ptr) + " (" + to_string(options_.kind) + " pool, stream " +
                           address_text(stream) + "): ";
   if (const heap::segment* const block = heap_.find(address); block != nullptr) {
-    switch (static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed))) {
+    switch (state_of(*block)) {
       case block_state::live:
       case block_state::special:
         return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
                                                   std::to_string(block->requested) + "; the block stays allocated"};
-      case block_state::lane:
-      case block_state::shelf:
+      case block_state::cached:
       case block_state::guarded:
         return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(block->requested) +
                                              " bytes) and not allocated since"};

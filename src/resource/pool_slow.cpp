@@ -12,9 +12,6 @@ namespace {
 [[nodiscard]] unsigned handful(std::uint64_t size) noexcept {
   return static_cast<unsigned>(std::clamp<std::uint64_t>((std::uint64_t{16} << 10) / size, 1, 8));
 }
-void set_state(heap::segment& block, block_state to) noexcept {
-  block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
-}
 
 }  // namespace
 
@@ -32,102 +29,64 @@ result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, st
   } else {
     what.size = align_up(bytes, heap::granule);
   }
+  const bool may_be_cached = alignment <= heap::granule;
+  const auto entered = in.lock.enter();
+  set_lane_limits(in);  // the pool may have grown since the lane was made
   heap::segment* block = nullptr;
-  if (what.size_class != large_class) {
-    block = from_shelf(*in.stream, what.size_class, in);
-  } else if (what.alignment <= heap::granule && in.stream->large_bytes_hint.load(std::memory_order_relaxed) != 0) {
-    block = large_from_shelf(*in.stream, what.size);
+  if (may_be_cached) {
+    block = in.pop(bytes);  // there where a stranger held the lane when the fast path looked
+    if (block == nullptr) block = what.size_class != large_class ? from_shelf(in, what.size_class) : large_from_shelf(in, what.size);
   }
-  if (block == nullptr) {
+  if (block != nullptr) {
+    hand_out(in, *block, bytes);
+    in.lock.leave(entered);
+  } else {
+    in.lock.leave(entered);
     auto found = acquire(what, &in);
     if (!found) return found.error();
     block = *found;
+    const auto again = in.lock.enter();
+    hand_out(in, *block, bytes);
+    in.lock.leave(again);
   }
-  block->requested = bytes;
-  block->holder = nullptr;
-  set_state(*block, block_state::live);
-  const auto entered = in.lock.enter();
-  set_lane_limits(in);  // the pool may have grown since the lane was made
-  in.counts.allocations.add(1);
-  in.counts.misses.add(1);
-  in.counts.bytes_out.add(bytes);
-  in.lock.leave(entered);
   seal_if_wanted(*in.stream);
   return reinterpret_cast<void*>(block->start());
 }
 
-heap::segment* pool::core::from_shelf(stream_state& stream, unsigned size_class, stream_lane& refill) {
-  heap::segment* out = nullptr;
-  heap::segment* chain = nullptr;
-  {
-    const std::lock_guard lock(stream.shelf_mutex);
-    heap::segment*& head = stream.shelf[size_class];
-    if (head == nullptr) return nullptr;
-    out = head;
-    head = out->link;
-    stream.shelf_bytes -= out->bytes;
-    for (unsigned i = 1; i < 2 * handful(class_bytes(size_class)) && head != nullptr; ++i) {
-      heap::segment* const block = head;
-      head = block->link;
-      stream.shelf_bytes -= block->bytes;
-      block->link = chain;
-      chain = block;
-    }
-  }
-  counts_.shelf_hits.fetch_add(1, std::memory_order_relaxed);
-  if (chain != nullptr) {
-    const auto entered = refill.lock.enter();
-    while (chain != nullptr) {
-      heap::segment* const block = chain;
-      chain = block->link;
-      set_state(*block, block_state::lane);
-      static_cast<void>(refill.push(block));  // small blocks are always kept
-    }
-    refill.lock.leave(entered);
-  }
-  return out;
+// Under the lane's lock, as the next two.
+void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept {
+  block.requested = bytes;
+  block.holder = nullptr;
+  set_state(block, block_state::live);
+  in.counts.allocations.add(1);
+  in.counts.misses.add(1);
+  in.counts.bytes_out.add(bytes);
 }
 
-heap::segment* pool::core::large_from_shelf(stream_state& stream, std::uint64_t bytes) {
-  const std::lock_guard lock(stream.shelf_mutex);
-  for (heap::segment*& slot : stream.large) {
-    if (slot == nullptr || slot->bytes != bytes) continue;
-    heap::segment* const out = slot;
-    slot = nullptr;
-    stream.large_bytes_hint.store(stream.large_bytes_hint.load(std::memory_order_relaxed) - bytes, std::memory_order_relaxed);
-    counts_.shelf_hits.fetch_add(1, std::memory_order_relaxed);
-    return out;
-  }
-  return nullptr;
+heap::segment* pool::core::from_shelf(stream_lane& in, unsigned size_class) {
+  const std::uint64_t room = in.small_limit_bytes - std::min(in.small_limit_bytes, in.small_bytes);
+  const std::uint64_t most = std::min(room, in.small_limit_bytes / 2) / class_bytes(size_class);
+  const shelf::chain taken = in.stream->shared.take(size_class, std::max<std::uint64_t>(most, 1));
+  if (taken.head == nullptr) return nullptr;
+  in.counts.shelf_hits.add(1);
+  if (taken.count > 1) in.adopt(taken.head->link, size_class, taken.count - 1);
+  return taken.head;
 }
 
-// Large blocks of a chain onto the shelf of a stream that several lanes share; the answer is what found no room.
-heap::segment* pool::core::large_to_shelf(stream_state& stream, heap::segment* chain, std::uint64_t limit) {
-  if (stream.holders.load(std::memory_order_relaxed) < 2) return chain;
-  heap::segment* left = nullptr;
-  const std::lock_guard lock(stream.shelf_mutex);
-  std::uint64_t kept = stream.large_bytes_hint.load(std::memory_order_relaxed);
-  while (chain != nullptr) {
-    heap::segment* const block = chain;
-    chain = block->link;
-    heap::segment** slot = nullptr;
-    if (kept + block->bytes <= limit) {
-      for (heap::segment*& s : stream.large) {
-        if (s == nullptr) slot = &s;
-      }
-    }
-    if (slot == nullptr) {
-      block->link = left;
-      left = block;
-      continue;
-    }
-    set_state(*block, block_state::shelf);
-    block->link = nullptr;
-    *slot = block;
-    kept += block->bytes;
-  }
-  stream.large_bytes_hint.store(kept, std::memory_order_relaxed);
-  return left;
+heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes) {
+  const std::uint32_t id = in.stream->shared.take_large(bytes);
+  if (id == 0) return nullptr;
+  in.counts.shelf_hits.add(1);
+  return heap_.by_id(id);
+}
+
+// A large block that its lane keeps no longer: to the shelf where another lane of the stream may want it, else to the heap.
+void pool::core::part_with(stream_lane& in, heap::segment* large) noexcept {
+  stream_state& stream = *in.stream;
+  if (stream.holders.load(std::memory_order_relaxed) > 1 && stream.shared.put_large(*large, 4 * in.large_limit_bytes)) return;
+  large->link = nullptr;
+  flush_chain(stream, large);
+  seal_if_wanted(stream);
 }
 
 heap::segment* pool::core::carve_locked(const request& what, bool runs) {
@@ -137,6 +96,7 @@ heap::segment* pool::core::carve_locked(const request& what, bool runs) {
   block->holder_class = what.size_class;
   carved_ += block->bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
+  reserved_lately_.store(reserved_, std::memory_order_relaxed);
 #if defined(MILLPOND_AUDIT)
   heap_.check();
 #endif
@@ -159,17 +119,17 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
       }
     }
   }
-  if (chain != nullptr) {
+  if (refill != nullptr) {
     const auto entered = refill->lock.enter();
+    refill->counts.heap_hits.add(1);
     while (chain != nullptr) {
       heap::segment* const block = chain;
       chain = block->link;
-      set_state(*block, block_state::lane);
-      static_cast<void>(refill->push(block));
+      set_state(*block, block_state::cached);
+      static_cast<void>(refill->push_small(block));  // a handful is always kept
     }
     refill->lock.leave(entered);
   }
-  counts_.heap_hits.fetch_add(1, std::memory_order_relaxed);
   return out;
 }
 
@@ -291,8 +251,7 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   look_for_capture_end(stream);
   drain_released();
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none
-                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  const auto state = block == nullptr ? block_state::none : state_of(*block);
   if ((state != block_state::live && state != block_state::special) || (bytes != 0 && bytes != block->requested)) {
     return explain_bad_free(ptr, bytes, stream);
   }
@@ -316,56 +275,23 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
       counted = nullptr;
     }
   }
-  const auto count = [&] {
-    if (counted != nullptr) {
-      const auto entered = counted->lock.enter();
-      counted->counts.deallocations.add(1);
-      counted->counts.bytes_in.add(block->requested);
-      counted->lock.leave(entered);
-    } else {
-      const std::lock_guard lock(lanes_mutex_);
-      past_.deallocations.add(1);
-      past_.bytes_in.add(block->requested);
-    }
-  };
-  if (state == block_state::special) {
-    count();
-    return free_special(block, stream, *home);
-  }
   if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
-  count();
-  // A large block that the lane has no room for: it takes an older one's place, or goes to the heap.
-  set_state(*block, block_state::lane);
+  if (counted != nullptr) {
+    const auto entered = counted->lock.enter();
+    counted->counts.deallocations.add(1);
+    counted->counts.bytes_in.add(block->requested);
+    counted->lock.leave(entered);
+  } else {
+    const std::lock_guard lock(lanes_mutex_);
+    past_.deallocations.add(1);
+    past_.bytes_in.add(block->requested);
+  }
+  if (state == block_state::special) return free_special(block, stream, *home);
+  // The lane was busy with a stranger, or there is none.
+  set_state(*block, block_state::cached);
   block->link = nullptr;
-  heap::segment* chain = block;
-  if (counted != nullptr && block->holder_class == large_class && block->bytes <= counted->large_limit_bytes) {
-    const auto entered = counted->lock.enter();
-    chain = nullptr;
-    while (counted->push(block) == stream_lane::pushed::refused) {
-      heap::segment* const old = counted->displace_large();
-      if (old == nullptr) {
-        block->link = chain;
-        chain = block;
-        break;
-      }
-      old->link = chain;
-      chain = old;
-    }
-    counted->lock.leave(entered);
-  } else if (counted != nullptr && block->holder_class != large_class) {
-    // Refused because a stranger emptied the lane just now.
-    const auto entered = counted->lock.enter();
-    if (!counted->dead.load(std::memory_order_relaxed)) {
-      static_cast<void>(counted->push(block));
-      chain = nullptr;
-    }
-    counted->lock.leave(entered);
-  }
-  if (chain != nullptr && counted != nullptr) chain = large_to_shelf(*home, chain, 4 * counted->large_limit_bytes);
-  if (chain != nullptr) {
-    flush_chain(*home, chain);
-    if (home != &limbo_) seal_if_wanted(*home);
-  }
+  flush_chain(*home, block);
+  if (home != &limbo_) seal_if_wanted(*home);
   return {};
 }
 
@@ -427,8 +353,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
 
 result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none
-                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  const auto state = block == nullptr ? block_state::none : state_of(*block);
   if (state != block_state::live && state != block_state::special) {
     return error{error_code::foreign_pointer, "record_use: the pointer is not a live block of this pool"};
   }
@@ -450,8 +375,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
 result<pool::block_range> pool::core::find(const void* ptr) {
   const std::lock_guard lock(heap_mutex_);
   const heap::segment* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none
-                                      : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
+  const auto state = block == nullptr ? block_state::none : state_of(*block);
   if (state != block_state::live && state != block_state::special) {
     return error{error_code::foreign_pointer, "the address is in no live block of this pool"};
   }

@@ -6,13 +6,6 @@
 #include "resource/pool_core.hpp"
 
 namespace millpond {
-namespace {
-
-// 0, 1 and 2 are CUDA's null, legacy and per-thread streams: many streams under one value, so a new identity
-// under them says nothing of the old one.
-[[nodiscard]] bool names_many(stream_handle handle) noexcept { return reinterpret_cast<std::uintptr_t>(handle) <= 2; }
-
-}  // namespace
 
 heap::owner_id pool::core::new_owner() {
   const std::lock_guard lock(heap_mutex_);
@@ -88,11 +81,12 @@ void pool::core::collect_dead_streams() {
   std::erase_if(streams_, [this, &queries](auto& entry) {
     stream_state& s = *entry.second;
     if (s.holders.load(std::memory_order_acquire) != 0) return false;
+    if (s.shared.bytes() != 0) empty_shelf(s);  // there is no lane left to take it
     s.line->poll(*gpu_, events_, &queries, nullptr);
     if (!s.line->quiet()) return false;
     const std::lock_guard heap_lock(heap_mutex_);
     heap_.retire(s.owner, s.line->completed());
-    if (heap_.free_bytes(s.owner) != 0 || s.shelf_bytes != 0 || s.large_bytes_hint.load(std::memory_order_relaxed) != 0) return false;
+    if (heap_.free_bytes(s.owner) != 0) return false;
     free_owners_.push_back(s.owner);
     if (const auto known = identity_of_.find(s.line->handle()); known != identity_of_.end() && known->second == entry.first) {
       identity_of_.erase(known);
@@ -127,11 +121,7 @@ void pool::core::drop_lane(stream_lane& of) noexcept {
   {
     const std::lock_guard lock(lanes_mutex_);
     lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), &of), lanes_.end());
-    past_.allocations.add(of.counts.allocations.get());
-    past_.deallocations.add(of.counts.deallocations.get());
-    past_.bytes_in.add(of.counts.bytes_in.get());
-    past_.bytes_out.add(of.counts.bytes_out.get());
-    past_.misses.add(of.counts.misses.get());
+    past_.add(of.counts);
   }
   if (closed()) return;
   // A per-thread stream ends with its thread, which is where its last lane is dropped.
@@ -151,25 +141,20 @@ void pool::core::empty_lane(stream_lane& of) noexcept {
 
 void pool::core::empty_shelf(stream_state& stream) noexcept {
   heap::segment* chain = nullptr;
-  {
-    const std::lock_guard lock(stream.shelf_mutex);
-    for (heap::segment*& head : stream.shelf) {
-      while (head != nullptr) {
-        heap::segment* const block = head;
-        head = block->link;
+  stream.shared.empty(
+      [&chain](shelf::chain blocks) {
+        for (heap::segment* block = blocks.head; block != nullptr;) {
+          heap::segment* const next = block->link;
+          block->link = chain;
+          chain = block;
+          block = next;
+        }
+      },
+      [&](std::uint32_t id) {
+        heap::segment* const block = heap_.by_id(id);
         block->link = chain;
         chain = block;
-      }
-    }
-    stream.shelf_bytes = 0;
-    for (heap::segment*& block : stream.large) {
-      if (block == nullptr) continue;
-      block->link = chain;
-      chain = block;
-      block = nullptr;
-    }
-    stream.large_bytes_hint.store(0, std::memory_order_relaxed);
-  }
+      });
   if (chain != nullptr) flush_chain(stream, chain);
 }
 
@@ -204,71 +189,66 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
 
 // A chain of blocks of one stream, through segment::link, back to the heap as frees of the open batch.
 void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcept {
+  std::uint64_t bytes = 0;
+  for (const heap::segment* block = chain; block != nullptr; block = block->link) bytes += block->bytes;
   const std::lock_guard lock(heap_mutex_);
+  const std::uint64_t batch = stream.line->join(bytes);
+  carved_ -= bytes;
   while (chain != nullptr) {
     heap::segment* const block = chain;
     chain = block->link;
-    carved_ -= block->bytes;
-    block->holder_state.store(static_cast<std::uint8_t>(block_state::none), std::memory_order_relaxed);
-    heap_.release(block, stream.owner, stream.line->join(block->bytes), absorb());
+    set_state(*block, block_state::none);
+    heap_.release(block, stream.owner, batch, absorb());
   }
 }
 
-// The lane has more small blocks than it may keep: half of each stack goes to the stream's shelf, and from a
-// full shelf to the heap.
+// The lane has more small blocks than it may keep: half of their bytes go to the stream's shelf, and from a full shelf
+// to the heap.
 void pool::core::flush_small(stream_lane& in) noexcept {
-  heap::segment* out = nullptr;
-  std::uint64_t bytes = 0;
+  heap::segment* homeward = nullptr;
   const auto entered = in.lock.enter();
   const std::uint64_t target = in.small_limit_bytes / 2;
+  const auto give = [&](unsigned size_class, shelf::chain blocks) {
+    in.small_bytes -= blocks.count * class_bytes(size_class);
+    blocks.tail->link = nullptr;
+    if (in.stream->shared.put(size_class, blocks, 2 * in.small_limit_bytes)) return;
+    blocks.tail->link = homeward;
+    homeward = blocks.head;
+  };
   // The largest classes first: few blocks, most bytes. One of each stays, for the next request.
   for (std::uint64_t left = in.filled; left != 0 && in.small_bytes > target;) {
     const unsigned c = floor_log2(left);
     left &= ~(std::uint64_t{1} << c);
-    while (in.small_bytes > target && in.small[c]->link != nullptr) {
-      heap::segment* const block = in.pop_class(c);
-      block->link = out;
-      out = block;
-      bytes += block->bytes;
+    heap::segment* const stays = in.small[c];
+    shelf::chain out{stays->link, stays, 0};
+    const std::uint64_t most = divide_up(in.small_bytes - target, class_bytes(c));
+    while (out.count < most && out.tail->link != nullptr) {
+      out.tail = out.tail->link;
+      ++out.count;
     }
+    if (out.count == 0) continue;
+    stays->link = out.tail->link;
+    give(c, out);
   }
-  // Nothing but single large ones: then the largest goes.
-  if (out == nullptr && in.small_bytes > in.small_limit_bytes) {
-    out = in.pop_class(floor_log2(in.filled));
-    out->link = nullptr;
-    bytes = out->bytes;
+  // Nothing but single ones: then the largest goes.
+  if (in.small_bytes > in.small_limit_bytes) {
+    const unsigned c = floor_log2(in.filled);
+    heap::segment* const single = in.small[c];
+    in.small[c] = single->link;
+    if (in.small[c] == nullptr) in.filled &= ~(std::uint64_t{1} << c);
+    give(c, {single, single, 1});
   }
   in.lock.leave(entered);
-  stream_state& stream = *in.stream;
-  heap::segment* chain = out;
-  {
-    const std::lock_guard lock(stream.shelf_mutex);
-    if (stream.shelf_bytes + bytes <= 2 * in.small_limit_bytes) {
-      stream.shelf_bytes += bytes;
-      while (chain != nullptr) {
-        heap::segment* const block = chain;
-        chain = block->link;
-        block->holder_state.store(static_cast<std::uint8_t>(block_state::shelf), std::memory_order_relaxed);
-        block->link = stream.shelf[block->holder_class];
-        stream.shelf[block->holder_class] = block;
-      }
-    }
-  }
-  if (chain != nullptr) {
-    flush_chain(stream, chain);
-    seal_if_wanted(stream);
-  }
+  if (homeward == nullptr) return;
+  flush_chain(*in.stream, homeward);
+  seal_if_wanted(*in.stream);
 }
 
 // Called only where the user's own call names the stream, so that its handle is alive.
 void pool::core::seal_if_wanted(stream_state& stream) noexcept {
   if (!many_streams_.load(std::memory_order_relaxed) || !stream.line->dirty()) return;
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
-  std::uint64_t reserved = 0;
-  {
-    const std::lock_guard lock(heap_mutex_);
-    reserved = reserved_;
-  }
+  const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
   if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
   seal(stream);

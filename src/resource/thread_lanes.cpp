@@ -1,7 +1,6 @@
 #include "resource/thread_lanes.hpp"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "resource/pool_core.hpp"
@@ -18,14 +17,42 @@ struct holder {
   ~holder() { table_ended = true; }
 };
 thread_local holder this_thread;
+
+// Whether the lane served no call since it was last asked.
+bool idle_since_last_look(stream_lane& of) noexcept {
+  const std::uint64_t calls = of.counts.allocations.get() + of.counts.deallocations.get();
+  return calls == std::exchange(of.calls_seen, calls);
+}
 }  // namespace
 
-stream_lane* thread_lanes::find_behind(const pool::core* core, stream_handle handle) noexcept {
-  const auto at = std::lower_bound(all_.begin(), all_.end(), std::tuple(core, handle),
-                                   [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
-  if (at == all_.end() || at->core.get() != core || at->handle != handle) return nullptr;
-  front_[slot_of(core, handle)] = {core, handle, at->in.get()};
-  return at->in.get();
+thread_lanes::thread_lanes() { rebuild(); }
+
+void thread_lanes::enter(const owned& of) noexcept {
+  std::size_t at = home(of.core.get(), of.handle);
+  while (slots_[at].core != nullptr) at = (at + 1) & mask_;
+  slots_[at] = {of.core.get(), of.handle, of.in.get()};
+}
+
+void thread_lanes::rebuild() {
+  unsigned power = 6;
+  while ((std::size_t{1} << power) < 2 * (all_.size() + 1)) ++power;
+  slots_ = std::make_unique<entry[]>(std::size_t{1} << power);
+  mask_ = (std::size_t{1} << power) - 1;
+  shift_ = 64 - power;
+  for (const owned& o : all_) enter(o);
+}
+
+template <class Goes>
+void thread_lanes::drop_if(Goes&& goes) {
+  std::vector<owned> dropped;
+  std::erase_if(all_, [&](owned& o) {
+    if (!goes(o)) return false;
+    dropped.push_back(std::move(o));
+    return true;
+  });
+  if (dropped.empty()) return;
+  rebuild();
+  for (owned& o : dropped) o.core->drop_lane(*o.in);
 }
 
 std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle,
@@ -37,39 +64,27 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
   }
   thread_lanes& mine = *mine_;
   // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one replaces. Where there are
-  // many, those that served no call since the last look: streams that were destroyed say nothing of it.
+  // many, those that served no call since the last look: streams that were destroyed say nothing of it. A long table
+  // is looked through once in as many puts as it has lanes.
   const bool crowded = mine.all_.size() >= mine.look_at_;
-  std::vector<owned> dropped;
-  std::erase_if(mine.all_, [&](owned& o) {
-    const bool replaced = o.core == core && o.handle == handle;
-    const std::uint64_t calls = o.in->counts.allocations.get() + o.in->counts.deallocations.get();
-    const bool idle = crowded && calls == std::exchange(o.in->calls_seen, calls);
-    if (!o.core->closed() && !o.in->dead.load(std::memory_order_relaxed) && !replaced && !idle) return false;
-    dropped.push_back(std::move(o));
-    return true;
-  });
-  mine.front_ = {};
+  if (crowded || mine.all_.size() < first_look || ++mine.puts_ >= mine.all_.size() || find(core.get(), handle) != nullptr) {
+    mine.puts_ = 0;
+    mine.drop_if([&](owned& o) {
+      const bool replaced = o.core == core && o.handle == handle;
+      const bool idle = crowded && idle_since_last_look(*o.in);
+      return replaced || idle || o.core->closed() || o.in->dead.load(std::memory_order_relaxed);
+    });
+  }
   if (crowded) mine.look_at_ = std::min(2 * mine.look_at_, most_lanes);
-  for (owned& o : dropped) o.core->drop_lane(*o.in);
-  const auto at = std::lower_bound(mine.all_.begin(), mine.all_.end(), std::tuple(static_cast<const pool::core*>(core.get()), handle),
-                                   [](const owned& o, const auto& key) { return std::tuple<const pool::core*, stream_handle>(o.core.get(), o.handle) < key; });
-  mine.front_[slot_of(core.get(), handle)] = {core.get(), handle, made.get()};
-  mine.all_.insert(at, owned{core, handle, std::move(made)});
+  mine.all_.push_back({core, handle, std::move(made)});
+  if (2 * mine.all_.size() > mine.mask_) mine.rebuild();
+  else mine.enter(mine.all_.back());
   return nullptr;
 }
 
 void thread_lanes::drop_idle(const pool::core* core) {
   if (mine_ == nullptr) return;
-  std::vector<owned> dropped;
-  std::erase_if(mine_->all_, [&](owned& o) {
-    if (o.core.get() != core) return false;
-    const std::uint64_t calls = o.in->counts.allocations.get() + o.in->counts.deallocations.get();
-    if (calls != std::exchange(o.in->calls_seen, calls)) return false;
-    dropped.push_back(std::move(o));
-    return true;
-  });
-  mine_->front_ = {};
-  for (owned& o : dropped) o.core->drop_lane(*o.in);
+  mine_->drop_if([core](owned& o) { return o.core.get() == core && idle_since_last_look(*o.in); });
 }
 
 thread_lanes::~thread_lanes() {
