@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
-
 #include "base/bits.hpp"
 #include "base/check.hpp"
 
@@ -129,7 +127,7 @@ void address_index::insert(segment* of) {
   std::atomic<std::uintptr_t>& entry = r->root[index];
   const std::uintptr_t there = entry.load(std::memory_order_relaxed);
   if (there == 0) {
-    r->touched = std::max(r->touched, index + 1);
+    if (r->touched <= index) r->touched = index + 1;
     entry.store(reinterpret_cast<std::uintptr_t>(of), std::memory_order_release);
     mark(*r, index);
     return;

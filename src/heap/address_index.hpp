@@ -109,10 +109,11 @@ class address_index {
     return const_cast<region*>(std::as_const(*this).region_of(address));
   }
 
+  // What lookups read, away from what changes with every block.
+  alignas(64) std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
+  const std::unique_ptr<std::atomic<segment*>[]> chunks_;
   std::array<region, max_regions> regions_;
-  std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
-  std::unique_ptr<std::atomic<segment*>[]> chunks_;
-  std::uint32_t next_id_ = 0;
+  alignas(64) std::uint32_t next_id_ = 0;
   segment* unused_ = nullptr;
   std::vector<std::unique_ptr<page[]>> pages_;
   std::size_t pages_left_ = 0;  // of the last of pages_

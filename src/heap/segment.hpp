@@ -18,8 +18,9 @@ enum class segment_state : std::uint8_t {
   closed,  // no memory here now: a hole, or a mapping whose span is in use through another
 };
 
-// Two cache lines: what lanes and searches through the bins read, and what only carving and joining do.
-struct alignas(64) segment {
+// Two cache lines: what lanes and searches through the bins read, and what only carving and joining do. Aligned to both,
+// so that neighbours on two threads share neither a line nor what the hardware fetches beside it.
+struct alignas(128) segment {
   // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock before
   // the address is handed out, so relaxed is enough.
   std::atomic<std::uint64_t> at{0};

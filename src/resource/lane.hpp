@@ -63,7 +63,7 @@ struct lane_counters {
   }
 };
 
-struct alignas(64) stream_lane {
+struct alignas(128) stream_lane {
   biased_lock lock;
   // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it without.
   std::atomic<bool> dead{false};

@@ -213,7 +213,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_, as the next two
   std::uint64_t windows_at_ = 0, windows_end_ = 0;
 
-  std::mutex heap_mutex_;
+  alignas(64) std::mutex heap_mutex_;
   heap::heap heap_;                  // under heap_mutex_, but for find()
   heap::view_id home_ = 0;           // the rest to last_failure_ under heap_mutex_
   bool has_home_ = false;
