@@ -233,10 +233,11 @@ result<void> pool::core::extend(const heap::window_plan& plan, heap::owner_id ow
   }
   reserved_ += fresh;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  // Lanes may keep 1% of the peak where that is more than 4 MiB; lanes made from now on learn it.
-  const std::uint64_t share = peak_carved_ / 100;
-  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(lane_small_.load(std::memory_order_relaxed), share / 4), std::memory_order_relaxed);
-  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(lane_large_.load(std::memory_order_relaxed), share), std::memory_order_relaxed);
+  // Lanes may keep 1% of the peak where that is more than 4 MiB, half of it in small blocks; a lane learns it when it next
+  // misses.
+  const std::uint64_t half = peak_carved_ / 200;
+  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(lane_small_.load(std::memory_order_relaxed), half), std::memory_order_relaxed);
+  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(lane_large_.load(std::memory_order_relaxed), half), std::memory_order_relaxed);
   return {};
 }
 

@@ -202,12 +202,12 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
   }
 }
 
-// The lane has more small blocks than it may keep: half of their bytes go to the stream's shelf, and from a full shelf
-// to the heap.
+// The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's shelf, and from a full
+// shelf to the heap. No more at once, since one free pays for it.
 void pool::core::flush_small(stream_lane& in) noexcept {
   heap::segment* homeward = nullptr;
   const auto entered = in.lock.enter();
-  const std::uint64_t target = in.small_limit_bytes / 2;
+  const std::uint64_t target = in.small_limit_bytes - in.small_limit_bytes / 4;
   const auto give = [&](unsigned size_class, shelf::chain blocks) {
     in.small_bytes -= blocks.count * class_bytes(size_class);
     blocks.tail->link = nullptr;
