@@ -1,5 +1,5 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
-//   growth mutex -> heap mutex -> (nothing);  a lane's lock, a shelf's mutex, the streams', lanes', captures',
+//   growth mutex -> heap mutex -> (nothing);  a lane's lock, the streams', lanes', captures',
 //   guarded and line mutexes are each taken alone, or under the growth mutex; the event cache's is innermost.
 // No lock is held over a driver call that can wait for the device. No call names a stream that the user's own call does
 // not name: a destroyed stream's handle crashes the driver now and then (H200, driver 580.159). The growth mutex is held over calls that
@@ -28,11 +28,6 @@
 #include "resource/shelf.hpp"
 
 namespace millpond {
-
-// When a plain allocation asks whether its stream captures. cuStreamGetId refuses a stream that captures (H200, driver
-// 580.159), so the refusal could tell as well.
-enum class capture_question : std::uint8_t { before_identity, where_identity_is_refused };
-inline constexpr capture_question capture_is_asked = capture_question::before_identity;
 
 // A stream as the pool knows it: by identity, never by handle.
 struct stream_state {
