@@ -62,6 +62,7 @@ struct gpu_profile {
   double host_memory_bytes_per_s = 0;       // a kernel straight on pinned memory
   // Managed memory, 256 MiB at once: what the page machine (docs/managed_memory.md) is scaled by.
   double managed_fault_in_bytes_per_s = 0;  // faulted to the device by a kernel
+  double managed_together_share = 1;        // of that time, where one kernel touches several blocks
   double managed_prefetch_bytes_per_s = 0;  // cuMemPrefetchAsync to the device
   double managed_prefetch_back_bytes_per_s = 0;   // to the host
   double managed_fault_back_bytes_per_s = 0;      // faulted back by the CPU

@@ -52,6 +52,33 @@ void measure_registration(bench& on, gpu_profile& into, std::uint64_t largest) {
       [&](std::uint64_t) { return on.gpu.host_unregister(memory); });
 }
 
+// Managed blocks that the device has written, and small ones beside another.
+void measure_used_managed(bench& on, gpu_profile& into, std::uint64_t largest) {
+  driver& gpu = on.gpu;
+  device_address at = 0;
+  cost_table giving;
+  for (const std::uint64_t bytes : up_to(largest, {MiB, 16 * MiB, 64 * MiB, 512 * MiB})) {
+    times gave;
+    on.repeat(
+        [&] {
+          on.need(gpu.managed_allocate(&at, bytes));
+          on.need(gpu.set_async(at, 0x5a, bytes, on.stream));
+          on.wait();
+          gave.push_back(on.time([&] { return gpu.memory_free(at); }));
+        },
+        {&gave});
+    giving.points.push_back(bench::point(bytes, std::move(gave)));
+  }
+  into.calls["cuMemFree.managed_resident"] = std::move(giving);
+  device_address neighbour = 0;
+  on.need(gpu.managed_allocate(&neighbour, KiB));
+  const at_end gone([&] { static_cast<void>(gpu.memory_free(neighbour)); });
+  pair_by_size(
+      on, into, "cuMemAllocManaged.shared", "cuMemFree.managed_shared", {KiB},
+      [&](std::uint64_t bytes) { return gpu.managed_allocate(&at, bytes); },
+      [&](std::uint64_t) { return gpu.memory_free(at); });
+}
+
 }  // namespace
 
 void measure_plain_calls(bench& on, gpu_profile& into, std::uint64_t largest) {
@@ -84,6 +111,7 @@ void measure_plain_calls(bench& on, gpu_profile& into, std::uint64_t largest) {
       on, into, "cuMemAllocManaged", "cuMemFree.managed", sizes,
       [&](std::uint64_t bytes) { return gpu.managed_allocate(&at, bytes); },
       [&](std::uint64_t) { return gpu.memory_free(at); });
+  measure_used_managed(on, into, largest);
   on.stage("cuMemHostRegister", 0.4);
   measure_registration(on, into, largest);
 

@@ -10,6 +10,8 @@ using sim::region;
 using sim::region_kind;
 
 constexpr driver_status ok = driver_status::success;
+// Below it managed blocks share pages, as those of cuMemAlloc do.
+constexpr std::uint64_t small_managed_limit = 1 * MiB;
 
 }  // namespace
 
@@ -36,7 +38,7 @@ call_result simulated_gpu::memory_allocate(device_address* out, std::uint64_t by
       bytes == 0 ? driver_status::invalid_value : state_->memory->allocate_device(bytes, *out);
   // A small block that finds room in a page that is there already is an order of magnitude cheaper.
   const bool shared = status == ok && state_->memory->device_used() == before;
-  state_->charge_named(shared ? "cuMemAlloc.shared" : "", call::memory_allocate, bytes);
+  state_->charge_named({shared ? "cuMemAlloc.shared" : ""}, call::memory_allocate, bytes);
   return c.answer(status);
 }
 
@@ -63,7 +65,14 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
     return c.done();
   }
   if (r->kind == region_kind::managed) {
-    state_->charge_named("cuMemFree.managed", call::memory_free, r->bytes);
+    // Pages that are there are taken down one by one; blocks of less than a page share one.
+    const bool small = r->bytes < small_managed_limit;
+    if (small) --state_->small_managed;
+    const bool there = state_->managed.resident(at, r->bytes) > 0;
+    const char* const table = small && state_->small_managed > 0 ? "cuMemFree.managed_shared"
+                              : there                            ? "cuMemFree.managed_resident"
+                                                                 : "cuMemFree.managed";
+    state_->charge_named({table, "cuMemFree.managed"}, call::memory_free, r->bytes);
     state_->managed.remove(at);
     state_->memory->free_region(at);
     return c.done();
@@ -71,7 +80,7 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   const std::uint64_t bytes = r->bytes, before = state_->memory->device_used();
   state_->memory->free_region(at);
   const bool shared = state_->memory->device_used() == before;
-  state_->charge_named(shared ? "cuMemFree.shared" : "", call::memory_free, bytes);
+  state_->charge_named({shared ? "cuMemFree.shared" : ""}, call::memory_free, bytes);
   return c.done();
 }
 
@@ -126,11 +135,17 @@ call_result simulated_gpu::host_unregister(void* at) noexcept {
 }
 
 call_result simulated_gpu::managed_allocate(device_address* out, std::uint64_t bytes) noexcept {
-  call_scope c(*state_, call::managed_allocate, bytes);
+  call_scope c(*state_, call::managed_allocate, call_scope::later);
   if (c.refused()) return c.refusal();
+  const bool small = bytes < small_managed_limit;
+  const bool shared = small && state_->small_managed > 0;
+  state_->charge_named({shared ? "cuMemAllocManaged.shared" : ""}, call::managed_allocate, bytes);
   if (bytes == 0) return c.answer(driver_status::invalid_value);
   const driver_status status = state_->memory->allocate_managed(bytes, *out);
-  if (status == ok) state_->managed.add(*out, bytes);
+  if (status == ok) {
+    state_->managed.add(*out, bytes);
+    if (small) ++state_->small_managed;
+  }
   return c.answer(status);
 }
 

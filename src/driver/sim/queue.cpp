@@ -82,6 +82,7 @@ double simulated_gpu::state::duration_of(const sim::work& what,
       moved += managed.stream_ns(at, bytes, kind, static_cast<double>(now_ns) + moved);
     });
   }
+  if (ranges.size() > 1) moved *= p.managed_together_share;
   // Kernels work on device memory at its bandwidth, on pinned memory at the link's.
   double touched = 0;
   for (const auto& range : ranges) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -57,8 +58,8 @@ class simulated_gpu::state {
   void wait_for_device(std::unique_lock<std::mutex>& lock);
   void finish_callbacks(std::unique_lock<std::mutex>& lock);
   void charge(sim::call which, std::uint64_t bytes);
-  // By a table of the profile of its own ("cuMemFree.managed"), or the call's where there is none.
-  void charge_named(std::string_view table, sim::call otherwise, std::uint64_t bytes);
+  // By the first of these tables that the profile has ("cuMemFree.managed"), or the call's own.
+  void charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise, std::uint64_t bytes);
   void charge_table(const cost_table& table, std::uint64_t bytes);
   void pools_after_synchronize();
 
@@ -108,6 +109,7 @@ class simulated_gpu::state {
   std::unique_ptr<sim::checker> check;                  // null when off
   sim::contents contents;
   sim::managed_memory managed;
+  std::uint64_t small_managed = 0;       // live managed blocks that share pages
   sim::agenda agenda;
   sim::faults faults;
   random numbers;

@@ -90,8 +90,9 @@ void simulated_gpu::state::charge(sim::call which, std::uint64_t bytes) {
   now_ns += sample(*costs_[static_cast<std::size_t>(which)], bytes);
 }
 
-void simulated_gpu::state::charge_named(std::string_view table, sim::call otherwise, std::uint64_t bytes) {
-  if (!table.empty()) {
+void simulated_gpu::state::charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise,
+                                        std::uint64_t bytes) {
+  for (const std::string_view table : tables) {
     const auto found = options.profile.calls.find(table);
     if (found != options.profile.calls.end()) return charge_table(found->second, bytes);
   }
