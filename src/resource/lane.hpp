@@ -9,6 +9,7 @@
 #include "base/bits.hpp"
 #include "heap/segment.hpp"
 #include "resource/biased_lock.hpp"
+#include "resource/own_counter.hpp"
 #include "resource/size_classes.hpp"
 #include "millpond/driver.hpp"
 
@@ -35,18 +36,6 @@ enum class block_state : std::uint8_t {
 inline void set_state(heap::segment& block, block_state to) noexcept {
   block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
 }
-
-// A counter with one writer: no read-modify-write, readers see a recent value.
-class own_counter {
- public:
-  void add(std::uint64_t n) noexcept {
-    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  [[nodiscard]] std::uint64_t get() const noexcept { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_{0};
-};
 
 struct lane_counters {
   own_counter allocations, deallocations, bytes_in, bytes_out;

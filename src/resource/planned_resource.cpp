@@ -1,5 +1,8 @@
 #include "millpond/planned_resource.hpp"
 
+#include <algorithm>
+#include <functional>
+
 #include "resource/planned_lane.hpp"
 
 namespace millpond {
@@ -31,24 +34,33 @@ planned_resource::planned_resource(memory_resource& upstream, planned_options op
 
 planned_resource::~planned_resource() = default;
 
+// Takes no lock: a list once published never changes, and lives as long as the resource.
 detail::planned_lane_state* planned_resource::find(stream_handle stream) const {
-  const std::lock_guard lock(mutex_);
-  for (const auto& each : lanes_)
-    if (each->stream() == stream) return each.get();
-  return nullptr;
+  const lane_list* const lanes = published_.load(std::memory_order_acquire);
+  if (lanes == nullptr) return nullptr;
+  const auto at = std::lower_bound(lanes->begin(), lanes->end(), stream, [](const auto* lane, stream_handle other) {
+    return std::less<>{}(lane->stream(), other);
+  });
+  return at != lanes->end() && (*at)->stream() == stream ? *at : nullptr;
 }
 
 planned_lane planned_resource::lane(stream_handle stream) {
   const std::lock_guard lock(mutex_);
-  for (const auto& each : lanes_)
-    if (each->stream() == stream) return planned_lane(*each);
-  return planned_lane(*lanes_.emplace_back(std::make_unique<detail::planned_lane_state>(*this, stream)));
+  if (detail::planned_lane_state* const known = find(stream); known != nullptr) return planned_lane(*known);
+  lanes_.push_back(std::make_unique<detail::planned_lane_state>(*this, stream));
+  auto list = std::make_unique<lane_list>();
+  for (const auto& each : lanes_) list->push_back(each.get());
+  std::sort(list->begin(), list->end(), [](const auto* a, const auto* b) { return std::less<>{}(a->stream(), b->stream()); });
+  lists_.push_back(std::move(list));
+  published_.store(lists_.back().get(), std::memory_order_release);
+  return planned_lane(*lanes_.back());
 }
 
 planned_counters planned_resource::counters() const {
-  const std::lock_guard lock(mutex_);
   planned_counters sum;
-  for (const auto& each : lanes_) {
+  const lane_list* const lanes = published_.load(std::memory_order_acquire);
+  if (lanes == nullptr) return sum;
+  for (const auto* each : *lanes) {
     const planned_counters one = each->counters();
     sum.iterations += one.iterations;
     sum.recorded += one.recorded;
@@ -58,6 +70,8 @@ planned_counters planned_resource::counters() const {
     sum.late_frees += one.late_frees;
     sum.skipped += one.skipped;
     sum.over_budget += one.over_budget;
+    sum.stream_waits += one.stream_waits;
+    sum.forgotten += one.forgotten;
     sum.arena_bytes += one.arena_bytes;
     sum.planned_bytes += one.planned_bytes;
     sum.lower_bound_bytes += one.lower_bound_bytes;
@@ -73,10 +87,9 @@ result<void*> planned_resource::do_allocate(std::uint64_t bytes, std::uint64_t a
 
 result<void> planned_resource::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   detail::planned_lane_state* own = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& each : lanes_) {
-      if (each->stream() == stream) own = each.get();
+  if (const lane_list* const lanes = published_.load(std::memory_order_acquire); lanes != nullptr) {
+    for (auto* each : *lanes) {
+      if (each->stream() == stream) own = each;
       else if (each->in_arena(ptr))
         return error{error_code::not_permitted,
                      "a planned block is freed on the stream of its lane, in that stream's order; this free names another"};

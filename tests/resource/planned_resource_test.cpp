@@ -202,10 +202,10 @@ TEST(planned_resource, an_arena_that_the_upstream_refuses_is_no_error) {
   host_memory upstream;
   planned_resource memory(upstream);
   planned_lane lane = memory.lane(stream_1);
+  upstream.limit = 6000;  // enough for each block of the iteration, not for all of them
   lane.begin(1);
   run_layers(lane, 1, 3);
   lane.end();
-  upstream.limit = 6000;
   lane.begin(1);
   run_layers(lane, 1, 3);
   lane.end();
@@ -216,6 +216,48 @@ TEST(planned_resource, an_arena_that_the_upstream_refuses_is_no_error) {
   run_layers(lane, 1, 3);
   lane.end();
   EXPECT_EQ(lane.counters().served, 7u);
+}
+
+TEST(planned_resource, past_the_most_shapes_the_one_begun_longest_ago_is_forgotten) {
+  host_memory upstream;
+  planned_resource memory(upstream, {.most_shapes = 2});
+  planned_lane lane = memory.lane(stream_1);
+  for (const std::uint64_t batch : {1u, 2u, 1u, 3u, 1u, 2u}) {  // 3 pushes 2 out
+    lane.begin(batch);
+    run_layers(lane, batch, 3);
+    lane.end();
+  }
+  EXPECT_EQ(lane.counters().recorded, 4u);
+  EXPECT_EQ(lane.counters().served, 2u * 7);
+  EXPECT_EQ(lane.counters().forgotten, 2u);
+}
+
+TEST(planned_resource, frees_that_are_wrong_are_refused_and_the_block_stays) {
+  host_memory upstream;
+  planned_resource memory(upstream);
+  memory.set_error_sink([](const error&) {});
+  planned_lane lane = memory.lane(stream_1);
+  for (int k = 0; k < 2; ++k) {
+    lane.begin(1);
+    void* const first = lane.allocate(4096);
+    void* const ptr = lane.allocate(8192);
+    if (k == 1) {
+      const auto code_of = [&](void* at, std::uint64_t bytes) {
+        const auto answer = memory.try_deallocate(at, bytes, stream_1);
+        return answer ? error_code::not_permitted : answer.error().code;
+      };
+      EXPECT_EQ(code_of(ptr, 4096), error_code::invalid_argument);
+      EXPECT_EQ(code_of(static_cast<char*>(ptr) + 100, 0), error_code::interior_pointer);
+      lane.end();  // both outlive their iteration
+      EXPECT_EQ(code_of(ptr, 4096), error_code::invalid_argument);
+      EXPECT_EQ(code_of(static_cast<char*>(ptr) + 100, 8192), error_code::interior_pointer);
+    }
+    lane.deallocate(ptr, 0);
+    lane.deallocate(first, 4096);
+    lane.end();
+  }
+  EXPECT_EQ(lane.counters().served, 2u);
+  EXPECT_EQ(memory.deallocation_errors(), 0u);  // of deallocate, which was always right
 }
 
 TEST(planned_resource, sites_tell_equal_sizes_apart) {
