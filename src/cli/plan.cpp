@@ -1,6 +1,7 @@
 // millpond plan: fixed offsets for known lifetimes, from a planning instance or from a trace's iteration.
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fstream>
 #include <memory>
@@ -65,6 +66,9 @@ plan::solve_options options_of(const plan_settings& settings, session& here) {
 exit_status check(const plan_settings& settings, session& here) {
   auto file = plan::read_csv(settings.input);
   if (!file) return here.fail(file.error());
+  if (!file->plan && file->without_offset > 0)
+    return here.fail(exit_status::bad_input, fmt::format("{}: {} of {} buffers have no offset, so there is no whole plan to check",
+                                                         settings.input, file->without_offset, file->instance.buffers.size()));
   if (!file->plan) return here.fail(exit_status::bad_input, settings.input + ": no column offset, so no plan to check");
   file->instance.capacity = settings.capacity;
   const auto bound = plan::peak_load(file->instance);
@@ -113,6 +117,7 @@ exit_status plan_instance(const plan_settings& settings, session& here) {
                      {"placements", solved->stats.placements},
                      {"seconds", seconds}};
     if (settings.capacity) out["capacity_bytes"] = *settings.capacity;
+    if (!file->other_columns.empty()) out["columns_left_out"] = file->other_columns;
     if (!solved->reason.empty()) out["reason"] = solved->reason;
     here.out() << out.dump(2) << '\n';
   } else if (found) {
@@ -120,6 +125,8 @@ exit_status plan_instance(const plan_settings& settings, session& here) {
                               file->instance.buffers.size(), solved->peak, format_bytes(solved->peak), solved->lower_bound,
                               100 * over_bound(solved->peak, solved->lower_bound),
                               solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds);
+    if (!file->other_columns.empty())
+      here.out() << fmt::format("columns that were left out: {}\n", fmt::join(file->other_columns, ", "));
   }
   if (found) return exit_status::done;
   return here.fail(exit_status::bad_input, fmt::format("{}: {}", settings.input, solved->reason));

@@ -46,7 +46,9 @@ void split(std::string_view text, char at, std::vector<std::string_view>& out) {
   out.clear();
   for (;;) {
     const std::size_t end = text.find(at);
-    out.push_back(trim(text.substr(0, end)));
+    std::string_view field = trim(text.substr(0, end));
+    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+    out.push_back(field);
     if (end == std::string_view::npos) return;
     text.remove_prefix(end + 1);
   }
@@ -62,6 +64,7 @@ struct header {
   std::array<int, column_count> at{};  // the field of each column, or -1
   std::size_t fields = 0;
   bool inclusive = false;  // the last column of a lifetime is `end`
+  std::vector<std::string> others;
 };
 
 result<header> parse_header(std::string_view line, const place& here) {
@@ -75,8 +78,10 @@ result<header> parse_header(std::string_view line, const place& here) {
   split(line, ',', fields);
   for (std::size_t i = 0; i < fields.size(); ++i) {
     const auto known = names.find(fields[i]);
-    if (known == names.end())
-      return here.expected("a header of id, lower, upper, size (alignment, gaps, fixed, offset)", quoted(fields[i]));
+    if (known == names.end()) {
+      out.others.push_back(quoted(fields[i]));
+      continue;
+    }
     int& at = out.at[known->second];
     if (at >= 0) return here.expected("each column once", fmt::format("{} a second time", quoted(fields[i])));
     at = static_cast<int>(i);
@@ -84,7 +89,7 @@ result<header> parse_header(std::string_view line, const place& here) {
   }
   constexpr std::array<std::string_view, 4> required = {"id", "lower", "upper", "size"};
   for (std::size_t c = 0; c < required.size(); ++c)
-    if (out.at[c] < 0) return here.expected(fmt::format("a column {}", required[c]), quoted(line));
+    if (out.at[c] < 0) return here.expected(fmt::format("a header with a column {}", required[c]), quoted(line));
   out.fields = fields.size();
   return out;
 }
@@ -114,6 +119,15 @@ result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of
   return out;
 }
 
+result<std::uint64_t> parse_fixed(std::string_view text, const buffer& of, const place& here) {
+  std::uint64_t value = 0;
+  if (!parse_number(text, value) || value >= size_limit - of.size)
+    return here.expected("a fixed offset whose end is below 2^63", quoted(text));
+  if (value % of.alignment != 0)
+    return here.expected(fmt::format("a fixed offset aligned to {}", of.alignment), quoted(text));
+  return value;
+}
+
 result<buffer> parse_row(const std::vector<std::string_view>& fields, const header& head, const place& here) {
   const auto field = [&](column c) { return head.at[c] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[c])]; };
   buffer b;
@@ -129,16 +143,13 @@ result<buffer> parse_row(const std::vector<std::string_view>& fields, const head
     return here.expected(fmt::format("upper >= lower ({})", b.lower), fmt::format("upper {}", b.upper));
   if (!parse_number(field(size), b.size) || b.size == 0 || b.size >= size_limit)
     return here.expected("a size of 1 to 2^63 - 1 bytes", quoted(field(size)));
-  if (head.at[alignment] >= 0 &&
+  if (!field(alignment).empty() &&
       (!parse_number(field(alignment), b.alignment) || b.alignment == 0 || b.alignment >= size_limit))
     return here.expected("an alignment of 1 to 2^63 - 1", quoted(field(alignment)));
   if (!field(fixed).empty()) {
-    std::uint64_t value = 0;
-    if (!parse_number(field(fixed), value) || value >= size_limit - b.size)
-      return here.expected("a fixed offset whose end is below 2^63", quoted(field(fixed)));
-    if (value % b.alignment != 0)
-      return here.expected(fmt::format("a fixed offset aligned to {}", b.alignment), quoted(field(fixed)));
-    b.fixed = value;
+    auto given = parse_fixed(field(fixed), b, here);
+    if (!given) return given.error();
+    b.fixed = *given;
   }
   auto parsed = parse_gaps(field(gaps), b, head.inclusive, here);
   if (!parsed) return parsed.error();
@@ -154,8 +165,14 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
   std::unordered_map<std::string, std::size_t> seen;  // id -> line
   std::vector<std::string_view> fields;
   header head;
-  std::size_t without_offset = 0;
+  struct given {
+    std::size_t row;
+    std::uint64_t offset;
+    std::size_t line;
+  };
+  std::vector<given> some;  // offsets of a file that has them in some rows only
   std::size_t number = 0;
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
   while (!text.empty()) {
     ++number;
     const place here{name, number};
@@ -185,18 +202,34 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
       return here.expected("each id once", fmt::format("{}, which line {} has", quoted(row->id), first->second));
     const std::string_view at = head.at[offset] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[offset])];
     std::uint64_t value = 0;
-    if (at.empty()) ++without_offset;
-    else if (!parse_number(at, value) || value >= size_limit)
-      return here.expected("an offset below 2^63", quoted(at));
-    else if (without_offset > 0)
-      return here.expected("no offset, as in the lines before", quoted(at));
-    if (!at.empty() && without_offset == 0) plan.push_back(value);
+    if (at.empty()) {
+      ++out.without_offset;
+    } else {
+      if (!parse_number(at, value) || value >= size_limit) return here.expected("an offset below 2^63", quoted(at));
+      some.push_back({out.instance.buffers.size(), value, number});
+    }
     out.instance.buffers.push_back(std::move(*row));
-    if (!at.empty() || plan.empty()) continue;
-    return here.expected("an offset, as in the lines before", "none");
   }
   if (number == 0) return place{name, 1}.expected("a header line", "an empty file");
-  if (without_offset == 0 && head.at[offset] >= 0) out.plan = std::move(plan);
+  out.other_columns = std::move(head.others);
+  if (head.at[offset] < 0) {
+    out.without_offset = 0;
+    return out;
+  }
+  for (const given& each : some) {
+    buffer& b = out.instance.buffers[each.row];
+    if (out.without_offset == 0) {
+      plan.push_back(each.offset);
+      continue;
+    }
+    const place here{name, each.line};
+    auto checked = parse_fixed(std::to_string(each.offset), b, here);
+    if (!checked) return checked.error();
+    if (b.fixed && *b.fixed != *checked)
+      return here.expected(fmt::format("the fixed offset {} or none", *b.fixed), fmt::format("{}", *checked));
+    b.fixed = *checked;
+  }
+  if (out.without_offset == 0) out.plan = std::move(plan);
   return out;
 }
 

@@ -30,6 +30,28 @@ TEST(plan_csv, reads_columns_in_any_order_with_all_their_names) {
   EXPECT_FALSE(read->plan);
 }
 
+TEST(plan_csv, other_columns_are_left_out_and_named_and_files_of_other_tools_are_read) {
+  const auto read = parse_csv("\xef\xbb\xbf\"id\",hint,upper,lower,\"size\",alignment,colour\r\n\"a\",5,9,1,10,,red\r\n\r\n", "x");
+  ASSERT_TRUE(read) << read.error().message;
+  ASSERT_EQ(read->instance.buffers.size(), 1u);
+  EXPECT_EQ(read->instance.buffers[0].id, "a");
+  EXPECT_EQ(read->instance.buffers[0].alignment, 1u);
+  EXPECT_EQ(read->other_columns, (std::vector<std::string>{"\"hint\"", "\"colour\""}));
+}
+
+TEST(plan_csv, offsets_in_every_row_are_a_plan_and_in_some_rows_are_given) {
+  const auto plan = parse_csv("id,lower,upper,size,offset\na,0,4,1,7\nb,0,4,1,0\n", "x");
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->plan, (offsets{7, 0}));
+  EXPECT_FALSE(plan->instance.buffers[0].fixed);
+  const auto given = parse_csv("id,lower,upper,size,offset\na,0,4,1,7\nb,0,4,1,\n", "x");
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->plan);
+  EXPECT_EQ(given->without_offset, 1u);
+  EXPECT_EQ(given->instance.buffers[0].fixed, 7u);
+  EXPECT_FALSE(given->instance.buffers[1].fixed);
+}
+
 TEST(plan_csv, a_column_named_end_is_inclusive) {
   const auto read = parse_csv("id,start,end,size,gaps\r\n1,0,4,8,1-2\r\n", "x");
   ASSERT_TRUE(read) << read.error().message;
@@ -51,8 +73,7 @@ TEST(plan_csv, what_is_written_reads_back_the_same) {
 TEST(plan_csv, errors_give_the_place_what_was_expected_and_what_was_found) {
   const std::string head = "id,lower,upper,size\n";
   EXPECT_THAT(message_of(""), HasSubstr("in.csv:1: expected a header line, found an empty file"));
-  EXPECT_THAT(message_of("id,lower,size\n"), HasSubstr("in.csv:1: expected a column upper"));
-  EXPECT_THAT(message_of("id,lower,upper,size,colour\n"), HasSubstr("found \"colour\""));
+  EXPECT_THAT(message_of("id,lower,size\n"), HasSubstr("in.csv:1: expected a header with a column upper"));
   EXPECT_THAT(message_of("id,lower,upper,size,id\n"), HasSubstr("each column once"));
   EXPECT_THAT(message_of(head + "a,5,4,1\n"), HasSubstr("in.csv:2: expected upper >= lower (5), found upper 4"));
   EXPECT_THAT(message_of(head + "a,0,4,1\nb,0,4,1\na,0,4,1\n"),
@@ -66,7 +87,11 @@ TEST(plan_csv, errors_give_the_place_what_was_expected_and_what_was_found) {
   EXPECT_THAT(message_of(head + "a,0,4,1\n\nb,0,4,1\n"), HasSubstr("in.csv:3: expected a buffer, found an empty line"));
   EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,2-9\n"), HasSubstr("a gap inside the lifetime [0, 4)"));
   EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,1-3@0:1\n"), HasSubstr("a gap without a window"));
-  EXPECT_THAT(message_of("id,lower,upper,size,offset\na,0,4,1,7\nb,0,4,1,\n"), HasSubstr("in.csv:3: expected an offset"));
+  EXPECT_THAT(message_of("id,lower,upper,size,offset\na,0,4,1,x\nb,0,4,1,\n"), HasSubstr("in.csv:2: expected an offset below 2^63"));
+  EXPECT_THAT(message_of("id,lower,upper,size,alignment,offset\na,0,4,1,2,7\nb,0,4,1,,\n"),
+              HasSubstr("in.csv:2: expected a fixed offset aligned to 2, found \"7\""));
+  EXPECT_THAT(message_of("id,lower,upper,size,fixed,offset\na,0,4,1,4,7\nb,0,4,1,,\n"),
+              HasSubstr("in.csv:2: expected the fixed offset 4 or none, found 7"));
 }
 
 TEST(plan_csv, a_cut_file_is_an_error_wherever_the_cut_is) {
