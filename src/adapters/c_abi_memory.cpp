@@ -55,7 +55,9 @@ result<millpond_pool_options> read_options(const millpond_pool_options* given) {
   return all;
 }
 
-pool_options translate(const millpond_pool_options& from) {
+}  // namespace
+
+static pool_options translate(const millpond_pool_options& from) {
   pool_options to;
   to.kind = static_cast<memory_kind>(from.kind);
   constexpr reuse_policy policies[] = {reuse_policy::idle, reuse_policy::same_stream, reuse_policy::may_wait};
@@ -74,7 +76,11 @@ pool_options translate(const millpond_pool_options& from) {
   return to;
 }
 
-}  // namespace
+result<pool_options> millpond::c_abi::read_pool_options(const millpond_pool_options* given) {
+  const auto chosen = read_options(given);
+  if (!chosen) return chosen.error();
+  return translate(*chosen);
+}
 
 millpond_status millpond_memory_create(millpond_gpu* gpu, millpond_kind kind, millpond_memory** memory) {
   return guarded([&] {
@@ -99,11 +105,10 @@ millpond_status millpond_pool_create(millpond_gpu* gpu, const millpond_pool_opti
     if (pool == nullptr) return null_argument("pool");
     *pool = nullptr;
     if (gpu == nullptr) return null_argument("the GPU");
-    const auto chosen = read_options(options);
+    auto chosen = read_pool_options(options);
     if (!chosen) return fail(chosen.error());
-    pool_options translated = translate(*chosen);
-    if (gpu->driver->simulated()) translated.clock = nullptr;  // its time is not the host's
-    auto made = millpond::pool::create(gpu->driver, std::move(translated));
+    if (gpu->driver->simulated()) chosen->clock = nullptr;  // its time is not the host's
+    auto made = millpond::pool::create(gpu->driver, std::move(*chosen));
     if (!made) return fail(made.error());
     *pool = new millpond_memory{*made, *made};
     return MILLPOND_OK;

@@ -45,6 +45,9 @@ millpond_status guarded(Body&& body) noexcept {
   }
 }
 
+// A caller's structure as the pool's own options; nullptr gives the defaults.
+result<pool_options> read_pool_options(const millpond_pool_options* given);
+
 // The host's clock for bounded waits, in nanoseconds.
 [[nodiscard]] std::uint64_t host_now_ns() noexcept;
 

@@ -26,3 +26,10 @@ if(NOT MILLPOND_SANITIZE)  # an outside program has no sanitizer's runtime
   adapter_test(install_shared ${here}/install_shared.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR}
     ${PROJECT_BINARY_DIR}/adapters-installed ${here} ${CMAKE_C_COMPILER})
 endif()
+
+# The Python package, in a clean virtual environment. A sanitizer's runtime would have to be in Python itself.
+if(Python3_FOUND AND TARGET python_package AND NOT MILLPOND_SANITIZE)
+  add_dependencies(adapter_tests python_package)
+  adapter_test(wheel ${Python3_EXECUTABLE} ${here}/python/wheel_test.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+    ${PROJECT_BINARY_DIR}/adapters-venv)
+endif()

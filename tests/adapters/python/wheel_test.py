@@ -1,0 +1,35 @@
+"""Makes a clean virtual environment, installs the wheel there by `pip install .`, and runs package_test.py in it.
+
+The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is compiled twice. Skips
+(77) where pip can reach neither an index nor an installed scikit-build-core.
+
+usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH
+"""
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+source, build, scratch = sys.argv[1:]
+tests = Path(__file__).resolve().parent
+shutil.rmtree(scratch, ignore_errors=True)
+try:
+    venv.create(scratch, with_pip=True)
+except subprocess.CalledProcessError:
+    print("this Python cannot make virtual environments (Debian: python3-venv)")
+    sys.exit(77)
+python = Path(scratch) / "bin/python"
+install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source, "-C", f"cmake.define.MILLPOND_PREBUILT={build}"]
+done = subprocess.run(install, capture_output=True, text=True)
+if done.returncode != 0:
+    if "scikit-build-core" in done.stderr + done.stdout:
+        print("pip cannot fetch scikit-build-core here:", (done.stderr + done.stdout)[-300:])
+        sys.exit(77)
+    print(done.stdout + done.stderr)
+    sys.exit(1)
+listed = subprocess.run([python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True).stdout
+assert "torch" not in listed and "millpond==0.1.0" in listed, listed
+work = Path(scratch) / "work"
+work.mkdir()
+sys.exit(subprocess.run([python, tests / "package_test.py"], cwd=work).returncode)
