@@ -33,3 +33,38 @@ if(Python3_FOUND AND TARGET python_package AND NOT MILLPOND_SANITIZE)
   adapter_test(wheel ${Python3_EXECUTABLE} ${here}/python/wheel_test.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${PROJECT_BINARY_DIR}/adapters-venv)
 endif()
+
+# What needs foreign headers is built where they are: the CUDA toolkit's CCCL, another CCCL (MILLPOND_CCCL_DIR, a folder that
+# holds cuda/, thrust/ and cub/), RMM (MILLPOND_RMM_DIR, as for the benchmarks), NCCL. Not in sanitizer builds: their
+# templates are heavy, and what they call is tested there by itself.
+set(MILLPOND_CCCL_DIR "" CACHE PATH "The include folder of a newer CCCL, for the tests of the cuda::mr adapter")
+find_package(CUDAToolkit QUIET)
+# The adapter's source compiled and run with these include folders, in this order.
+function(foreign_test name source)
+  add_executable(adapter_${name} ${here}/foreign/${source})
+  target_link_libraries(adapter_${name} PRIVATE millpond millpond_flags)
+  target_compile_options(adapter_${name} PRIVATE -O0)
+  target_include_directories(adapter_${name} SYSTEM PRIVATE ${ARGN})
+  adapter_test(${name} adapter_${name})
+  add_dependencies(adapter_tests adapter_${name})
+endfunction()
+if(CUDAToolkit_FOUND AND NOT MILLPOND_SANITIZE)
+  set(toolkit ${CUDAToolkit_INCLUDE_DIRS})
+  list(GET toolkit 0 toolkit)
+  if(EXISTS ${toolkit}/cccl/cuda/memory_resource)
+    foreign_test(cuda_mr cuda_mr_test.cpp ${toolkit}/cccl ${toolkit})
+    foreign_test(thrust thrust_test.cpp ${toolkit}/cccl ${toolkit})
+    target_compile_definitions(adapter_thrust PRIVATE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP)
+  endif()
+  if(MILLPOND_CCCL_DIR)
+    foreign_test(cuda_mr_newer cuda_mr_test.cpp ${MILLPOND_CCCL_DIR} ${toolkit})
+  endif()
+  if(MILLPOND_RMM_DIR)
+    set(rmm ${MILLPOND_RMM_DIR}/librmm)
+    foreign_test(rmm rmm_test.cpp ${rmm}/include ${rmm}/include/rapids ${MILLPOND_RMM_DIR}/rapids_logger/include ${toolkit})
+    target_link_libraries(adapter_rmm PRIVATE ${rmm}/lib64/librmm.so ${MILLPOND_RMM_DIR}/rapids_logger/lib64/librapids_logger.so
+      CUDA::cudart)
+  endif()
+else()
+  message(STATUS "adapters: no CUDA toolkit, or a sanitizer: cuda::mr and Thrust are not compiled here")
+endif()
