@@ -11,6 +11,7 @@ command_body add_doctor(CLI::App& app);
 command_body add_explain(CLI::App& app);
 command_body add_pages(CLI::App& app);
 command_body add_plan(CLI::App& app);
+command_body add_record(CLI::App& app);
 command_body add_replay(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
@@ -29,6 +30,11 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond replay trace.mpt --strategy millpond-pool\n"
                     "  millpond replay --workload churn --strategy driver-pool --rounds 3\n",
                     add_replay},
+      command_entry{"record", "Run a CUDA program and write down what it does with memory",
+                    "  millpond record -- ./server --port 80\n"
+                    "  millpond record -o train.mpt --last 1000000 -- python3 train.py\n"
+                    "The exit status is the program's; 3 where nothing was recorded.\n",
+                    add_record},
       command_entry{"explain", "What is wrong with a recorded program's memory, where, and what to write instead",
                     "  millpond explain server.mpt\n"
                     "  millpond explain data/traces/resnet_serving.csv.gz --json\n",

@@ -1,0 +1,33 @@
+// Starts a program under the recorder and waits for it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "millpond/result.hpp"
+#include "record/settings.hpp"
+
+namespace millpond::record {
+
+struct launch_request {
+  settings how;                        // `root` is filled in
+  std::string library;                 // libmillpond_record.so
+  std::vector<std::string> command;    // the program and its arguments
+};
+
+struct launch_outcome {
+  int exit_status = 0;                 // of the program; meaningless where a signal ended it
+  int signal = 0;                      // that ended it, or 0
+  std::vector<std::string> traces;     // that it and its children left; the program's own first
+};
+
+// not_supported where the library is not there; bad_input where the program cannot be started. Interrupts go to
+// the program. A trace of a child alone (the program was a script) takes the name that was asked for.
+[[nodiscard]] result<launch_outcome> launch(const launch_request& request);
+
+// libmillpond_record.so beside this executable, or in ../lib of it; empty where there is none.
+[[nodiscard]] std::string find_recorder_library();
+// libcupti where the toolkit or python3's packages have it; empty where it was not found.
+[[nodiscard]] std::string find_cupti();
+
+}  // namespace millpond::record

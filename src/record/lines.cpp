@@ -1,0 +1,173 @@
+#include "record/lines.hpp"
+
+#include <elf.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "record/symbols.hpp"
+#include "trace/source.hpp"
+#include "trace/writer.hpp"
+
+namespace millpond::record {
+namespace {
+
+struct line {
+  std::string symbol, file;
+  std::uint32_t number = 0;
+};
+using addresses = std::map<std::uint64_t, line>;
+
+// The address that frames_of wrote behind a symbol, or nothing.
+bool address_of(std::string_view symbol, std::uint64_t& address) {
+  const auto at = symbol.rfind(" (+0x");
+  if (at == std::string_view::npos || !symbol.ends_with(')')) return false;
+  const std::string_view digits = symbol.substr(at + 5, symbol.size() - at - 6);
+  const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
+  return fault == std::errc{} && end == digits.data() + digits.size();
+}
+
+std::string quoted(const std::string& text) {
+  std::string made = "'";
+  for (const char each : text) made += each == '\'' ? std::string("'\\''") : std::string(1, each);
+  return made + "'";
+}
+
+void resolve(const std::string& module, addresses& wanted) {
+  char list[] = "/tmp/millpond_lines_XXXXXX";
+  const int file = mkstemp(list);
+  if (file < 0) return;
+  std::string text;
+  for (const auto& [address, ignored] : wanted) {
+    char digits[24];
+    std::snprintf(digits, sizeof digits, "0x%llx\n", static_cast<unsigned long long>(address));
+    text += digits;
+  }
+  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  close(file);
+  if (written) {
+    const std::string command = "addr2line -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
+    if (FILE* output = popen(command.c_str(), "r")) {
+      char* row = nullptr;
+      std::size_t room = 0;
+      const auto next = [&](std::string& into) {
+        const ssize_t got = getline(&row, &room, output);
+        if (got <= 0) return false;
+        into.assign(row, static_cast<std::size_t>(got));
+        while (!into.empty() && into.back() == '\n') into.pop_back();
+        return true;
+      };
+      for (auto& [address, into] : wanted) {
+        std::string symbol, place;
+        if (!next(symbol) || !next(place)) break;
+        if (symbol != "??") into.symbol = symbol;
+        if (const auto note = place.find(" (discriminator"); note != std::string::npos) place.resize(note);
+        const auto colon = place.rfind(':');
+        if (colon == std::string::npos || place.starts_with("??")) continue;
+        std::uint32_t number = 0;
+        std::from_chars(place.data() + colon + 1, place.data() + place.size(), number);
+        into.file = place.substr(0, colon);
+        into.number = number;
+      }
+      std::free(row);
+      pclose(output);
+    }
+  }
+  unlink(list);
+}
+
+}  // namespace
+
+bool has_line_table(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Elf64_Ehdr header{};
+  if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shoff == 0) return false;
+  std::vector<Elf64_Shdr> sections(header.e_shnum);
+  file.seekg(static_cast<std::streamoff>(header.e_shoff));
+  if (!file.read(reinterpret_cast<char*>(sections.data()), static_cast<std::streamsize>(sections.size() * sizeof(Elf64_Shdr)))) return false;
+  if (header.e_shstrndx >= sections.size()) return false;
+  std::string names(std::min<std::size_t>(sections[header.e_shstrndx].sh_size, 1u << 20), '\0');
+  file.seekg(static_cast<std::streamoff>(sections[header.e_shstrndx].sh_offset));
+  if (!file.read(names.data(), static_cast<std::streamsize>(names.size()))) return false;
+  for (const Elf64_Shdr& each : sections) {
+    if (each.sh_name < names.size() && std::strcmp(names.c_str() + each.sh_name, ".debug_line") == 0) return true;
+  }
+  return false;
+}
+
+result<line_report> add_lines(const std::string& path) {
+  // First reading: which stacks there are.
+  auto first = trace::open_trace(path);
+  if (!first) return first.error();
+  if (auto read = first->for_each([](const trace::event&) {}); !read) return read.error();
+  const trace::trace_info before = first->take_info();
+  std::map<std::string, addresses> modules;
+  for (std::uint32_t id = 1; id < before.stacks.size(); ++id) {
+    for (const trace::frame& each : before.stacks.at(id)) {
+      std::uint64_t address = 0;
+      if (each.line == 0 && address_of(before.strings.at(each.symbol), address)) {
+        modules[std::string(before.strings.at(each.file))][address];
+      }
+    }
+  }
+  line_report made;
+  for (auto& [module, wanted] : modules) {
+    made.frames += wanted.size();
+    if (module.empty() || !has_line_table(module)) continue;
+    ++made.modules;
+    resolve(module, wanted);
+    for (const auto& [address, found] : wanted) made.resolved += found.number != 0 ? 1u : 0u;
+  }
+  // Second: the same events, with the stacks made anew under the same numbers. Strings keep theirs too.
+  trace::string_table strings;
+  for (std::uint32_t id = 1; id < before.strings.size(); ++id) strings.append(before.strings.at(id));
+  trace::stack_table stacks;
+  for (std::uint32_t id = 1; id < before.stacks.size(); ++id) {
+    std::vector<trace::frame> frames;
+    for (trace::frame each : before.stacks.at(id)) {
+      std::uint64_t address = 0;
+      std::string symbol(before.strings.at(each.symbol));
+      if (address_of(symbol, address)) {
+        const line& found = modules[std::string(before.strings.at(each.file))][address];
+        if (!found.symbol.empty()) symbol = found.symbol;
+        if (frames.empty() && is_cuda_symbol(symbol)) continue;
+        if (!found.symbol.empty()) each.symbol = strings.intern(symbol);
+        if (found.number != 0) {
+          each.file = strings.intern(found.file);
+          each.line = found.number;
+        }
+      }
+      frames.push_back(each);
+    }
+    stacks.append(frames);
+  }
+  const std::string beside = path + ".part";
+  auto file = trace::make_file_sink(beside);
+  if (!file) return file.error();
+  trace::trace_writer writer(std::move(*file), before.meta);
+  if (auto tables = writer.add_new_of(strings, stacks); !tables) return tables.error();
+  auto second = trace::open_trace(path);
+  if (!second) return second.error();
+  result<void> copied;
+  auto read = second->for_each([&](const trace::event& each) {
+    if (copied) copied = writer.add(each);
+  });
+  if (copied) copied = before.status == trace::read_status::cut ? writer.flush() : writer.close();
+  if (!read || !copied || std::rename(beside.c_str(), path.c_str()) != 0) {
+    unlink(beside.c_str());
+    if (!read) return read.error();
+    if (!copied) return copied.error();
+    return error{error_code::output_failure, path + ": the file with lines could not be put in its place"};
+  }
+  return made;
+}
+
+}  // namespace millpond::record

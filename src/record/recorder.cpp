@@ -1,0 +1,178 @@
+#include "record/recorder.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <chrono>
+#include <cstdio>
+#include <new>
+
+#include "record/symbols.hpp"
+
+namespace millpond::record {
+namespace {
+
+// How long the background thread sleeps when there is nothing to write, and how often the file is made readable up to
+// now: what a killed program can lose.
+constexpr std::chrono::milliseconds nap{2};
+constexpr std::uint64_t flush_every_ns = 200'000'000, window_every_ns = 2'000'000'000, tick_every_ns = 100'000'000;
+
+std::uint64_t monotonic_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::atomic<std::uint32_t> next_thread{0};
+
+}  // namespace
+
+std::uint32_t thread_number() noexcept {
+  thread_local const std::uint32_t mine = next_thread.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
+
+recorder::recorder(const settings& how, std::unique_ptr<scribe> to)
+    : how_(how), scribe_(std::move(to)), ring_(how.ring_cells), start_ns_(monotonic_ns()) {}
+
+result<std::unique_ptr<recorder>> recorder::start(const settings& how, const trace::metadata& meta) {
+  scribe_options options;
+  options.path = how.path;
+  options.meta = meta;
+  options.last_events = how.last_events;
+  options.frames = [most = how.frames](std::span<const std::uintptr_t> stack, trace::string_table& strings) {
+    return frames_of(stack, most, strings);
+  };
+  auto to = scribe::create(std::move(options));
+  if (!to) return to.error();
+  std::unique_ptr<recorder> made(new recorder(how, std::move(*to)));
+  // The program's signals are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  made->worker_ = std::thread([at = made.get()] { at->work(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return made;
+}
+
+recorder::~recorder() { finish(""); }
+
+std::uint64_t recorder::now() const noexcept { return monotonic_ns() - start_ns_; }
+
+std::optional<std::uint64_t> recorder::put(std::span<const note> notes) noexcept {
+  const auto at = ring_.push(notes);
+  if (!at) dropped_.fetch_add(notes.size(), std::memory_order_relaxed);
+  return at;
+}
+
+std::uint32_t recorder::stack(call_sort of) noexcept {
+  if (how_.stacks == stack_choice::none || (of == call_sort::kernel && how_.stacks == stack_choice::memory)) return 0;
+  // Frames of CUDA, CUPTI and ours are taken off later: room for them too.
+  constexpr std::size_t foreign_frames = 24;
+  return stacks_.capture(std::min<std::size_t>(how_.frames + foreign_frames, stack_store::most_frames));
+}
+
+const char* recorder::keep(const char* text) {
+  if (text == nullptr) return nullptr;
+  const std::lock_guard lock(text_mutex_);
+  auto& kept = texts_[text];
+  if (!kept) kept = std::make_unique<std::string>(text);
+  return kept->c_str();
+}
+
+void recorder::say(const std::string& name, const std::string& value) {
+  const std::lock_guard lock(said_mutex_);
+  said_[name] = value;
+}
+
+void recorder::set_device_name(const std::string& name) {
+  const std::lock_guard lock(said_mutex_);
+  device_name_ = name;
+}
+
+void recorder::failed(const error& why) {
+  recording_.store(false, std::memory_order_relaxed);
+  if (!failure_.empty()) return;
+  failure_ = why.message;
+  std::fprintf(stderr, "millpond record: %s; what was written before is kept\n", why.message.c_str());
+}
+
+bool recorder::drain() {
+  note next;
+  std::uint64_t position = 0;
+  bool any = false;
+  // Stacks are stored before the notes that name them, so that they are taken after a note was seen.
+  while (ring_.pop(next, position)) {
+    any = true;
+    if (!failure_.empty()) continue;
+    stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) { scribe_->add_stack(id, stack); });
+    if (auto done = scribe_->add(next, position); !done) failed(done.error());
+  }
+  return any;
+}
+
+void recorder::work() {
+  std::uint64_t flushed = 0, ticked = 0, dropped = 0;
+  bool dirty = false;
+  const std::uint64_t every = how_.last_events == 0 ? flush_every_ns : window_every_ns;
+  while (!stop_.load(std::memory_order_acquire)) {
+    const bool any = drain();
+    dirty = dirty || any;
+    const std::uint64_t time = now();
+    if (dropped != dropped_.load(std::memory_order_relaxed)) {
+      dropped = dropped_.load(std::memory_order_relaxed);
+      scribe_->set_dropped(dropped);
+    }
+    if (dirty && failure_.empty() && time - flushed > every) {
+      if (auto done = scribe_->flush(); !done) failed(done.error());
+      flushed = time;
+      dirty = false;
+    }
+    if (time - ticked > tick_every_ns) {
+      ticked = time;
+      if (auto* tick = tick_.load(std::memory_order_acquire)) tick();
+    }
+    if (recording() && how_.most_ns != 0 && time > how_.most_ns) {
+      recording_.store(false, std::memory_order_relaxed);
+      scribe_->set_note("limit", "the time limit was reached");
+    }
+    if (recording() && how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes) {
+      recording_.store(false, std::memory_order_relaxed);
+      scribe_->set_note("limit", "the size limit was reached");
+    }
+    if (!any) std::this_thread::sleep_for(nap);
+  }
+  drain();
+}
+
+void recorder::finish(const char* ended) noexcept {
+  if (finished_ || abandoned_.load(std::memory_order_relaxed)) return;
+  finished_ = true;
+  const bool whole = recording();
+  recording_.store(false, std::memory_order_relaxed);
+  stop_.store(true, std::memory_order_release);
+  if (worker_.joinable()) worker_.join();
+  try {
+    if (!failure_.empty()) return;
+    {
+      const std::lock_guard lock(said_mutex_);
+      for (const auto& [name, value] : said_) scribe_->set_note(name, value);
+      if (!device_name_.empty()) scribe_->set_device_name(device_name_);
+    }
+    scribe_->set_dropped(dropped());
+    // Only a recording of the whole run can say what was never freed.
+    if (whole && dropped() == 0 && *ended != '\0') scribe_->set_note("ended", ended);
+    if (auto done = scribe_->close(); !done) failed(done.error());
+  } catch (...) {
+    // No memory at the very end: the file reads as cut.
+  }
+}
+
+void recorder::abandon() noexcept {
+  abandoned_.store(true, std::memory_order_relaxed);
+  recording_.store(false, std::memory_order_relaxed);
+  worker_.detach();  // it did not come along
+}
+
+}  // namespace millpond::record

@@ -1,0 +1,361 @@
+#if __has_include(<cupti.h>) && __has_include(<cuda.h>)
+#include "record/translate.hpp"
+#include "record/translate_call.hpp"
+
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace millpond::record {
+namespace {
+
+using trace::action;
+using trace::copy_direction;
+using trace::kind;
+
+std::uint64_t bits(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+
+// The most words that one kernel's arguments are looked through for: kernels of libraries take up to 4 KiB by value.
+constexpr std::size_t most_arguments = 96;
+// Small copies to the device may carry tables of pointers.
+constexpr std::uint64_t largest_table_bytes = 4096;
+
+}  // namespace
+
+thread_local thread_state here;
+
+std::uint64_t translator::handle_of(const call& of, CUstream stream) {
+  return stream == nullptr && of.per_thread ? per_thread_stream : bits(stream);
+}
+
+note translator::begin(const call& of, action what) const {
+  if (of.data.context != here.context && of.data.context != nullptr && driver_.context_device != nullptr) {
+    CUdevice device = 0;
+    if (driver_.context_device(&device) == CUDA_SUCCESS) {
+      here.device = static_cast<std::uint16_t>(device);
+      here.context = of.data.context;
+    }
+  }
+  note made;
+  made.at.what = what;
+  made.at.thread = thread_number();
+  made.at.device = here.device;
+  const std::uint64_t now = to_.now();
+  if (of.at_exit()) {
+    made.at.time_ns = here.entered_ns;
+    made.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(now - here.entered_ns, UINT32_MAX));
+    made.at.status = of.status();
+  } else {
+    made.at.time_ns = now;
+  }
+  return made;
+}
+
+void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes, kind what, CUstream stream,
+                           std::uint64_t pool) {
+  note made = begin(of, action::allocate);
+  made.at.address = made.at.status == 0 ? address : 0;
+  made.at.bytes = bytes;
+  made.at.of = what;
+  made.at.stream = handle_of(of, stream);
+  made.at.object = text_bits(of.name());
+  made.at.other = pool;
+  made.at.stack = to_.stack(recorder::call_sort::memory);
+  if (made.at.status == 0 && what != kind::pageable) {
+    for (std::uint64_t low = lowest_.load(); address < low && !lowest_.compare_exchange_weak(low, address);) {
+    }
+    for (std::uint64_t high = highest_.load(); address + bytes > high && !highest_.compare_exchange_weak(high, address + bytes);) {
+    }
+  }
+  if (what == kind::managed) saw_managed_.store(true, std::memory_order_relaxed);
+  to_.put(made);
+}
+
+void translator::freeing(call& of, std::uint64_t address, kind what, CUstream stream) {
+  if (of.at_exit()) {
+    if (!here.free_noted) return;
+    here.free_noted = false;
+    note made = begin(of, action::free);
+    made.form = note_form::amend;
+    made.link = here.free_position;
+    to_.put(made);
+    return;
+  }
+  note made = begin(of, action::free);
+  made.at.address = address;
+  made.at.of = what;
+  made.at.stream = handle_of(of, stream);
+  made.at.object = text_bits(of.name());
+  made.at.stack = to_.stack(recorder::call_sort::memory);
+  made.awaits_amend = true;
+  const auto position = to_.put(made);
+  here.free_noted = position.has_value();
+  here.free_position = position.value_or(0);
+}
+
+void translator::stored_addresses(const call& of, const void* from, std::uint64_t bytes, CUstream stream) {
+  if (bytes > largest_table_bytes || bits(from) % sizeof(std::uint64_t) != 0) return;
+  std::array<note, 64> found;
+  std::size_t count = 0;
+  for (std::uint64_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < found.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(from) + at, sizeof word);
+    if (!may_be_block(word)) continue;
+    note made = begin(of, action::use);
+    made.at.address = word;
+    made.at.stream = handle_of(of, stream);
+    made.at.object = static_cast<std::uint64_t>(trace::use_form::stored);
+    made.at.duration_ns = 0;
+    found[count++] = made;
+  }
+  if (count > 0) to_.put(std::span(found).first(count));
+}
+
+void translator::copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes, copy_direction direction,
+                        CUstream stream, bool asynchronous) {
+  note made = begin(of, action::copy);
+  made.at.address = to;
+  made.at.other = from;
+  made.at.bytes = bytes;
+  made.at.stream = handle_of(of, stream);
+  made.at.object = static_cast<std::uint64_t>(direction) | (asynchronous ? trace::copy_asynchronous : 0);
+  made.at.stack = to_.stack(recorder::call_sort::memory);
+  to_.put(made);
+  // Only the direct form says that the source is the host's memory, to be read without a thought.
+  if (direction == copy_direction::host_to_device && made.at.status == 0) {
+    stored_addresses(of, reinterpret_cast<const void*>(from), bytes, stream);
+  }
+}
+
+void translator::set(call& of, std::uint64_t address, std::uint64_t bytes, CUstream stream) {
+  note made = begin(of, action::memset);
+  made.at.address = address;
+  made.at.bytes = bytes;
+  made.at.stream = handle_of(of, stream);
+  made.at.stack = to_.stack(recorder::call_sort::memory);
+  to_.put(made);
+}
+
+void translator::simple(call& of, action what, CUstream stream, std::uint64_t object) {
+  note made = begin(of, what);
+  made.at.stream = handle_of(of, stream);
+  made.at.object = object;
+  to_.put(made);
+}
+
+const translator::layout& translator::layout_of(CUfunction function, const char* name) {
+  thread_local CUfunction last_function = nullptr;
+  thread_local const layout* last_layout = nullptr;
+  if (function == last_function && last_layout != nullptr) return *last_layout;
+  const std::lock_guard lock(layouts_mutex_);
+  auto& known = layouts_[function];
+  // A module that was unloaded leaves its handle to another function: the name tells.
+  if (!known || (name != nullptr && known->name != nullptr && std::strcmp(name, known->name) != 0)) {
+    known.release();  // another thread may still read it
+    known = std::make_unique<layout>();
+    known->name = to_.keep(name == nullptr ? "kernel" : name);
+    for (std::size_t index = 0;; ++index) {
+      size_t offset = 0, bytes = 0;
+      CUresult answer = CUDA_ERROR_NOT_SUPPORTED;
+      if (driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
+      if (answer != CUDA_SUCCESS && index == 0 && driver_.kernel_parameter != nullptr) {
+        answer = driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
+      }
+      if (answer == CUDA_SUCCESS) {
+        known->known = true;
+        known->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
+      } else {
+        // Past the last parameter the answer is "invalid value"; a kernel with none is known too.
+        if (index == 0) known->known = answer == CUDA_ERROR_INVALID_VALUE;
+        break;
+      }
+    }
+    if (!known->known) unknown_layouts_.fetch_add(1, std::memory_order_relaxed);
+  }
+  last_function = function;
+  last_layout = known.get();
+  return *known;
+}
+
+void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
+  const layout& shape = layout_of(function, of.data.symbolName);
+  std::array<note, most_arguments + 1> notes;
+  std::size_t count = 1;
+  const auto look = [&](const char* from, std::uint32_t bytes) {
+    const bool plain = bytes == sizeof(std::uint64_t);
+    for (std::uint32_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < notes.size(); at += sizeof(std::uint64_t)) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, from + at, sizeof word);
+      if (!may_be_block(word)) continue;
+      note& made = notes[count++];
+      made.form = note_form::argument;
+      made.at.address = word;
+      made.at.object = static_cast<std::uint64_t>(plain ? trace::use_form::argument : trace::use_form::structure);
+    }
+  };
+  if (parameters != nullptr) {
+    for (std::size_t n = 0; n < shape.parameters.size(); ++n) {
+      if (parameters[n] != nullptr) look(static_cast<const char*>(parameters[n]), shape.parameters[n].bytes);
+    }
+  } else if (extra != nullptr) {
+    const char* buffer = nullptr;
+    std::size_t bytes = 0;
+    for (std::size_t n = 0; n < 8 && extra[n] != CU_LAUNCH_PARAM_END; n += 2) {
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(extra[n + 1]);
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(extra[n + 1]);
+    }
+    for (const parameter& each : shape.parameters) {
+      if (buffer != nullptr && each.offset + each.bytes <= bytes) look(buffer + each.offset, each.bytes);
+    }
+  }
+  notes[0] = begin(of, action::kernel);
+  notes[0].at.stream = handle_of(of, stream);
+  notes[0].at.object = text_bits(shape.name);
+  notes[0].at.stack = to_.stack(recorder::call_sort::kernel);
+  notes[0].link = count - 1;
+  to_.put(std::span(notes).first(count));
+}
+
+void translator::range(const char* text) {
+  if (!to_.recording() || text == nullptr) return;
+  note made;
+  made.at.what = action::mark;
+  made.at.thread = thread_number();
+  made.at.time_ns = to_.now();
+  made.at.object = text_bits(to_.keep(text));
+  to_.put(made);
+}
+
+void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId id) {
+  // Where every call is counted, calls come here that lend no name.
+  const auto known = runtime_ids();
+  if (to_.how().count_calls && std::ranges::find(known, id) == known.end()) return;
+  here.runtime_name = data.callbackSite == CUPTI_API_ENTER ? data.functionName : nullptr;
+}
+
+void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data) {
+  if (!to_.recording()) return;
+  call of{data};
+  if (of.at_exit()) {
+    if (!allocation(id, of) && !copy_or_set(id, of)) order(id, of);
+  } else {
+    here.entered_ns = to_.now();
+    entered(id, of);
+  }
+}
+
+// What must be noted before the driver acts: once memory or a handle is given back, another thread may get it.
+void translator::entered(CUpti_CallbackId id, call& of) {
+  switch (id) {
+    case MILLPOND_ID(cuMemFree_v2):
+    case MILLPOND_ID(cuMemFreeHost):
+    case MILLPOND_ID(cuMemHostUnregister):
+    case MILLPOND_ID(cuMemFreeAsync):
+    case MILLPOND_ID(cuMemFreeAsync_ptsz):
+    case MILLPOND_ID(cuMemUnmap): allocation(id, of); break;
+    case MILLPOND_ID(cuStreamDestroy_v2):
+      simple(of, action::stream_destroy, of.of<cuStreamDestroy_v2_params>().hStream, 0);
+      break;
+    case MILLPOND_ID(cuGraphDestroy):
+      simple(of, action::graph_destroy, nullptr, bits(of.of<cuGraphDestroy_params>().hGraph));
+      break;
+    case MILLPOND_ID(cuDevicePrimaryCtxReset_v2):
+    case MILLPOND_ID(cuCtxDestroy_v2): {
+      note made = begin(of, action::free);
+      made.form = note_form::reset;
+      made.at.object = text_bits(of.name());
+      if (id == MILLPOND_ID(cuDevicePrimaryCtxReset_v2)) {
+        made.at.device = static_cast<std::uint16_t>(of.of<cuDevicePrimaryCtxReset_v2_params>().dev);
+      }
+      to_.put(made);
+      break;
+    }
+    default: break;
+  }
+}
+
+bool translator::allocation(CUpti_CallbackId id, call& of) {
+  const auto current_pool = [&]() -> std::uint64_t {
+    CUmemoryPool pool = nullptr;
+    if (driver_.current_pool == nullptr || driver_.current_pool(&pool, here.device) != CUDA_SUCCESS) return 0;
+    return bits(pool);
+  };
+  switch (id) {
+    case MILLPOND_ID(cuMemAlloc_v2): {
+      const auto& with = of.of<cuMemAlloc_v2_params>();
+      allocated(of, *with.dptr, with.bytesize, kind::device, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemAllocPitch_v2): {
+      const auto& with = of.of<cuMemAllocPitch_v2_params>();
+      allocated(of, *with.dptr, of.status() == 0 ? *with.pPitch * with.Height : with.WidthInBytes * with.Height, kind::device,
+                nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemAllocHost_v2): {
+      const auto& with = of.of<cuMemAllocHost_v2_params>();
+      allocated(of, bits(*with.pp), with.bytesize, kind::pinned, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemHostAlloc): {
+      const auto& with = of.of<cuMemHostAlloc_params>();
+      allocated(of, bits(*with.pp), with.bytesize, kind::pinned, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemHostRegister):
+    case MILLPOND_ID(cuMemHostRegister_v2): {
+      const auto& with = of.of<cuMemHostRegister_v2_params>();
+      allocated(of, bits(with.p), with.bytesize, kind::pinned, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemAllocManaged): {
+      const auto& with = of.of<cuMemAllocManaged_params>();
+      allocated(of, *with.dptr, with.bytesize, kind::managed, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemAllocAsync_ptsz): of.per_thread = true; [[fallthrough]];
+    case MILLPOND_ID(cuMemAllocAsync): {
+      const auto& with = of.of<cuMemAllocAsync_params>();
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool());
+      return true;
+    }
+    case MILLPOND_ID(cuMemAllocFromPoolAsync_ptsz): of.per_thread = true; [[fallthrough]];
+    case MILLPOND_ID(cuMemAllocFromPoolAsync): {
+      const auto& with = of.of<cuMemAllocFromPoolAsync_params>();
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool));
+      return true;
+    }
+    case MILLPOND_ID(cuMemMap): {
+      const auto& with = of.of<cuMemMap_params>();
+      allocated(of, with.ptr, with.size, kind::device, nullptr, 0);
+      return true;
+    }
+    case MILLPOND_ID(cuMemFree_v2): freeing(of, of.of<cuMemFree_v2_params>().dptr, kind::device, nullptr); return true;
+    case MILLPOND_ID(cuMemFreeHost): freeing(of, bits(of.of<cuMemFreeHost_params>().p), kind::pinned, nullptr); return true;
+    case MILLPOND_ID(cuMemHostUnregister):
+      freeing(of, bits(of.of<cuMemHostUnregister_params>().p), kind::pinned, nullptr);
+      return true;
+    case MILLPOND_ID(cuMemUnmap): freeing(of, of.of<cuMemUnmap_params>().ptr, kind::device, nullptr); return true;
+    case MILLPOND_ID(cuMemFreeAsync_ptsz): of.per_thread = true; [[fallthrough]];
+    case MILLPOND_ID(cuMemFreeAsync): {
+      const auto& with = of.of<cuMemFreeAsync_params>();
+      freeing(of, with.dptr, kind::driver_pool, with.hStream);
+      return true;
+    }
+    case MILLPOND_ID(cuMemPoolSetAttribute): {
+      const auto& with = of.of<cuMemPoolSetAttribute_params>();
+      if (with.attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || of.status() != 0) return true;
+      note made = begin(of, action::pool_set);
+      made.at.address = bits(with.pool);
+      made.at.object = static_cast<std::uint64_t>(trace::pool_attribute::release_threshold);
+      made.at.other = *static_cast<const cuuint64_t*>(with.value);
+      to_.put(made);
+      return true;
+    }
+    default: return false;
+  }
+}
+
+}  // namespace millpond::record
+#endif

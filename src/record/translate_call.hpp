@@ -1,0 +1,35 @@
+// One callback of CUPTI while it is translated.
+#pragma once
+#include <cstdint>
+
+#include "record/translate.hpp"
+
+#define MILLPOND_ID(name) CUPTI_DRIVER_TRACE_CBID_##name
+
+namespace millpond::record {
+
+// What a thread keeps between the two callbacks of a call, and about its context.
+struct thread_state {
+  std::uint64_t entered_ns = 0;
+  std::uint64_t free_position = 0;
+  bool free_noted = false;
+  const char* runtime_name = nullptr;   // of the runtime's call in progress
+  CUcontext context = nullptr;
+  std::uint16_t device = 0;
+};
+
+extern thread_local thread_state here;
+
+struct translator::call {
+  const CUpti_CallbackData& data;
+  bool per_thread = false;   // the form of the call for which stream 0 is the thread's own
+  [[nodiscard]] bool at_exit() const { return data.callbackSite == CUPTI_API_EXIT; }
+  [[nodiscard]] std::int32_t status() const {
+    return data.functionReturnValue == nullptr ? 0 : static_cast<std::int32_t>(*static_cast<const CUresult*>(data.functionReturnValue));
+  }
+  template <class Parameters>
+  [[nodiscard]] const Parameters& of() const { return *static_cast<const Parameters*>(data.functionParams); }
+  [[nodiscard]] const char* name() const { return here.runtime_name != nullptr ? here.runtime_name : data.functionName; }
+};
+
+}  // namespace millpond::record
