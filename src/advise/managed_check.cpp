@@ -169,7 +169,8 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
 void managed_check::finish() {
   for (const touch& each : touches_) overlap(each);
   for (const auto& [block, mine] : blocks_) {
-    if (mine.turns >= least_turns) thrash(block, mine);
+    // Pages that prefetches move change sides too, with no fault.
+    if (mine.turns >= least_turns && mine.cpu_faults + mine.gpu_faults >= least_turns) thrash(block, mine);
     advice(block, mine);
   }
 }

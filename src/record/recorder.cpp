@@ -102,8 +102,9 @@ bool recorder::drain() {
   note next;
   std::uint64_t position = 0;
   bool any = false;
-  // Stacks are stored before the notes that name them, so that they are taken after a note was seen.
-  while (ring_.pop(next, position)) {
+  // Stacks are stored before the notes that name them, so that they are taken after a note was seen. A busy program must not
+  // keep us from the file and the limits.
+  for (int left = 16384; left > 0 && ring_.pop(next, position); --left) {
     any = true;
     if (!failure_.empty()) continue;
     stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) { scribe_->add_stack(id, stack); });
@@ -143,7 +144,8 @@ void recorder::work() {
     }
     if (!any) std::this_thread::sleep_for(nap);
   }
-  drain();
+  while (drain()) {
+  }
 }
 
 void recorder::finish(const char* ended) noexcept {

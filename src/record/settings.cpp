@@ -102,7 +102,8 @@ std::string path_of_process(const settings& of, std::uint64_t process) {
   const std::size_t slash = of.path.rfind('/');
   std::size_t dot = of.path.rfind('.');
   if (dot == std::string::npos || (slash != std::string::npos && dot < slash)) dot = of.path.size();
-  return of.path.substr(0, dot) + '.' + std::to_string(process) + of.path.substr(dot);
+  std::string made = of.path;
+  return made.insert(dot, "." + std::to_string(process));
 }
 
 }  // namespace millpond::record

@@ -1,0 +1,19 @@
+// A large block kept over a phase that no longer uses it. Near miss: freed before that phase.
+#include "program.h"
+
+PROGRAM {
+  float* large = on_device(96 * MiB);
+  phase(large, 96 * MiB, 4, nullptr);
+  must(cudaDeviceSynchronize());
+#if defined(CLEAN)
+  must(cudaFree(large));
+#endif
+  float* scratch = on_device(64 * MiB);
+  phase(scratch, 64 * MiB, 24, nullptr);
+  must(cudaDeviceSynchronize());
+  must(cudaFree(scratch));
+#if !defined(CLEAN)
+  must(cudaFree(large));
+#endif
+  return 0;
+}

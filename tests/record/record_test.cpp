@@ -1,0 +1,413 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <thread>
+
+#include "record/launcher.hpp"
+#include "record/lines.hpp"
+#include "record/ring.hpp"
+#include "record/scribe.hpp"
+#include "record/settings.hpp"
+#include "record/stacks.hpp"
+#include "record/symbols.hpp"
+#include "trace/lifetimes.hpp"
+#include "trace/source.hpp"
+
+namespace millpond::record {
+namespace {
+
+using trace::action;
+
+// A folder of its own for each test, gone with it.
+class record_test : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = std::filesystem::temp_directory_path() /
+              ("millpond_" + std::string(test->test_suite_name()) + "_" + test->name() + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  scribe_options options_for(const std::string& name, std::uint64_t last_events = 0) const {
+    scribe_options made;
+    made.path = path(name);
+    made.last_events = last_events;
+    return made;
+  }
+  std::filesystem::path folder_;
+};
+using scribe_test = record_test;
+using settings_test = record_test;
+
+TEST(ring_test, gives_back_in_order_and_refuses_when_full) {
+  ring<int> cells(8);
+  const int three[] = {1, 2, 3};
+  EXPECT_EQ(cells.push(three), 0u);
+  EXPECT_EQ(cells.push(three), 3u);
+  EXPECT_FALSE(cells.push(three)) << "two cells are left, and three must lie side by side";
+  int value = 0;
+  std::uint64_t position = 9;
+  ASSERT_TRUE(cells.pop(value, position));
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(position, 0u);
+  EXPECT_EQ(cells.push(three), 6u);
+  for (const int expected : {2, 3, 1, 2, 3, 1, 2, 3}) {
+    ASSERT_TRUE(cells.pop(value, position));
+    EXPECT_EQ(value, expected);
+  }
+  EXPECT_FALSE(cells.pop(value, position));
+}
+
+TEST(ring_test, loses_nothing_that_it_took_from_many_threads) {
+  ring<std::uint64_t> cells(1024);
+  constexpr std::uint64_t writers = 4, each = 50'000;
+  std::atomic<std::uint64_t> refused{0};
+  std::vector<std::thread> threads;
+  for (std::uint64_t writer = 0; writer < writers; ++writer) {
+    threads.emplace_back([&, writer] {
+      for (std::uint64_t n = 0; n < each; ++n) {
+        const std::uint64_t pair[] = {writer << 32 | n, writer << 32 | n};
+        if (!cells.push(pair)) ++refused;
+      }
+    });
+  }
+  std::uint64_t seen = 0, next[writers] = {}, expected = 0;
+  std::atomic<bool> over{false};
+  std::thread joiner([&] {
+    for (auto& thread : threads) thread.join();
+    over = true;
+  });
+  for (;;) {
+    const bool last = over;
+    std::uint64_t first = 0, second = 0, position = 0;
+    while (cells.pop(first, position)) {
+      ASSERT_EQ(position, expected++);
+      while (!cells.pop(second, position)) std::this_thread::yield();
+      ++expected;
+      ASSERT_EQ(first, second) << "cells that were pushed together lie side by side";
+      ASSERT_GE(first & 0xffffffff, next[first >> 32]) << "one thread's cells come in its order";
+      next[first >> 32] = (first & 0xffffffff) + 1;
+      ++seen;
+    }
+    if (last) break;
+  }
+  joiner.join();
+  EXPECT_EQ(seen + refused, writers * each);
+}
+
+TEST_F(settings_test, are_the_same_after_a_journey_through_text) {
+  settings made;
+  made.path = "/tmp/a;b=c%d.mpt";
+  made.root = 4711;
+  made.stacks = stack_choice::all;
+  made.most_ns = 5;
+  made.last_events = 7;
+  made.cupti = "/opt/libcupti.so";
+  made.count_calls = true;
+  const auto back = parse_settings(format_settings(made));
+  ASSERT_TRUE(back);
+  EXPECT_EQ(*back, made);
+  for (const char* wrong : {"", "path", "path=a;stacks=9", "path=a;ring_cells=17", "path=a;other=1", "path=%g1", "path=a;root=x"}) {
+    EXPECT_FALSE(parse_settings(wrong)) << wrong;
+  }
+}
+
+TEST_F(settings_test, children_write_beside_the_program) {
+  settings of;
+  of.path = "/tmp/a.b/server.mpt";
+  of.root = 10;
+  EXPECT_EQ(path_of_process(of, 10), "/tmp/a.b/server.mpt");
+  EXPECT_EQ(path_of_process(of, 11), "/tmp/a.b/server.11.mpt");
+  of.path = "/tmp/a.b/server";
+  EXPECT_EQ(path_of_process(of, 11), "/tmp/a.b/server.11");
+}
+
+note event_note(action what, std::uint64_t address, std::uint64_t bytes) {
+  note made;
+  made.at.what = what;
+  made.at.address = address;
+  made.at.bytes = bytes;
+  made.at.object = what == action::allocate || what == action::free ? text_bits("cudaMalloc") : 0;
+  return made;
+}
+
+std::vector<trace::event> read_all(const std::string& file, trace::trace_info* info = nullptr) {
+  auto loaded = trace::load_trace(file);
+  EXPECT_TRUE(loaded) << loaded.error().message;
+  if (info != nullptr) *info = std::move(loaded->info);
+  return std::move(loaded->events);
+}
+
+TEST_F(scribe_test, a_free_stands_where_it_began_with_the_status_it_ended_with) {
+  auto to = scribe::create(options_for("a.mpt"));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  const auto add = [&](const note& each) { ASSERT_TRUE((*to)->add(each, position++)); };
+  add(event_note(action::allocate, 0x1000, 64));
+  note freeing = event_note(action::free, 0x1000, 0);
+  freeing.awaits_amend = true;
+  add(freeing);
+  add(event_note(action::allocate, 0x1000, 32));  // another thread has the address before the first one returns
+  note amend;
+  amend.form = note_form::amend;
+  amend.link = 1;
+  amend.at.duration_ns = 77;
+  add(amend);
+  note again = event_note(action::free, 0x1000, 0);
+  again.awaits_amend = true;
+  add(again);
+  amend.link = 4;
+  add(amend);
+  ASSERT_TRUE((*to)->close());
+  const auto events = read_all(path("a.mpt"));
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[1].what, action::free);
+  EXPECT_EQ(events[1].duration_ns, 77u);
+  EXPECT_EQ(events[1].bytes, 64u);
+  EXPECT_EQ(events[3].bytes, 32u) << "the second block, which the late answer must not have ended";
+  EXPECT_TRUE(trace::find_lifetimes(events));
+}
+
+TEST_F(scribe_test, kernels_are_given_the_blocks_that_their_arguments_point_into) {
+  auto to = scribe::create(options_for("a.mpt"));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  const auto add = [&](const note& each) { ASSERT_TRUE((*to)->add(each, position++)); };
+  add(event_note(action::allocate, 0x10000, 4096));
+  add(event_note(action::allocate, 0x20000, 4096));
+  note kernel = event_note(action::kernel, 0, 0);
+  kernel.at.object = text_bits("_Z4stepPfi");
+  kernel.link = 4;
+  add(kernel);
+  for (const std::uint64_t address : {0x10010, 0x10020, 0x30000, 0x20fff}) {
+    note argument;
+    argument.form = note_form::argument;
+    argument.at.address = address;
+    add(argument);
+  }
+  ASSERT_TRUE((*to)->close());
+  trace::trace_info info;
+  const auto events = read_all(path("a.mpt"), &info);
+  ASSERT_EQ(events.size(), 5u);
+  EXPECT_EQ(events[2].what, action::kernel);
+  EXPECT_EQ(events[2].other, 2u) << "one use a block, and none for what is in no block";
+  EXPECT_EQ(info.strings.at(static_cast<std::uint32_t>(events[2].object)), "step(float*, int)");
+  EXPECT_EQ(events[3].address, 0x10010u);
+  EXPECT_EQ(events[4].address, 0x20fffu);
+}
+
+TEST_F(scribe_test, a_copys_host_side_is_known_from_its_address) {
+  auto to = scribe::create(options_for("a.mpt"));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  note pinned = event_note(action::allocate, 0x50000, 4096);
+  pinned.at.of = trace::kind::pinned;
+  ASSERT_TRUE((*to)->add(pinned, position++));
+  ASSERT_TRUE((*to)->add(event_note(action::allocate, 0x10000, 4096), position++));
+  for (const std::uint64_t host : {0x50010, 0x90000}) {
+    note copy = event_note(action::copy, 0x10000, 64);
+    copy.at.other = host;
+    copy.at.object = trace::copy_asynchronous;
+    ASSERT_TRUE((*to)->add(copy, position++));
+  }
+  ASSERT_TRUE((*to)->close());
+  const auto events = read_all(path("a.mpt"));
+  ASSERT_EQ(events.size(), 4u);
+  EXPECT_EQ(events[2].of, trace::kind::pinned);
+  EXPECT_EQ(events[3].of, trace::kind::pageable);
+  const auto up = static_cast<std::uint64_t>(trace::copy_direction::host_to_device);
+  EXPECT_EQ(events[2].object, up | trace::copy_asynchronous);
+  EXPECT_EQ(events[3].object, up | trace::copy_asynchronous);
+}
+
+TEST_F(scribe_test, streams_keep_their_number_until_they_are_destroyed) {
+  auto to = scribe::create(options_for("a.mpt"));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  const auto on = [&](action what, std::uint64_t handle, std::uint32_t thread) {
+    note made = event_note(what, 0, 0);
+    made.at.stream = handle;
+    made.at.thread = thread;
+    ASSERT_TRUE((*to)->add(made, position++));
+  };
+  on(action::stream_create, 0x5000, 0);
+  on(action::stream_synchronize, 0x5000, 0);
+  on(action::stream_destroy, 0x5000, 0);
+  on(action::stream_create, 0x5000, 0);  // the handle comes back for another stream
+  on(action::stream_synchronize, 0x5000, 0);
+  on(action::stream_synchronize, legacy_stream, 0);
+  on(action::stream_synchronize, per_thread_stream, 1);
+  on(action::stream_synchronize, per_thread_stream, 2);
+  ASSERT_TRUE((*to)->close());
+  const auto events = read_all(path("a.mpt"));
+  ASSERT_EQ(events.size(), 8u);
+  EXPECT_EQ(events[0].stream, events[1].stream);
+  EXPECT_EQ(events[0].stream, events[2].stream);
+  EXPECT_NE(events[0].stream, events[4].stream);
+  EXPECT_EQ(events[5].stream, 0u);
+  EXPECT_NE(events[6].stream, events[7].stream) << "the thread's own stream is another one in each thread";
+}
+
+TEST_F(scribe_test, a_window_keeps_the_last_events_and_the_blocks_before_them) {
+  auto to = scribe::create(options_for("a.mpt", 4));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  for (std::uint64_t n = 1; n <= 6; ++n) ASSERT_TRUE((*to)->add(event_note(action::allocate, n << 16, 64), position++));
+  for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE((*to)->add(event_note(action::free, n << 16, 0), position++));
+  ASSERT_TRUE((*to)->flush());
+  const auto events = read_all(path("a.mpt"));
+  ASSERT_EQ(events.size(), 5u + 4u);
+  const auto lives = trace::find_lifetimes(events);
+  ASSERT_TRUE(lives) << lives.error().message;
+  EXPECT_EQ(lives->end_live_blocks, 3u);
+}
+
+__attribute__((noinline)) std::uint32_t capture_here(stack_store& store) { return store.capture(8); }
+
+TEST(stack_test, one_place_is_one_number_and_is_unwound_once) {
+  stack_store store;
+  std::vector<std::uint32_t> ids(100);
+  for (std::uint32_t& each : ids) {
+    each = capture_here(store);
+    asm volatile("" ::: "memory");
+  }
+  const std::uint32_t first = ids[50], other = capture_here(store);
+  // A compiler may have made two places of the loop's one: all but its ends are the same.
+  for (std::size_t n = 2; n < 98; ++n) EXPECT_EQ(ids[n], first);
+  EXPECT_NE(first, 0u);
+  EXPECT_NE(other, first) << "another line of the same function";
+  EXPECT_LE(store.unwound(), 4u);
+  std::size_t frames = 0;
+  store.take_new([&](std::uint32_t, std::span<const std::uintptr_t> stack) { frames = stack.size(); });
+  EXPECT_GE(frames, 3u);
+}
+
+TEST(stack_test, cudas_own_frames_are_known_by_module_and_name) {
+  EXPECT_TRUE(is_cuda_module("/usr/lib/x86_64-linux-gnu/libcuda.so.1"));
+  EXPECT_TRUE(is_cuda_module("/x/libcupti.so.13"));
+  EXPECT_FALSE(is_cuda_module("/x/libcudnn.so.9"));
+  EXPECT_TRUE(is_cuda_symbol("cudaMalloc"));
+  EXPECT_TRUE(is_cuda_symbol("cuMemAlloc_v2"));
+  EXPECT_FALSE(is_cuda_symbol("cudart_of_mine"));
+  EXPECT_FALSE(is_cuda_symbol("custom_allocator"));
+}
+
+#if defined(MILLPOND_HAS_RECORDER)
+class program_test : public record_test {
+ protected:
+  launch_outcome record(const std::string& how, const std::function<void(settings&)>& change = {}) {
+    launch_request request;
+    request.how.path = path("program.mpt");
+    request.how.recorded_by = "test";
+    if (change) change(request.how);
+    request.library = MILLPOND_RECORD_LIBRARY;
+    request.command = {MILLPOND_RECORDED_PROGRAM, how};
+    auto made = launch(request);
+    EXPECT_TRUE(made) << made.error().message;
+    return made ? *made : launch_outcome{};
+  }
+};
+
+TEST_F(program_test, is_recorded_from_its_first_call_to_its_last) {
+  const launch_outcome outcome = record("seven");
+  EXPECT_EQ(outcome.exit_status, 7);
+  ASSERT_EQ(outcome.traces.size(), 1u);
+  const auto lines = add_lines(outcome.traces[0]);
+  ASSERT_TRUE(lines) << lines.error().message;
+  trace::trace_info info;
+  const auto events = read_all(outcome.traces[0], &info);
+  ASSERT_EQ(events.size(), 23u);
+  EXPECT_EQ(info.status, trace::read_status::complete);
+  EXPECT_EQ(events.back().status, 1) << "the second free was refused";
+  EXPECT_EQ(info.strings.at(static_cast<std::uint32_t>(events[0].object)), "cuMemAlloc_v2");
+  const auto stack = info.stacks.at(events[0].stack);
+  ASSERT_FALSE(stack.empty());
+  bool seen = false;
+  for (const trace::frame& each : stack) {
+    seen = seen || (info.strings.at(each.symbol).find("main") != std::string_view::npos && each.line != 0 &&
+                    info.strings.at(each.file).find("recorded_program.cpp") != std::string_view::npos);
+  }
+  EXPECT_TRUE(seen) << "main and its line are in the stack";
+  const auto& notes = info.meta.notes;
+  EXPECT_TRUE(std::ranges::find(notes, std::pair<std::string, std::string>("ended", "exit")) != notes.end());
+}
+
+TEST_F(program_test, that_is_killed_or_crashes_leaves_a_readable_file) {
+  for (const auto& [how, signal] : {std::pair("kill", SIGKILL), std::pair("abort", SIGABRT)}) {
+    const launch_outcome outcome = record(how);
+    EXPECT_EQ(outcome.signal, signal);
+    ASSERT_EQ(outcome.traces.size(), 1u);
+    trace::trace_info info;
+    EXPECT_EQ(read_all(outcome.traces[0], &info).size(), 23u);
+    EXPECT_EQ(info.status, trace::read_status::cut);
+  }
+}
+
+TEST_F(program_test, that_leaves_by_the_back_door_leaves_a_readable_file) {
+  const launch_outcome outcome = record("exit");
+  EXPECT_EQ(outcome.exit_status, 7);
+  ASSERT_EQ(outcome.traces.size(), 1u);
+  EXPECT_EQ(read_all(outcome.traces[0]).size(), 23u);
+}
+
+TEST_F(program_test, that_uses_no_cuda_leaves_no_trace) {
+  const launch_outcome outcome = record("no_cuda");
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_TRUE(outcome.traces.empty());
+}
+
+TEST_F(program_test, that_has_a_profiler_of_its_own_runs_on_unrecorded) {
+  const launch_outcome outcome = record("occupied");
+  EXPECT_EQ(outcome.exit_status, 0);
+  ASSERT_EQ(outcome.traces.size(), 1u);
+  trace::trace_info info;
+  EXPECT_TRUE(read_all(outcome.traces[0], &info).empty());
+  const auto failure = std::ranges::find(info.meta.notes, "failure", &std::pair<std::string, std::string>::first);
+  ASSERT_NE(failure, info.meta.notes.end());
+}
+
+TEST_F(program_test, that_forks_is_recorded_once_and_its_child_is_let_alone) {
+  const launch_outcome outcome = record("fork");
+  EXPECT_EQ(outcome.exit_status, 0);
+  ASSERT_EQ(outcome.traces.size(), 1u);
+  EXPECT_EQ(read_all(outcome.traces[0]).size(), 23u);
+}
+
+TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {
+  const launch_outcome outcome = record("many", [](settings& how) { how.most_bytes = 100'000; });
+  EXPECT_EQ(outcome.exit_status, 0);
+  trace::trace_info info;
+  const auto events = read_all(outcome.traces.at(0), &info);
+  EXPECT_GT(events.size(), 1000u);
+  EXPECT_EQ(info.status, trace::read_status::complete);
+  if (events.size() < 400'023) {
+    EXPECT_NE(std::ranges::find(info.meta.notes, "limit", &std::pair<std::string, std::string>::first), info.meta.notes.end());
+  }
+}
+
+TEST_F(program_test, counts_what_a_small_ring_drops) {
+  const launch_outcome outcome = record("many", [](settings& how) { how.ring_cells = 16; });
+  trace::trace_info info;
+  const auto events = read_all(outcome.traces.at(0), &info);
+  EXPECT_GT(info.meta.dropped_events, 0u);
+  for (const auto& [name, value] : info.meta.notes) EXPECT_NE(name, "ended") << "a recording with holes claims no leaks";
+}
+
+TEST_F(program_test, that_is_not_there_is_an_error) {
+  launch_request request;
+  request.how.path = path("program.mpt");
+  request.library = MILLPOND_RECORD_LIBRARY;
+  request.command = {"/no/such/program"};
+  const auto made = launch(request);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, error_code::bad_input);
+  request.library = "/no/such/library.so";
+  EXPECT_EQ(launch(request).error().code, error_code::not_supported);
+}
+#endif
+
+}  // namespace
+}  // namespace millpond::record
