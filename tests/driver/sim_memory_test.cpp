@@ -384,7 +384,9 @@ TEST_F(sim_pools, the_default_threshold_gives_memory_back_at_every_synchronise) 
   ok(gpu->pool_destroy(pool));
 }
 
-TEST_F(sim_pools, another_stream_waits_for_the_free_rather_than_grow) {
+TEST_F(sim_pools, another_stream_waits_for_the_free_where_the_pool_cannot_grow) {
+  ok(gpu->pool_destroy(pool));
+  ok(gpu->pool_create(&pool, memory_place::device, 32 * MiB));
   ok(gpu->pool_set_release_threshold(pool, ~std::uint64_t{0}));
   const stream_handle a = stream(), b = stream();
   const device_address at = block(32 * MiB, a);
@@ -396,6 +398,59 @@ TEST_F(sim_pools, another_stream_waits_for_the_free_rather_than_grow) {
   ok(gpu->stream_query(b));
   EXPECT_EQ(usage().reserved, 32 * MiB);
   ok(gpu->pool_free(at, b));
+  ok(gpu->pool_destroy(pool));
+}
+
+TEST_F(sim_pools, another_stream_makes_the_pool_grow_rather_than_wait) {
+  ok(gpu->pool_set_release_threshold(pool, ~std::uint64_t{0}));
+  const stream_handle a = stream(), b = stream();
+  const device_address at = block(32 * MiB, a);
+  ok(gpu->spin(1'000'000, a));
+  ok(gpu->pool_free(at, a));
+  const device_address other = block(32 * MiB, b);
+  EXPECT_NE(other, at);
+  ok(gpu->stream_query(b));
+  EXPECT_EQ(usage().reserved, 64 * MiB);
+  ok(gpu->pool_free(other, b));
+  ok(gpu->pool_destroy(pool));
+}
+
+TEST_F(sim_pools, a_pool_grows_at_its_end_by_what_is_missing_there) {
+  ok(gpu->pool_set_release_threshold(pool, ~std::uint64_t{0}));
+  const stream_handle s = stream();
+  const device_address first = block(20 * MiB, s);
+  const device_address second = block(40 * MiB, s);  // 12 MiB of the first step and one more
+  EXPECT_EQ(second, first + 20 * MiB);
+  EXPECT_EQ(usage().reserved, 64 * MiB);
+  EXPECT_EQ(usage().used, 60 * MiB);
+  const identity_block over_both{second, 40 * MiB, 3};
+  ok(gpu->identity_write({&over_both, 1}, s));
+  EXPECT_EQ(mismatches({{over_both}}, s), 0u);
+  ok(gpu->pool_free(first, s));
+  ok(gpu->pool_free(second, s));
+  ok(gpu->pool_destroy(pool));
+}
+
+TEST_F(sim_pools, free_segments_are_moved_to_where_they_are_needed) {
+  ok(gpu->pool_set_release_threshold(pool, ~std::uint64_t{0}));
+  const stream_handle s = stream();
+  const device_address first = block(64 * MiB, s);
+  const device_address second = block(32 * MiB, s);
+  ok(gpu->pool_free(first, s));
+  ok(gpu->stream_synchronize(s));
+  const device_address third = block(96 * MiB, s);   // two of its three segments were the first block's
+  EXPECT_EQ(third, second + 32 * MiB);
+  EXPECT_EQ(usage().reserved, 128 * MiB);
+  EXPECT_EQ(gpu->physical_bytes(), 128 * MiB);
+  ok(gpu->pool_free(second, s));
+  ok(gpu->pool_free(third, s));
+  ok(gpu->stream_synchronize(s));
+  ok(gpu->pool_trim(pool, 40 * MiB));
+  EXPECT_EQ(usage().reserved, 64 * MiB);
+  ok(gpu->pool_trim(pool, 0));
+  EXPECT_EQ(gpu->physical_bytes(), 0u);
+  EXPECT_EQ(block(MiB, s), first);  // the addresses serve again
+  ok(gpu->pool_free(first, s));
   ok(gpu->pool_destroy(pool));
 }
 

@@ -85,7 +85,7 @@ TEST_F(sim_profile, a_bad_file_is_told_its_line) {
   EXPECT_NE(type.find("`l2_bytes` should be a whole number"), std::string::npos) << type;
   const std::string negative = complaint("memory_bytes_per_s = ", "memory_bytes_per_s = -");
   EXPECT_NE(negative.find("from 0"), std::string::npos) << negative;
-  const std::string nan = complaint("memory_bytes_per_s = 4300000000000", "memory_bytes_per_s = nan");
+  const std::string nan = complaint("memory_bytes_per_s = 4170000000000", "memory_bytes_per_s = nan");
   EXPECT_NE(nan.find("from 0"), std::string::npos) << nan;
   const std::string order = complaint("[1048576, 43000, 57000]", "[1000, 43000, 57000]");
   EXPECT_NE(order.find("should rise"), std::string::npos) << order;

@@ -82,6 +82,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   state_->check_pollution(*s, call::pool_allocate);
   state_->join_legacy(*s);
   const sim::pool::answer got = p->allocate(bytes, s->current(), state_->now_ns);
+  if (got.moved_bytes > 0) state_->charge_table(state_->options.profile.pool_shrink, got.moved_bytes);
   if (got.grown_bytes > 0) state_->charge_table(state_->options.profile.pool_growth, got.grown_bytes);
   if (got.status != driver_status::success) return c.answer(got.status);
   if (s->capture != nullptr) {

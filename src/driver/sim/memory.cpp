@@ -234,25 +234,47 @@ void memory::free_region(std::uint64_t address) {
 
 // --- Pools ------------------------------------------------------------------------------------------
 
-driver_status memory::add_segment(std::uint64_t bytes, memory_place place, pool_handle pool,
-                                  std::uint64_t& address) {
-  const driver_status status = take(bytes, place);
-  if (status != driver_status::success) return status;
+driver_status memory::add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address) {
   const auto at = addresses_.take(bytes, page_bytes);
-  const auto p = at ? make_physical(bytes, place) : nullptr;
-  if (p == nullptr || !show(*at, *p)) {
-    if (at) addresses_.give(*at, *at + bytes);
-    give(bytes, place);
+  if (!at) return driver_status::out_of_memory;
+  const auto p = make_physical(bytes, place);
+  p->counted = false;  // its segments are
+  p->mappings = 1;
+  ranges_.emplace(*at, p);
+  address = *at;
+  return driver_status::success;
+}
+
+void memory::remove_range(std::uint64_t address) {
+  const auto it = ranges_.find(address);
+  MILLPOND_CHECK(it != ranges_.end(), address);
+  const std::shared_ptr<physical> p = std::move(it->second);
+  ranges_.erase(it);
+  --p->mappings;
+  addresses_.give(address, address + p->bytes);
+  drop_physical(p);
+}
+
+driver_status memory::add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes,
+                                   std::uint64_t step, pool_handle pool) {
+  const std::shared_ptr<physical>& p = ranges_.at(range);
+  const driver_status status = take(bytes, p->place);
+  if (status != driver_status::success) return status;
+  if (p->real && !backing_->attach(address, bytes, -1, p->base + (address - range))) {
+    give(bytes, p->place);
     return driver_status::out_of_memory;
   }
-  p->mappings = 1;
-  region r;
-  r.bytes = bytes;
-  r.memory = p;
-  r.kind = region_kind::pool_segment;
-  r.pool = pool;
-  segments_.emplace(*at, std::move(r));
-  address = *at;
+  for (std::uint64_t done = 0; done < bytes;) {
+    region r;
+    r.bytes = std::min(step, bytes - done);
+    r.memory = p;
+    r.offset = address + done - range;
+    r.kind = region_kind::pool_segment;
+    r.pool = pool;
+    const std::uint64_t part = r.bytes;
+    segments_.emplace(address + done, std::move(r));
+    done += part;
+  }
   return driver_status::success;
 }
 
@@ -261,22 +283,28 @@ void memory::remove_segment(std::uint64_t address) {
   MILLPOND_CHECK(it != segments_.end(), address);
   const region r = std::move(it->second);
   segments_.erase(it);
-  --r.memory->mappings;
-  if (r.memory->real) backing_->detach(address, r.bytes);
-  addresses_.give(address, address + r.bytes);
-  drop_physical(r.memory);
+  if (released_) {
+    physical gone;
+    gone.base = r.physical_begin();
+    gone.bytes = r.bytes;
+    gone.place = r.memory->place;
+    released_(gone);
+  }
+  give(r.bytes, r.memory->place);
+  if (!r.memory->real) return;
+  backing_->detach(address, r.bytes);
+  backing_->discard(r.physical_begin(), r.bytes);
 }
 
-void memory::add_block(std::uint64_t segment, std::uint64_t address, std::uint64_t bytes) {
-  const auto it = segments_.find(segment);
-  MILLPOND_CHECK(it != segments_.end(), segment);
+void memory::add_block(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, pool_handle pool) {
+  const std::shared_ptr<physical>& p = ranges_.at(range);
   region r;
   r.bytes = bytes;
-  r.memory = it->second.memory;
-  r.offset = address - segment;
+  r.memory = p;
+  r.offset = address - range;
   r.kind = region_kind::pool_block;
-  r.pool = it->second.pool;
-  ++r.memory->mappings;
+  r.pool = pool;
+  ++p->mappings;
   add_region(address, std::move(r));
 }
 

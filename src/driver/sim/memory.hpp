@@ -86,10 +86,15 @@ class memory {
   // Of the kind that lives exactly at this address; the caller has checked that it does.
   void free_region(std::uint64_t address);
 
-  // Pools: a segment is taken from the device or host at once, blocks are regions within one.
-  driver_status add_segment(std::uint64_t bytes, memory_place place, pool_handle pool, std::uint64_t& address);
+  // Pools: a range of addresses, segments of memory that are put behind parts of it, and blocks, which are
+  // regions that may lie over several segments. A range's physical numbers go with its addresses.
+  driver_status add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address);
+  void remove_range(std::uint64_t address);  // its segments are gone
+  // [address, address + bytes) of a range, in segments of `step` and a last one of what is left.
+  driver_status add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, std::uint64_t step,
+                             pool_handle pool);
   void remove_segment(std::uint64_t address);
-  void add_block(std::uint64_t segment, std::uint64_t address, std::uint64_t bytes);
+  void add_block(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, pool_handle pool);
   void remove_block(std::uint64_t address);
 
   // Virtual memory.
@@ -154,6 +159,7 @@ class memory {
   std::uint64_t next_physical_ = page_bytes;
   std::map<std::uint64_t, region> regions_;       // every kind but segments and chunks
   std::map<std::uint64_t, region> segments_;      // of pools
+  std::map<std::uint64_t, std::shared_ptr<physical>> ranges_;  // of pools
   std::map<std::uint64_t, std::uint64_t> reservations_;
   struct named_handle {
     std::shared_ptr<physical> memory;

@@ -2,8 +2,14 @@
 // unused memory goes back.
 //
 // A freed range serves its own stream at once; another stream when that is ordered after the free, or when
-// the device has passed it; and otherwise, before the pool grows, by a wait that the driver inserts into
-// the asking stream (CUDA's three reuse policies, all on by default).
+// the device has passed it; and otherwise, where the pool cannot grow, by a wait that the driver inserts into
+// the asking stream (CUDA's three reuse policies, all on by default; that the pool grows before it waits is what the
+// reserved bytes of the trace multistream_serving on a card show).
+//
+// A pool is one heap over segments of 32 MiB that lie side by side in a range of addresses. It grows at its end, by
+// what the free bytes there lack; where whole segments elsewhere are free, those are moved there instead of new
+// ones. Blocks of 2 MiB and more take whole pages. That this is what the driver does is not documented beyond "it
+// remaps unused memory"; it gives the reserved bytes of a card on the recorded traces to a step or two.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -29,7 +35,8 @@ class pool {
   struct answer {
     driver_status status = driver_status::success;
     std::uint64_t address = 0;
-    std::uint64_t grown_bytes = 0;      // reserved for this request
+    std::uint64_t grown_bytes = 0;      // put behind the pool's end for this request
+    std::uint64_t moved_bytes = 0;      // of them, taken from elsewhere in the pool
     std::uint64_t wait_until_ns = 0;    // the asking stream must not go on before
     std::optional<vector_clock> after;  // and is then ordered after this
   };
@@ -54,7 +61,7 @@ class pool {
   // A free range, with everything that must be over before any stream may have it.
   struct hole {
     std::uint64_t bytes = 0;
-    std::uint64_t segment = 0;
+    std::uint64_t range = 0;
     std::uint64_t ready_ns = 0;
     std::uint64_t owner = 0;      // the one timeline that may have it at once; 0: none
     vector_clock after;           // kept when it is over: who gets the range then runs after it
@@ -62,7 +69,15 @@ class pool {
   using holes = std::map<std::uint64_t, hole>;
   [[nodiscard]] bool usable(const hole& h, const timeline& line, std::uint64_t now_ns) const noexcept;
   holes::iterator best(std::uint64_t bytes, const timeline* line, std::uint64_t now_ns);
-  driver_status grow(std::uint64_t bytes, std::uint64_t now_ns, std::uint64_t& grown);
+  struct range {
+    std::uint64_t end = 0;
+    std::uint64_t top = 0;        // the end of its last segment
+  };
+  driver_status grow(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns, answer& out);
+  driver_status add_segments(std::uint64_t bytes, std::uint64_t now_ns);
+  driver_status add_range(std::uint64_t bytes);
+  std::uint64_t remove_free(std::uint64_t most, std::uint64_t before, std::uint64_t now_ns);
+  void remove_segment(std::map<std::uint64_t, std::uint64_t>::iterator segment);
   holes::iterator insert(std::uint64_t address, hole h, std::uint64_t now_ns);
   void join_ready(std::uint64_t now_ns);
   void join_for(const timeline& line, std::uint64_t now_ns);
@@ -75,8 +90,10 @@ class pool {
   std::uint64_t threshold_ = 0;
   pool_handle self_ = nullptr;
   struct block {
-    std::uint64_t bytes, segment;
+    std::uint64_t bytes, range, used;
   };
+  std::map<std::uint64_t, range> ranges_;             // by their begin
+  std::uint64_t last_range_ = 0;                      // the one that grows
   std::map<std::uint64_t, std::uint64_t> segments_;   // address -> bytes
   holes holes_;
   std::uint64_t waiting_ = 0;                         // holes that were not ready when last looked at
