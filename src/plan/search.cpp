@@ -458,6 +458,8 @@ search::search(const problem& of, const sections& in) : of_(std::make_unique<pre
 search::~search() = default;
 search::search(search&&) noexcept = default;
 
+std::uint64_t search::unit() const { return of_->unit; }
+
 search_run search::run(std::uint64_t capacity, std::uint64_t number, std::uint64_t seed, std::uint64_t node_limit,
                        const std::function<bool()>& stop) const {
   const auto finish = [&](auto runs) {

@@ -49,6 +49,9 @@ class search {
   ~search();
   search(search&&) noexcept;
 
+  // Divides every offset of a canonical plan, so peaks differ by at least this.
+  [[nodiscard]] std::uint64_t unit() const;
+
   // Run number `number` of the portfolio (it chooses the orders) for a capacity in bytes. The outcome is a
   // function of the arguments, unless `stop` says true. Runs are independent: several threads may each run
   // at once, if `stop` allows it.

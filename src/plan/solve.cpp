@@ -1,5 +1,6 @@
 #include "plan/solve.hpp"
 
+#include <cmath>
 #include <fmt/format.h>
 
 #include "base/check.hpp"
@@ -16,6 +17,7 @@ namespace {
 constexpr std::uint64_t first_nodes_per_buffer = 4;
 constexpr double more_each_round = 1.3;
 constexpr std::uint64_t runs_in_a_round = 12;
+constexpr std::uint64_t runs_between = 2;  // at each capacity between the bound and the best
 // The heuristics' share of the steps, once every order was tried.
 constexpr std::uint64_t placements_per_node = 4;
 
@@ -99,7 +101,8 @@ class solver {
       out_.stats.nodes += one.nodes;
       out_.stats.restarts += 1;
       if (one.status == search_status::exhausted) {
-        out_.lower_bound = std::max(out_.lower_bound, capacity + 1);
+        const std::uint64_t unit = search_->unit();
+        out_.lower_bound = std::max(out_.lower_bound, (capacity / unit + 1) * unit);
         return true;
       }
       if (one.status == search_status::limit) continue;
@@ -118,20 +121,46 @@ class solver {
       return;
     }
     // The bound itself first, since it is often reached; then half way up, and closer to the best each
-    // time that fails; a success starts again from the new best.
+    // time that fails; a success starts again from the new best. Last one step below the best.
+    const std::uint64_t before = out_.stats.nodes;
     try_capacity(out_.lower_bound, first_run, runs_in_a_round, budget);
     for (std::uint64_t part = 2; !done();) {
       const std::uint64_t gap = out_.peak - out_.lower_bound;
       const std::uint64_t below = std::max<std::uint64_t>(gap / part, 1);
-      const std::uint64_t best = out_.peak;
-      const std::uint64_t bound = out_.lower_bound;
-      if (try_capacity(out_.peak - below, first_run, runs_in_a_round / 3, budget)) {
-        if (out_.peak == best && out_.lower_bound == bound) return;
-        continue;
-      }
-      if (part >= 512 || below == 1) return;
+      const result_of_try got = try_below(below, first_run, runs_between, budget);
+      if (got == result_of_try::settled) return;
+      if (got == result_of_try::better) continue;
+      if (part >= 512 || below <= search_->unit()) break;
       part *= 2;
     }
+    descend(out_.stats.nodes - before);
+  }
+
+  // One step below the best, with short runs first again after each success: what they find is found soon or
+  // seldom. As many nodes as the rest of the round had since the last success.
+  void descend(std::uint64_t nodes) {
+    std::uint64_t until = out_.stats.nodes + nodes;
+    while (!done() && out_.stats.nodes < until) {
+      const double budget = static_cast<double>(first_nodes_per_buffer * of_.buffers.size()) *
+                            std::pow(more_each_round, static_cast<double>(descent_round_));
+      const result_of_try got = try_below(search_->unit(), descent_round_ * runs_in_a_round, runs_in_a_round,
+                                          static_cast<std::uint64_t>(budget));
+      if (got == result_of_try::settled) return;
+      if (got == result_of_try::nothing) {
+        ++descent_round_;
+        continue;
+      }
+      descent_round_ = 0;
+      until = out_.stats.nodes + nodes;
+    }
+  }
+
+  enum class result_of_try { better, settled, nothing };  // settled: proved that there is nothing there
+  result_of_try try_below(std::uint64_t step, std::uint64_t first_run, std::uint64_t runs, std::uint64_t budget) {
+    if (step > out_.peak) return result_of_try::settled;
+    const std::uint64_t best = out_.peak;
+    if (!try_capacity(best - step, first_run, runs, budget)) return result_of_try::nothing;
+    return out_.peak < best ? result_of_try::better : result_of_try::settled;
   }
 
   const problem& of_;
@@ -139,6 +168,7 @@ class solver {
   sections in_;
   improver improver_;
   std::optional<search> search_;
+  std::uint64_t descent_round_ = 0;  // since the last success one step below the best
   plan out_;
 };
 

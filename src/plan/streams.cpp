@@ -11,6 +11,8 @@
 namespace millpond::plan {
 namespace {
 
+constexpr std::size_t exact_up_to = 8;  // buffers: 40,320 orders
+
 // For the waits of each stream in order of their step: what is known done of every other stream from that step on.
 // A clock entry is one past the last step that is done.
 class clocks {
@@ -176,10 +178,11 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
   std::uint64_t best_of_start = UINT64_MAX;
   std::vector<std::uint32_t> best_order;
   // Orders by size, by size and conflicts, and as given; each improved by giving the topmost an earlier turn.
-  constexpr int starts = 3;
+  constexpr std::uint64_t starts = 3;
   constexpr int turns = 200;
   out.peak = UINT64_MAX;
-  for (int round = 0; out.peak > target; ++round) {
+  const std::uint64_t rounds = of.buffers.size() <= exact_up_to ? starts : UINT64_MAX;
+  for (std::uint64_t round = 0; out.peak > target && round < rounds; ++round) {
     std::stable_sort(order.begin(), order.end(), [](std::uint32_t a, std::uint32_t b) { return a < b; });
     const auto key = [&](std::uint32_t i) {
       const auto size = static_cast<double>(of.buffers[i].size);
@@ -208,12 +211,34 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
     if (order.empty() || out.stats.placements >= options.node_limit || (options.stop && options.stop())) break;
   }
   if (of.buffers.empty()) out.peak = 0;
+  // Placing in the order of a best plan's offsets, each as low as it fits, is no higher anywhere; so some order of all
+  // is as good, and few buffers have few orders.
+  if (of.buffers.size() <= exact_up_to && out.peak > target && out.stats.placements < options.node_limit) {
+    std::iota(order.begin(), order.end(), std::uint32_t{0});
+    offsets at;
+    std::uint64_t best = UINT64_MAX;
+    do {
+      const std::uint64_t peak = first_fit(of, *conflicts, order, at);
+      best = std::min(best, peak);
+      out.stats.placements += order.size();
+      if (peak >= out.peak) continue;
+      out.peak = peak;
+      out.offsets = at;
+      out.stats.method = "every order";
+    } while (std::next_permutation(order.begin(), order.end()));
+    out.lower_bound = best;  // of all plans
+  }
   stream_problem unbounded = of;
   unbounded.capacity.reset();
   const auto checked = validate_streams(unbounded, out.offsets);
   MILLPOND_CHECK(checked && *checked == out.peak, checked ? std::string("peak differs") : checked.error().message);
   out.proved_optimal = out.peak <= out.lower_bound;
   out.what = !of.capacity || out.peak <= *of.capacity ? outcome::found : outcome::gave_up;
+  if (out.what == outcome::gave_up && out.lower_bound > *of.capacity) {
+    out.what = outcome::impossible;
+    out.reason = fmt::format("no plan fits into {} bytes: every order of placing the buffers was tried; the best plan needs {}, {} more "
+                             "than the capacity", *of.capacity, out.peak, out.peak - *of.capacity);
+  }
   if (out.what == outcome::gave_up)
     out.reason = fmt::format("no plan within {} bytes was found before the limit; the best found needs {}, the lower bound is {}",
                              *of.capacity, out.peak, out.lower_bound);

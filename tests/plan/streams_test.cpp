@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "base/random.hpp"
@@ -103,6 +104,90 @@ TEST(plan_streams, conflicts_are_what_the_validator_says_on_random_programs) {
   }
   EXPECT_GT(conflicts_seen, 500);
   EXPECT_GT(shares_seen, 500);
+}
+
+// The smallest peak of all, with the validator as the only judge: every offset up to the best known one is tried for every
+// buffer, so nothing of the solver or of its argument about orders is believed.
+std::uint64_t best_by_brute_force(const stream_problem& of, std::uint64_t known) {
+  offsets at(of.buffers.size(), 0);
+  std::uint64_t best = known;
+  const std::function<void(std::size_t, std::uint64_t)> place = [&](std::size_t i, std::uint64_t peak) {
+    if (peak >= best) return;
+    if (i == of.buffers.size()) {
+      best = peak;
+      return;
+    }
+    stream_problem some{{of.buffers.begin(), of.buffers.begin() + static_cast<std::ptrdiff_t>(i) + 1}, of.waits, {}};
+    for (std::uint64_t offset = 0; offset + of.buffers[i].size < best; offset += of.buffers[i].alignment) {
+      at[i] = offset;
+      if (validate_streams(some, {at.begin(), at.begin() + static_cast<std::ptrdiff_t>(i) + 1}))
+        place(i + 1, std::max(peak, offset + of.buffers[i].size));
+    }
+  };
+  place(0, 0);
+  return best;
+}
+
+TEST(plan_streams, is_optimal_on_small_problems_as_brute_force_over_all_offsets) {
+  random any(11);
+  int above_the_clique = 0;
+  for (int round = 0; round < 120; ++round) {
+    stream_problem of;
+    for (std::uint64_t k = 0, n = any.between(2, 5); k < n; ++k) {
+      stream_buffer b{std::to_string(k), any.between(1, 4), any.between(1, 2), {}};
+      for (std::uint64_t u = any.between(1, 2); u > 0; --u) {
+        const std::uint64_t first = any.below(8);
+        b.uses.push_back({static_cast<std::uint32_t>(any.below(3)), first, first + any.below(3)});
+      }
+      of.buffers.push_back(std::move(b));
+    }
+    for (std::uint64_t k = any.below(10); k > 0; --k) {
+      const std::uint64_t at = any.between(1, 9);
+      of.waits.push_back({static_cast<std::uint32_t>(any.below(3)), at, static_cast<std::uint32_t>(any.below(3)), any.below(at)});
+    }
+    const auto found = solve_streams(of, {});
+    ASSERT_TRUE(found);
+    ASSERT_EQ(validate_streams(of, found->offsets).value(), found->peak);
+    const std::uint64_t best = best_by_brute_force(of, found->peak);
+    EXPECT_EQ(found->peak, best) << "round " << round;
+    EXPECT_TRUE(found->proved_optimal) << "round " << round;
+    above_the_clique += found->stats.method == "every order" || found->stats.placements > 1000 ? 1 : 0;
+    of.capacity = found->peak - 1;
+    EXPECT_EQ(solve_streams(of, {})->what, outcome::impossible);
+  }
+  RecordProperty("above_the_clique", above_the_clique);
+}
+
+// Many buffers on many streams: every plan passes the validator, and is never below what must be in use at once.
+TEST(plan_streams, large_random_programs_get_valid_plans_near_the_bound) {
+  random any(5);
+  stream_problem of;
+  for (std::uint64_t k = 0; k < 400; ++k) {
+    const std::uint64_t first = any.below(2000);
+    of.buffers.push_back({std::to_string(k), any.log_uniform(1000, 1'000'000), 512,
+                          {{static_cast<std::uint32_t>(any.below(4)), first, first + any.below(60)}}});
+  }
+  for (std::uint64_t at = 50; at < 2000; at += 50)  // the streams meet now and then
+    for (std::uint32_t to = 0; to < 4; ++to) of.waits.push_back({to, at, (to + 1) % 4, at - 1});
+  solve_options options;
+  options.node_limit = 400'000;
+  const auto found = solve_streams(of, options);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(validate_streams(of, found->offsets).value(), found->peak);
+  EXPECT_LE(static_cast<double>(found->peak), 1.25 * static_cast<double>(found->lower_bound));
+}
+
+TEST(plan_streams, the_validator_finds_broken_plans) {
+  stream_problem of;
+  of.buffers = {{"a", 10, 4, {{0, 0, 1}}}, {"b", 10, 1, {{1, 5, 6}}}};
+  of.capacity = 30;
+  EXPECT_TRUE(validate_streams(of, {0, 10}));
+  EXPECT_THAT(validate_streams(of, {0, 9}).error().message, HasSubstr("share bytes"));
+  EXPECT_THAT(validate_streams(of, {2, 12}).error().message, HasSubstr("not aligned to 4"));
+  EXPECT_THAT(validate_streams(of, {0, 21}).error().message, HasSubstr("past the capacity 30"));
+  EXPECT_THAT(validate_streams(of, {0}).error().message, HasSubstr("1 offsets for 2 buffers"));
+  of.waits = {{1, 5, 0, 1}};
+  EXPECT_TRUE(validate_streams(of, {0, 9}));
 }
 
 }  // namespace
