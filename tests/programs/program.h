@@ -14,6 +14,7 @@ constexpr std::size_t KiB = std::size_t{1} << 10;
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
 #if defined(MILLPOND_SHIM)
+using namespace shim;
 #define PROGRAM MILLPOND_SHIM_PROGRAM
 #define LAUNCH(kernel, stream, ...) shim_launch(kernel, #kernel, stream, __VA_ARGS__)
 #define CPU_WRITE(pointer, bytes, value) shim_cpu_touch(pointer, bytes)
