@@ -31,7 +31,7 @@ set(millpond_libraries_cli millpond_fmt nlohmann_json::nlohmann_json CLI11::CLI1
 # Adds the object library room_NAME from every source below its folder.
 function(millpond_add_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$|/adapters/preload/[^/]*_api\\.cpp$|/adapters/preload/process\\.cpp$")
   if(NOT sources)
     set(millpond_room_empty_${name} TRUE CACHE INTERNAL "")
     return()

@@ -13,6 +13,7 @@ command_body add_pages(CLI::App& app);
 command_body add_plan(CLI::App& app);
 command_body add_record(CLI::App& app);
 command_body add_replay(CLI::App& app);
+command_body add_run(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
   static constexpr std::array table{
@@ -54,6 +55,10 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond pages --size 256MiB --advice preferred-host,read-mostly --json\n"
                     "  millpond pages --size 4KiB --pattern ping-pong --rounds 500\n",
                     add_pages},
+      command_entry{"run", "An unchanged program with its CUDA memory from the pool",
+                    "  millpond run --pool -- ./program --its --arguments\n"
+                    "  millpond run --pool --report --limit 16GiB -- python3 train.py\n",
+                    add_run},
   };
   return table;
 }

@@ -68,3 +68,32 @@ if(CUDAToolkit_FOUND AND NOT MILLPOND_SANITIZE)
 else()
   message(STATUS "adapters: no CUDA toolkit, or a sanitizer: cuda::mr and Thrust are not compiled here")
 endif()
+
+# `millpond run`: programs of a runtime and a driver that are test doubles, served by a simulated GPU. Not under a
+# sanitizer, whose runtime would have to come before ours.
+if(Python3_FOUND AND TARGET millpond_command AND NOT MILLPOND_SANITIZE)
+  set(preload ${here}/preload)
+  set(preload_out ${PROJECT_BINARY_DIR}/tests/preload)
+  function(fake_library name source soname)
+    add_library(${name} SHARED ${preload}/${source})
+    set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${preload_out} PREFIX "" SUFFIX "" OUTPUT_NAME ${soname}
+      NO_SONAME ON)
+    target_link_options(${name} PRIVATE -Wl,-soname,${soname})
+  endfunction()
+  fake_library(fake_cudart fake_cudart.c libcudart.so.13)
+  target_link_options(fake_cudart PRIVATE -Wl,--version-script=${preload}/fake_cudart.map)
+  fake_library(fake_cuda_for_run fake_cuda.c libcuda.so.1)
+  foreach(program program driver_program)
+    add_executable(preload_${program} ${preload}/${program}.c)
+    set_target_properties(preload_${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${preload_out})
+  endforeach()
+  target_compile_definitions(preload_program PRIVATE _POSIX_C_SOURCE=200809L)
+  target_link_libraries(preload_program PRIVATE fake_cudart Threads::Threads)
+  target_link_libraries(preload_driver_program PRIVATE fake_cuda_for_run)
+  # Stands for a program with libcudart_static.a in it: what tells them is a sentence of that library.
+  add_executable(preload_static_program ${preload}/static_program.c)
+  set_target_properties(preload_static_program PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${preload_out})
+  add_dependencies(adapter_tests millpond_command millpond_preload preload_program preload_driver_program preload_static_program)
+  adapter_test(preload ${Python3_EXECUTABLE} ${preload}/preload_test.py $<TARGET_FILE:millpond_command>
+    $<TARGET_FILE:preload_program> $<TARGET_FILE:preload_driver_program> $<TARGET_FILE:preload_static_program>)
+endif()
