@@ -79,7 +79,8 @@ void address_index::delete_segment(segment* of) {
 }
 
 std::uint64_t address_index::metadata_bytes() const noexcept {
-  std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page);
+  std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page) +
+                        fews_.size() * few_at_once * sizeof(few);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     bytes += regions_[i].touched * sizeof(*regions_[i].root);
   }
@@ -92,6 +93,14 @@ address_index::page& address_index::new_page() {
     pages_left_ = pages_at_once;
   }
   return pages_.back()[--pages_left_];
+}
+
+address_index::few& address_index::new_few() {
+  if (fews_left_ == 0) {
+    fews_.push_back(std::make_unique<few[]>(few_at_once));
+    fews_left_ = few_at_once;
+  }
+  return fews_.back()[--fews_left_];
 }
 
 void address_index::put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept {
@@ -132,19 +141,42 @@ void address_index::insert(segment* of) {
     mark(*r, index);
     return;
   }
-  if ((there & is_page) != 0) {
+  const std::uint64_t slot = slot_of(offset);
+  if ((there & form) == is_page) {
     page& p = *page_in(there);
     const bool was_empty = (p.bits[0] | p.bits[1]) == 0;
-    put_in(p, slot_of(offset), of->id);
+    put_in(p, slot, of->id);
     if (was_empty) mark(*r, index);
     return;
   }
-  // The second start in this page. Who looks the first one up finds it before and after.
-  page& p = new_page();
-  const segment* const first = segment_in(there);
-  put_in(p, slot_of(first->start() - r->base), first->id);
-  put_in(p, slot_of(offset), of->id);
-  entry.store(reinterpret_cast<std::uintptr_t>(&p) | is_page, std::memory_order_release);
+  // What is looked up without the lock is found in the old form and in the new one.
+  if ((there & form) == is_segment) {
+    few& made = new_few();
+    const segment* const first = segment_in(there);
+    made.words[0].store(slot_of(first->start() - r->base) << 32 | first->id, std::memory_order_relaxed);
+    made.words[1].store(slot << 32 | of->id, std::memory_order_relaxed);
+    entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_few, std::memory_order_release);
+    return;
+  }
+  few& f = *few_in(there);
+  std::atomic<std::uint64_t>* room = nullptr;
+  bool was_empty = true;
+  for (auto& word : f.words) {
+    if (word.load(std::memory_order_relaxed) == 0) room = &word;
+    else was_empty = false;
+  }
+  if (room != nullptr) {
+    room->store(slot << 32 | of->id, std::memory_order_release);
+    if (was_empty) mark(*r, index);
+    return;
+  }
+  page& made = new_page();
+  for (const auto& word : f.words) {
+    const std::uint64_t each = word.load(std::memory_order_relaxed);
+    put_in(made, each >> 32, static_cast<std::uint32_t>(each));
+  }
+  put_in(made, slot, of->id);
+  entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_page, std::memory_order_release);
 }
 
 void address_index::erase(std::uint64_t start) {
@@ -152,19 +184,51 @@ void address_index::erase(std::uint64_t start) {
   MILLPOND_CHECK(r != nullptr, start);
   const std::uint64_t offset = start - r->base;
   const std::uint64_t index = offset >> page_shift;
+  const std::uint64_t slot = slot_of(offset);
   const std::uintptr_t there = r->root[index].load(std::memory_order_relaxed);
   MILLPOND_CHECK(there != 0, start);
-  if ((there & is_page) == 0) {
+  if ((there & form) == is_segment) {
     MILLPOND_CHECK(segment_in(there)->start() == start, start);
     r->root[index].store(0, std::memory_order_release);
     unmark(*r, index);
-    return;
+  } else if ((there & form) == is_few) {
+    bool empty = true;
+    for (auto& word : few_in(there)->words) {
+      const std::uint64_t each = word.load(std::memory_order_relaxed);
+      if (each == 0) continue;
+      if (each >> 32 == slot) word.store(0, std::memory_order_release);
+      else empty = false;
+    }
+    if (empty) unmark(*r, index);
+  } else {
+    page& p = *page_in(there);
+    p.slots[slot].store(0, std::memory_order_release);
+    p.bits[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
+    if ((p.bits[0] | p.bits[1]) == 0) unmark(*r, index);
   }
-  page& p = *page_in(there);
-  const std::uint64_t slot = slot_of(offset);
-  p.slots[slot].store(0, std::memory_order_release);
-  p.bits[slot / 64] &= ~(std::uint64_t{1} << (slot % 64));
-  if ((p.bits[0] | p.bits[1]) == 0) unmark(*r, index);
+}
+
+segment* address_index::last_in(const region& in, std::uintptr_t entry, std::uint64_t slot) const noexcept {
+  if (entry == 0) return nullptr;
+  if ((entry & form) == is_segment) {
+    segment* const only = segment_in(entry);
+    return slot_of(only->start() - in.base) <= slot ? only : nullptr;
+  }
+  if ((entry & form) == is_few) {
+    std::uint64_t last = 0;
+    for (const auto& word : few_in(entry)->words) {
+      const std::uint64_t each = word.load(std::memory_order_relaxed);
+      if (each != 0 && each >> 32 <= slot && each > last) last = each;
+    }
+    return last == 0 ? nullptr : at(static_cast<std::uint32_t>(last));
+  }
+  const page& p = *page_in(entry);
+  for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {
+    std::uint64_t bits = p.bits[word];
+    if (word == slot / 64) bits &= ~std::uint64_t{0} >> (63 - slot % 64);
+    if (bits != 0) return at(p.slots[word * 64 + floor_log2(bits)].load(std::memory_order_relaxed));
+  }
+  return nullptr;
 }
 
 segment* address_index::covering(std::uint64_t address) const {
@@ -172,18 +236,7 @@ segment* address_index::covering(std::uint64_t address) const {
   if (r == nullptr) return nullptr;
   const std::uint64_t offset = address - r->base;
   std::uint64_t index = offset >> page_shift;
-  const std::uintptr_t there = r->root[index].load(std::memory_order_relaxed);
-  if ((there & is_page) != 0) {
-    const page& p = *page_in(there);
-    const std::uint64_t slot = slot_of(offset);
-    for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {
-      std::uint64_t bits = p.bits[word];
-      if (word == slot / 64) bits &= ~std::uint64_t{0} >> (63 - slot % 64);
-      if (bits != 0) return at(p.slots[word * 64 + floor_log2(bits)].load(std::memory_order_relaxed));
-    }
-  } else if (there != 0 && segment_in(there)->start() <= address) {
-    return segment_in(there);
-  }
+  if (segment* const here = last_in(*r, r->root[index].load(std::memory_order_relaxed), slot_of(offset))) return here;
   // Up the summaries until one has something before us, then down to the last start of it.
   for (std::size_t level = 0; level < r->levels.size(); ++level) {
     const std::uint64_t mask = (std::uint64_t{1} << (index % 64)) - 1;
@@ -197,11 +250,7 @@ segment* address_index::covering(std::uint64_t address) const {
       --level;
       place = place * 64 + floor_log2(r->levels[level][place]);
     }
-    const std::uintptr_t last = r->root[place].load(std::memory_order_relaxed);
-    if ((last & is_page) == 0) return segment_in(last);
-    const page& p = *page_in(last);
-    const std::size_t word = p.bits[1] != 0 ? 1 : 0;
-    return at(p.slots[word * 64 + floor_log2(p.bits[word])].load(std::memory_order_relaxed));
+    return last_in(*r, r->root[place].load(std::memory_order_relaxed), slots_a_page - 1);
   }
   return nullptr;
 }

@@ -1,7 +1,9 @@
-// address -> segment. Starts of segments are kept by page of 64 KiB: the segment itself where one starts in the page, as
-// for most large blocks; else 128 slots of 512 bytes each, with a bitmap. Summaries of the pages above let the segment
-// that covers an address be found in a few steps. A lookup by exact start takes no lock: pages are never given back
-// before the index is, and a stale answer is told by the segment's own start.
+// address -> segment. Starts of segments are kept by page of 64 KiB, in the smallest form that holds them: the segment
+// itself where one starts in the page, as for most large blocks; a cache line for up to eight; else 128 slots of 512
+// bytes each, with a bitmap. Small forms keep the books of a large pool small: to touch new memory costs more than all
+// the rest. Summaries of the pages above let the segment that covers an address be found in a few steps.
+// A lookup by exact start takes no lock: a form is never given back before the index is, and a stale answer is told by
+// the segment's own start.
 #pragma once
 #include <array>
 #include <atomic>
@@ -44,13 +46,14 @@ class address_index {
       if (offset >= r.bytes) continue;
       const std::uintptr_t e = r.root[offset >> page_shift].load(std::memory_order_acquire);
       segment* found = nullptr;
-      if ((e & is_page) != 0) {
-        const std::uint32_t id = page_in(e)->slots[(offset & (page_bytes - 1)) / granule].load(std::memory_order_acquire);
-        if (id == 0) return nullptr;
-        found = at(id);
-      } else {
+      if ((e & form) == is_segment) {
         found = segment_in(e);
         if (found == nullptr) return nullptr;
+      } else {
+        const std::uint64_t slot = slot_of(offset);
+        const std::uint32_t id = (e & form) == is_page ? page_in(e)->slots[slot].load(std::memory_order_acquire) : few_in(e)->find(slot);
+        if (id == 0) return nullptr;
+        found = at(id);
       }
       return found->start() == start ? found : nullptr;
     }
@@ -72,11 +75,24 @@ class address_index {
   static constexpr std::size_t max_regions = 256;
   static constexpr std::size_t chunk_records = 256;
   static constexpr std::size_t max_chunks = std::size_t{1} << 16;
-  static constexpr std::size_t pages_at_once = 32;  // made together: a call of malloc and a page fault are dear here
+  // Forms made together: a call of malloc and a page fault are dear here.
+  static constexpr std::size_t pages_at_once = 32;
+  static constexpr std::size_t few_at_once = 64;
 
   struct page {
     std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
     std::array<std::uint64_t, slots_a_page / 64> bits{};
+  };
+  // Up to eight starts: the slot above, the id below; 0: none.
+  struct alignas(64) few {
+    std::array<std::atomic<std::uint64_t>, 8> words{};
+    [[nodiscard]] std::uint32_t find(std::uint64_t slot) const noexcept {
+      for (const auto& word : words) {
+        const std::uint64_t there = word.load(std::memory_order_acquire);
+        if (there >> 32 == slot && there != 0) return static_cast<std::uint32_t>(there);
+      }
+      return 0;
+    }
   };
   struct region {
     std::uint64_t base = 0;
@@ -87,16 +103,21 @@ class address_index {
     std::uint64_t touched = 0;                         // entries of root up to the last one ever used
   };
 
-  // An entry of root: nothing, a segment, or a page, told by its lowest bit.
-  static constexpr std::uintptr_t is_page = 1;
-  [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept { return reinterpret_cast<page*>(entry & ~is_page); }
+  // An entry of root: nothing, or one of the forms, told by its lowest bits.
+  static constexpr std::uintptr_t form = 3;
+  static constexpr std::uintptr_t is_segment = 0, is_few = 1, is_page = 2;
+  [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept { return reinterpret_cast<page*>(entry & ~form); }
+  [[nodiscard]] static few* few_in(std::uintptr_t entry) noexcept { return reinterpret_cast<few*>(entry & ~form); }
   [[nodiscard]] static segment* segment_in(std::uintptr_t entry) noexcept { return reinterpret_cast<segment*>(entry); }
   [[nodiscard]] static std::uint64_t slot_of(std::uint64_t offset) noexcept { return (offset & (page_bytes - 1)) / granule; }
   static void put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept;
-  // The page has its first start now, or none any more.
+  // The page of addresses has its first start now, or none any more.
   static void mark(const region& in, std::uint64_t index) noexcept;
   static void unmark(const region& in, std::uint64_t index) noexcept;
   [[nodiscard]] page& new_page();
+  [[nodiscard]] few& new_few();
+  // The last start at or below the slot; nullptr where none.
+  [[nodiscard]] segment* last_in(const region& in, std::uintptr_t entry, std::uint64_t slot) const noexcept;
 
   [[nodiscard]] const region* region_of(std::uint64_t address) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
@@ -117,6 +138,8 @@ class address_index {
   segment* unused_ = nullptr;
   std::vector<std::unique_ptr<page[]>> pages_;
   std::size_t pages_left_ = 0;  // of the last of pages_
+  std::vector<std::unique_ptr<few[]>> fews_;
+  std::size_t fews_left_ = 0;
 };
 
 }  // namespace millpond::heap
