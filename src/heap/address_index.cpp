@@ -153,8 +153,8 @@ void address_index::insert(segment* of) {
   if ((there & form) == is_segment) {
     few& made = new_few();
     const segment* const first = segment_in(there);
-    made.words[0].store(slot_of(first->start() - r->base) << 32 | first->id, std::memory_order_relaxed);
-    made.words[1].store(slot << 32 | of->id, std::memory_order_relaxed);
+    made.words[0].store(few::word_of(slot_of(first->start() - r->base), first), std::memory_order_relaxed);
+    made.words[1].store(few::word_of(slot, of), std::memory_order_relaxed);
     entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_few, std::memory_order_release);
     return;
   }
@@ -166,14 +166,14 @@ void address_index::insert(segment* of) {
     else was_empty = false;
   }
   if (room != nullptr) {
-    room->store(slot << 32 | of->id, std::memory_order_release);
+    room->store(few::word_of(slot, of), std::memory_order_release);
     if (was_empty) mark(*r, index);
     return;
   }
   page& made = new_page();
   for (const auto& word : f.words) {
     const std::uint64_t each = word.load(std::memory_order_relaxed);
-    put_in(made, each >> 32, static_cast<std::uint32_t>(each));
+    put_in(made, each >> few::slot_shift, few::segment_in(each)->id);
   }
   put_in(made, slot, of->id);
   entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_page, std::memory_order_release);
@@ -196,7 +196,7 @@ void address_index::erase(std::uint64_t start) {
     for (auto& word : few_in(there)->words) {
       const std::uint64_t each = word.load(std::memory_order_relaxed);
       if (each == 0) continue;
-      if (each >> 32 == slot) word.store(0, std::memory_order_release);
+      if (each >> few::slot_shift == slot) word.store(0, std::memory_order_release);
       else empty = false;
     }
     if (empty) unmark(*r, index);
@@ -218,9 +218,9 @@ segment* address_index::last_in(const region& in, std::uintptr_t entry, std::uin
     std::uint64_t last = 0;
     for (const auto& word : few_in(entry)->words) {
       const std::uint64_t each = word.load(std::memory_order_relaxed);
-      if (each != 0 && each >> 32 <= slot && each > last) last = each;
+      if (each != 0 && each >> few::slot_shift <= slot && each > last) last = each;
     }
-    return last == 0 ? nullptr : at(static_cast<std::uint32_t>(last));
+    return few::segment_in(last);
   }
   const page& p = *page_in(entry);
   for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {

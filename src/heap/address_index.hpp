@@ -48,14 +48,12 @@ class address_index {
       segment* found = nullptr;
       if ((e & form) == is_segment) {
         found = segment_in(e);
-        if (found == nullptr) return nullptr;
-      } else {
-        const std::uint64_t slot = slot_of(offset);
-        const std::uint32_t id = (e & form) == is_page ? page_in(e)->slots[slot].load(std::memory_order_acquire) : few_in(e)->find(slot);
-        if (id == 0) return nullptr;
+      } else if ((e & form) == is_few) {
+        found = few_in(e)->find(slot_of(offset));
+      } else if (const std::uint32_t id = page_in(e)->slots[slot_of(offset)].load(std::memory_order_acquire); id != 0) {
         found = at(id);
       }
-      return found->start() == start ? found : nullptr;
+      return found != nullptr && found->start() == start ? found : nullptr;
     }
     return nullptr;
   }
@@ -83,15 +81,24 @@ class address_index {
     std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
     std::array<std::uint64_t, slots_a_page / 64> bits{};
   };
-  // Up to eight starts: the slot above, the id below; 0: none.
+  // Up to eight starts: the slot in the upper seven bits, which no address of a program needs, the segment below; 0: none.
   struct alignas(64) few {
+    static constexpr unsigned slot_shift = 57;
+    static constexpr std::uint64_t below = (std::uint64_t{1} << slot_shift) - 1;
+    [[nodiscard]] static std::uint64_t word_of(std::uint64_t slot, const segment* of) noexcept {
+      return slot << slot_shift | reinterpret_cast<std::uintptr_t>(of);
+    }
+    [[nodiscard]] static segment* segment_in(std::uint64_t word) noexcept { return reinterpret_cast<segment*>(word & below); }
     std::array<std::atomic<std::uint64_t>, 8> words{};
-    [[nodiscard]] std::uint32_t find(std::uint64_t slot) const noexcept {
+    // All eight are looked at, since where to stop is what a processor cannot guess. Each start is here once.
+    [[nodiscard]] segment* find(std::uint64_t slot) const noexcept {
+      std::uint64_t found = 0;
       for (const auto& word : words) {
         const std::uint64_t there = word.load(std::memory_order_acquire);
-        if (there >> 32 == slot && there != 0) return static_cast<std::uint32_t>(there);
+        const std::uint64_t same = there >> slot_shift == slot ? ~std::uint64_t{0} : 0;
+        found |= there & same;
       }
-      return 0;
+      return segment_in(found);
     }
   };
   struct region {
