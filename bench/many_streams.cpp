@@ -6,7 +6,7 @@ using namespace millpond;
 
 int main(int count, char** arguments) {
   bench::harness h("many_streams", count, arguments);
-  for (const std::uint64_t streams : {1ull, 16ull, 256ull, 1024ull}) {
+  for (const std::uint64_t streams : {1ull, 16ull, 256ull, 1024ull, 4096ull}) {
     std::vector<stream_handle> all(streams);
     for (auto& s : all) static_cast<void>(h.gpu().stream_create(&s));
     for (const auto& subject : h.subjects()) {

@@ -70,7 +70,14 @@ int main(int count, char** arguments) {
       });
       double sum = 0;
       for (const double each : ns) sum += each;
-      h.add({{"name", subject->name()}, {"threads", 2 * pairs_of_threads}, {"ns_a_block", sum / pairs_of_threads}, {"blocks", blocks}});
+      nlohmann::json row{{"name", subject->name()}, {"threads", 2 * pairs_of_threads}, {"ns_a_block", sum / pairs_of_threads}, {"blocks", blocks}};
+      if (pool* const own = subject->millpond_pool(); own != nullptr) {
+        // How the blocks were served: by the stream's shelf where the consumer had freed one, by the heap where not.
+        const pool_statistics s = own->statistics();
+        row["paths"] = {{"allocations", s.allocations}, {"lane_hits", s.lane_hits}, {"shelf_hits", s.shelf_hits},
+                        {"heap_hits", s.heap_hits}, {"growths", s.growths}, {"lock_waits", s.lock_waits}};
+      }
+      h.add(std::move(row));
       for (auto& s : streams) {
         static_cast<void>(h.gpu().stream_synchronize(s));
         static_cast<void>(h.gpu().stream_destroy(s));

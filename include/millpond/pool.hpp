@@ -82,6 +82,7 @@ struct pool_statistics {
   std::uint64_t lanes_flushed = 0;         // other threads' lanes emptied under pressure
   std::uint64_t pressure_callbacks = 0;
   std::uint64_t out_of_memory = 0;
+  std::uint64_t lock_waits = 0;            // times a thread found the heap's lock taken
   std::uint64_t streams = 0, lanes = 0, captures = 0;  // kept now
 };
 

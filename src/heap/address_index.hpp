@@ -32,6 +32,10 @@ class address_index {
   [[nodiscard]] segment* new_segment();
   void delete_segment(segment* of);
 
+  // A start here is about to be inserted or erased: its entry is fetched meanwhile.
+  void expect(std::uint64_t start) const noexcept {
+    if (const region* const r = region_of(start)) __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
+  }
   void insert(segment* of);
   void erase(std::uint64_t start);
   // The segment with the largest start <= address in the address's region; nullptr where none.
@@ -90,15 +94,12 @@ class address_index {
     }
     [[nodiscard]] static segment* segment_in(std::uint64_t word) noexcept { return reinterpret_cast<segment*>(word & below); }
     std::array<std::atomic<std::uint64_t>, 8> words{};
-    // All eight are looked at, since where to stop is what a processor cannot guess. Each start is here once.
     [[nodiscard]] segment* find(std::uint64_t slot) const noexcept {
-      std::uint64_t found = 0;
       for (const auto& word : words) {
         const std::uint64_t there = word.load(std::memory_order_acquire);
-        const std::uint64_t same = there >> slot_shift == slot ? ~std::uint64_t{0} : 0;
-        found |= there & same;
+        if (there >> slot_shift == slot && there != 0) return segment_in(there);
       }
-      return segment_in(found);
+      return nullptr;
     }
   };
   struct region {

@@ -91,6 +91,7 @@ void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle 
 segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to) {
   const std::uint64_t start = from->start();
   const std::uint64_t end = from->end();
+  if (at + bytes < end) index_.expect(at + bytes);
   const owner_id owner = from->owner;
   const std::uint64_t batch = from->batch;
   bins& in = *bins_[owner];
@@ -174,6 +175,7 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
 
 void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
+  index_.expect(block->start());
   block->holder = nullptr;
   block->link = nullptr;
   settle(block, owner, batch, absorb);

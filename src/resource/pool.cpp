@@ -260,6 +260,7 @@ void* pool::lane_handle::allocate(std::uint64_t bytes) {
 #endif
   if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
     if (void* const ptr = core_->pop(*lane_, bytes)) return ptr;
+    if (void* const ptr = core_->pop_shared(*lane_, bytes)) return ptr;
   }
   return allocate_slowly(bytes);
 }

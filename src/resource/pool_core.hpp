@@ -17,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/brief_mutex.hpp"
 #include "base/fork.hpp"
 #include "heap/heap.hpp"
 #include "heap/window.hpp"
@@ -72,6 +73,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // The two fast paths: nullptr and false mean "take the slow one".
   [[nodiscard]] void* pop(stream_lane& in, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] void* pop_shared(stream_lane& in, std::uint64_t bytes) noexcept;
   // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the one that the lane was
   // made for, and captures nothing. Otherwise nullptr, and allocate() finds out what it is.
   [[nodiscard]] stream_lane* usual_lane(stream_handle stream) noexcept;
@@ -141,8 +143,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // The slow paths (pool_slow.cpp).
   void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
-  heap::segment* from_shelf(stream_lane& in, unsigned size_class);
-  heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes);
+  heap::segment* from_shelf(stream_lane& in, unsigned size_class) noexcept;
+  heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept;
   void part_with(stream_lane& in, heap::segment* large) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
@@ -208,7 +210,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_, as the next two
   std::uint64_t windows_at_ = 0, windows_end_ = 0;
 
-  alignas(64) std::mutex heap_mutex_;
+  alignas(64) brief_mutex heap_mutex_;
   heap::heap heap_;                  // under heap_mutex_, but for find()
   heap::view_id home_ = 0;           // the rest to last_failure_ under heap_mutex_
   bool has_home_ = false;

@@ -79,6 +79,7 @@ pool_statistics pool::core::statistics() {
   out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
   out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
   out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
+  out.lock_waits = heap_mutex_.waits();
   out.growths = counts_.growths.load(std::memory_order_relaxed);
   out.moves = counts_.moves.load(std::memory_order_relaxed);
   out.activations = counts_.activations.load(std::memory_order_relaxed);

@@ -16,6 +16,9 @@ namespace {
 }  // namespace
 
 result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment) {
+  if (alignment <= heap::granule) {
+    if (void* const ptr = pop_shared(in, bytes)) return ptr;
+  }
   drain_released();
   request what;
   what.bytes = bytes;
@@ -29,26 +32,27 @@ result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, st
   } else {
     what.size = align_up(bytes, heap::granule);
   }
-  const bool may_be_cached = alignment <= heap::granule;
+  auto found = acquire(what, &in);
+  if (!found) return found.error();
+  const auto entered = in.lock.enter();
+  hand_out(in, **found, bytes);
+  in.lock.leave(entered);
+  seal_if_wanted(*in.stream);
+  return reinterpret_cast<void*>((*found)->start());
+}
+
+// From the stream's shelf, or nullptr.
+void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
   const auto entered = in.lock.enter();
   set_lane_limits(in);  // the pool may have grown since the lane was made
-  heap::segment* block = nullptr;
-  if (may_be_cached) {
-    block = in.pop(bytes);  // there where a stranger held the lane when the fast path looked
-    if (block == nullptr) block = what.size_class != large_class ? from_shelf(in, what.size_class) : large_from_shelf(in, what.size);
+  // A stranger who held the lane made the fast path look elsewhere.
+  heap::segment* block = entered == biased_lock::entry::stranger ? in.pop(bytes) : nullptr;
+  if (block == nullptr) {
+    block = bytes <= small_limit ? from_shelf(in, class_of(bytes)) : large_from_shelf(in, align_up(bytes, heap::granule));
   }
-  if (block != nullptr) {
-    hand_out(in, *block, bytes);
-    in.lock.leave(entered);
-  } else {
-    in.lock.leave(entered);
-    auto found = acquire(what, &in);
-    if (!found) return found.error();
-    block = *found;
-    const auto again = in.lock.enter();
-    hand_out(in, *block, bytes);
-    in.lock.leave(again);
-  }
+  if (block != nullptr) hand_out(in, *block, bytes);
+  in.lock.leave(entered);
+  if (block == nullptr) return nullptr;
   seal_if_wanted(*in.stream);
   return reinterpret_cast<void*>(block->start());
 }
@@ -63,7 +67,7 @@ void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t b
   in.counts.bytes_out.add(bytes);
 }
 
-heap::segment* pool::core::from_shelf(stream_lane& in, unsigned size_class) {
+heap::segment* pool::core::from_shelf(stream_lane& in, unsigned size_class) noexcept {
   const std::uint64_t room = in.small_limit_bytes - std::min(in.small_limit_bytes, in.small_bytes);
   const std::uint64_t most = std::min(room, in.small_limit_bytes / 2) / class_bytes(size_class);
   const shelf::chain taken = in.stream->shared.take(size_class, std::max<std::uint64_t>(most, 1));
@@ -73,7 +77,7 @@ heap::segment* pool::core::from_shelf(stream_lane& in, unsigned size_class) {
   return taken.head;
 }
 
-heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes) {
+heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept {
   const std::uint32_t id = in.stream->shared.take_large(bytes);
   if (id == 0) return nullptr;
   in.counts.shelf_hits.add(1);
@@ -83,7 +87,7 @@ heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes
 // A large block that its lane keeps no longer: to the shelf where another lane of the stream may want it, else to the heap.
 void pool::core::part_with(stream_lane& in, heap::segment* large) noexcept {
   stream_state& stream = *in.stream;
-  if (stream.holders.load(std::memory_order_relaxed) > 1 && stream.shared.put_large(*large, 4 * in.large_limit_bytes)) return;
+  if (stream.holders.load(std::memory_order_relaxed) > 1 && stream.shared.put_large(*large, 8 * in.large_limit_bytes)) return;
   large->link = nullptr;
   flush_chain(stream, large);
   seal_if_wanted(stream);

@@ -55,13 +55,12 @@ class shelf {
   [[nodiscard]] bool put_large(const heap::segment& block, std::uint64_t limit) noexcept {
     const std::uint64_t granules = block.bytes / heap::granule;
     if (granules > ~std::uint32_t{0}) return false;
-    auto& slots = part_of(granules);
     std::atomic<std::uint64_t>* room = nullptr;
     std::uint64_t kept = block.bytes;
-    for (auto& slot : slots) {
+    for (auto& slot : part_of(granules)) {
       const std::uint64_t there = slot.load(std::memory_order_relaxed);
       kept += (there >> 32) * heap::granule;
-      if (there == 0) room = &slot;
+      if (there == 0 && room == nullptr) room = &slot;
     }
     if (room == nullptr || kept > limit) return false;
     std::uint64_t nothing = 0;
@@ -79,7 +78,6 @@ class shelf {
     }
     return 0;
   }
-  void expect_large(std::uint64_t bytes) noexcept { __builtin_prefetch(&part_of(bytes / heap::granule), 1); }
 
   // Takes everything: visit(chain) for blocks of a class, visit_large(id) for large ones.
   template <class Visit, class VisitLarge>
@@ -87,8 +85,8 @@ class shelf {
     for (unsigned c = 0; c < small_classes; ++c) {
       if (const chain blocks = take(c, ~std::uint64_t{0}); blocks.head != nullptr) visit(blocks);
     }
-    for (auto& slots : parts_) {
-      for (auto& slot : slots.words) {
+    for (auto& each : parts_) {
+      for (auto& slot : each.words) {
         const std::uint64_t there = slot.exchange(0, std::memory_order_acquire);
         if (there != 0) visit_large(static_cast<std::uint32_t>(there));
       }
@@ -97,8 +95,8 @@ class shelf {
 
   [[nodiscard]] std::uint64_t bytes() const noexcept {
     std::uint64_t sum = small_bytes_.load(std::memory_order_relaxed);
-    for (const auto& slots : parts_) {
-      for (const auto& slot : slots.words) sum += (slot.load(std::memory_order_relaxed) >> 32) * heap::granule;
+    for (const auto& each : parts_) {
+      for (const auto& slot : each.words) sum += (slot.load(std::memory_order_relaxed) >> 32) * heap::granule;
     }
     return sum;
   }
@@ -123,12 +121,13 @@ class shelf {
     }
   }
 
-  // A cache line each, so that sizes that alternate do not share one.
+  // Cache lines of its own each, so that sizes that alternate do not share one.
+  using slots = std::array<std::atomic<std::uint64_t>, 16>;  // granules above, the record's id below; 0: nothing
   struct alignas(64) part {
-    std::array<std::atomic<std::uint64_t>, 8> words{};  // granules above, the record's id below; 0: nothing
+    slots words{};
   };
   static constexpr unsigned part_bits = 2;
-  [[nodiscard]] std::array<std::atomic<std::uint64_t>, 8>& part_of(std::uint64_t granules) noexcept {
+  [[nodiscard]] slots& part_of(std::uint64_t granules) noexcept {
     return parts_[(granules * 0x9e3779b97f4a7c15ULL) >> (64 - part_bits)].words;
   }
   alignas(64) std::atomic<std::uint64_t> small_bytes_{0};
