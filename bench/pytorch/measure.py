@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-ALLOCATORS = ("default", "expandable", "millpond")
+ALLOCATORS = ("millpond", "default", "expandable")
 
 
 def digest(tensors):

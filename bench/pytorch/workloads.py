@@ -122,7 +122,7 @@ def graph_network(s):
         draw = random.Random(number)
         outputs = []
         with torch.inference_mode():
-            for _ in range(s.size(40, 3)):
+            for _ in range(s.size(20, 3)):
                 nodes = draw.randint(s.size(20_000, 50), s.size(120_000, 100))
                 edges = nodes * draw.randint(4, 14)
                 g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))

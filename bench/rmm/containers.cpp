@@ -1,0 +1,190 @@
+// RMM's containers over RMM's own resources and over millpond's pool: what a program gains by changing its resource.
+//
+//     rmm_containers --out rmm_containers.json
+//
+// Each thread has a stream and makes, resizes and drops rmm::device_uvectors of random sizes, as a dataframe query does with its
+// columns: a few hundred live, 4 KiB to 32 MiB. The contents are written by a memset and one byte of each column is read back
+// at its end, so that a wrong reuse shows. Seeded: every resource gets the same requests.
+#include "millpond/adapters/cuda_mr.hpp"
+
+#include <rmm/cuda_stream.hpp>
+#include <rmm/device_uvector.hpp>
+#include <rmm/mr/arena_memory_resource.hpp>
+#include <rmm/mr/cuda_async_memory_resource.hpp>
+#include <rmm/mr/cuda_memory_resource.hpp>
+#include <rmm/mr/pool_memory_resource.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "millpond/pool.hpp"
+
+namespace {
+
+using resource_ref = rmm::device_async_resource_ref;
+
+struct column {
+  rmm::device_uvector<unsigned char> bytes;
+  unsigned char mark;
+};
+
+struct outcome {
+  double ns_an_operation = 0;
+  std::uint64_t wrong = 0;
+  std::uint64_t peak_live = 0;  // bytes, the threads' peaks added up
+};
+
+void check(cudaError_t answer, const char* doing) {
+  if (answer != cudaSuccess) throw std::runtime_error(std::string(doing) + ": " + cudaGetErrorString(answer));
+}
+
+// One thread's columns; answers the nanoseconds that making, resizing and dropping took, without the copies' own.
+void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::uint64_t>& spent_ns, outcome& out) {
+  rmm::cuda_stream stream;
+  std::mt19937_64 random(seed);
+  std::vector<column> columns;
+  std::uint64_t live = 0;
+  std::uint64_t ns = 0;
+  std::uint64_t peak = 0;
+  std::uint64_t wrong = 0;
+  const auto timed = [&](auto&& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    ns += static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  };
+  const auto size = [&] {
+    const double exponent = 12.0 + 13.0 * (static_cast<double>(random() >> 11) * 0x1p-53);
+    return static_cast<std::size_t>(std::exp2(exponent));
+  };
+  const auto verify = [&](const column& c) {
+    unsigned char found = 0;
+    check(cudaMemcpyAsync(&found, c.bytes.data() + random() % c.bytes.size(), 1, cudaMemcpyDeviceToHost, stream.value()), "a copy back");
+    stream.synchronize();
+    wrong += found != c.mark;
+  };
+  for (int n = 0; n < operations; ++n) {
+    const auto what = random() % 10;
+    if (columns.size() < 20 || (what < 4 && columns.size() < 200)) {
+      const std::size_t bytes = size();
+      const auto mark = static_cast<unsigned char>(random());
+      timed([&] { columns.push_back({rmm::device_uvector<unsigned char>(bytes, stream, memory), mark}); });
+      check(cudaMemsetAsync(columns.back().bytes.data(), mark, bytes, stream.value()), "a memset");
+      live += bytes;
+    } else if (what < 6) {
+      column& c = columns[random() % columns.size()];
+      live -= c.bytes.size();
+      const std::size_t bytes = size();
+      timed([&] { c.bytes.resize(bytes, stream); });
+      check(cudaMemsetAsync(c.bytes.data(), c.mark, bytes, stream.value()), "a memset");
+      live += bytes;
+    } else {
+      std::swap(columns[random() % columns.size()], columns.back());
+      if (n % 50 == 0) verify(columns.back());
+      live -= columns.back().bytes.size();
+      timed([&] { columns.pop_back(); });
+    }
+    peak = std::max(peak, live);
+  }
+  for (const column& c : columns) verify(c);
+  columns.clear();
+  stream.synchronize();
+  spent_ns += ns;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  out.wrong += wrong;
+  out.peak_live += peak;
+}
+
+outcome run(resource_ref memory, int threads, int operations) {
+  outcome out;
+  std::atomic<std::uint64_t> spent{0};
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&, t] { churn(memory, static_cast<unsigned>(t) + 1, operations, spent, out); });
+  }
+  for (std::thread& t : all) t.join();
+  out.ns_an_operation = static_cast<double>(spent.load()) / (static_cast<double>(threads) * operations);
+  return out;
+}
+
+std::uint64_t used_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return total - free;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) try {
+  const char* path = "rmm_containers.json";
+  for (int n = 1; n + 1 < count; ++n) {
+    if (std::strcmp(arguments[n], "--out") == 0) path = arguments[n + 1];
+  }
+  check(cudaFree(nullptr), "opening the device");
+  std::string rows;
+  bool right = true;
+  const auto measure = [&](const char* name, const std::function<void(const std::function<void(resource_ref)>&)>& with) {
+    for (const int threads : {1, 4, 16}) {
+      check(cudaDeviceSynchronize(), "waiting");
+      const std::uint64_t before = used_bytes();
+      outcome got;
+      std::uint64_t reserved = 0;
+      with([&](resource_ref memory) {
+        static_cast<void>(run(memory, threads, 500));  // the first touch
+        got = run(memory, threads, 5000);
+        reserved = used_bytes() - before;
+      });
+      right = right && got.wrong == 0;
+      std::printf("%-12s %2d threads: %9.0f ns an operation, %.2f of peak live reserved, %llu wrong\n", name, threads, got.ns_an_operation,
+                  static_cast<double>(reserved) / static_cast<double>(got.peak_live), static_cast<unsigned long long>(got.wrong));
+      char row[256];
+      std::snprintf(row, sizeof row, "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu}",
+                    rows.empty() ? "" : ",\n", name, threads, got.ns_an_operation, static_cast<unsigned long long>(reserved),
+                    static_cast<unsigned long long>(got.peak_live), static_cast<unsigned long long>(got.wrong));
+      rows += row;
+    }
+  };
+  measure("millpond", [](const auto& go) {
+    auto gpu = millpond::open_cuda_driver(0);
+    if (!gpu) throw millpond::memory_error(gpu.error());
+    const auto pool = millpond::pool::create(*gpu);
+    if (!pool) throw millpond::memory_error(pool.error());
+    millpond::cuda_device_resource memory(**pool);
+    go(memory);
+  });
+  measure("RMM async", [](const auto& go) {
+    rmm::mr::cuda_async_memory_resource memory(std::nullopt, ~std::size_t{0});
+    go(memory);
+  });
+  measure("RMM pool", [](const auto& go) {
+    rmm::mr::cuda_memory_resource upstream;
+    rmm::mr::pool_memory_resource memory(upstream, std::size_t{1} << 28);
+    go(memory);
+  });
+  measure("RMM arena", [](const auto& go) {
+    rmm::mr::cuda_memory_resource upstream;
+    rmm::mr::arena_memory_resource memory(upstream);
+    go(memory);
+  });
+  std::FILE* const out = std::fopen(path, "w");
+  if (out == nullptr) throw std::runtime_error(std::string("cannot write ") + path);
+  cudaDeviceProp facts{};
+  check(cudaGetDeviceProperties(&facts, 0), "asking the device");
+  std::fprintf(out, "{\"what\": \"RMM containers by resource\", \"gpu\": \"%s\", \"rows\": [\n%s\n]}\n", facts.name, rows.c_str());
+  std::fclose(out);
+  return right ? 0 : 1;
+} catch (const std::exception& why) {
+  std::fprintf(stderr, "rmm_containers: %s\n", why.what());
+  return 4;
+}
