@@ -70,19 +70,6 @@ class bins {
     return best;
   }
 
-  // The lowest address among segments of at least `bytes`, looking at `limit` of them once one fits.
-  [[nodiscard]] segment* first_fit(std::uint64_t bytes, unsigned limit) const noexcept {
-    segment* best = nullptr;
-    unsigned looked = 0;
-    for (unsigned index = next_filled(index_of(bytes)); index != count; index = next_filled(index + 1)) {
-      for (segment* s = heads_[index]; s != nullptr; s = s->bin_after) {
-        if (s->bytes >= bytes && (best == nullptr || s->start() < best->start())) best = s;
-        if (++looked >= limit && best != nullptr) return best;
-      }
-    }
-    return best;
-  }
-
   // Visits every segment; the visitor may remove the one it is given, and no other.
   template <class Visit>
   void each(Visit&& visit) const {

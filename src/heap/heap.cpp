@@ -7,7 +7,7 @@
 
 namespace millpond::heap {
 
-heap::heap(heap_options options) : options_(options) { bins_.push_back(std::make_unique<bins>()); }
+heap::heap() { bins_.push_back(std::make_unique<bins>()); }
 
 bins& heap::bins_of(owner_id owner) {
   if (owner >= bins_.size()) bins_.resize(owner + 1);
@@ -127,21 +127,13 @@ segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id o
   MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
   // Any segment this long has an aligned start with the block behind it.
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
-  const bool by_address = bytes >= options_.first_fit_from;
-  constexpr unsigned looked_at = 8;
   segment* best = nullptr;
   for (const owner_id who : {owner, anyone}) {
     if (who >= bins_.size() || bins_[who] == nullptr || bins_[who]->empty()) continue;
-    const auto search = [&](std::uint64_t size) {
-      return by_address ? bins_[who]->first_fit(size, looked_at) : bins_[who]->best_fit(size);
-    };
-    segment* found = search(bytes);
-    if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = search(need);
+    segment* found = bins_[who]->best_fit(bytes);
+    if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = bins_[who]->best_fit(need);
     if (found == nullptr) continue;
-    const bool better = best == nullptr || (by_address ? found->view < best->view ||
-                                                             (found->view == best->view && found->start() < best->start())
-                                                       : found->bytes < best->bytes);
-    if (better) best = found;
+    if (best == nullptr || found->bytes < best->bytes) best = found;
     if (owner == anyone) break;
   }
   return best == nullptr ? nullptr : take(best, bytes, alignment);
@@ -152,6 +144,7 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
   segment* best = nullptr;
   std::uint64_t best_bytes = ~std::uint64_t{0};
   for (const view_record& in : views_) {
+    if (in.kind == view_kind::window) continue;
     segment* start = nullptr;
     std::uint64_t run = 0;
     for (segment* s = in.first; s != nullptr; s = s->after) {
@@ -178,6 +171,7 @@ void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_i
   index_.expect(block->start());
   block->holder = nullptr;
   block->link = nullptr;
+  if (views_[block->view].kind == view_kind::window) return release_window(block, owner, batch, absorb);
   settle(block, owner, batch, absorb);
 }
 
@@ -225,15 +219,60 @@ std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const
   return static_cast<std::size_t>(after - in.slots.begin()) - 1;
 }
 
-view_id heap::add_view(std::uint64_t base, std::uint64_t capacity) {
+view_id heap::add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind) {
   view_record made;
+  made.kind = kind;
   made.base = made.end = base;
   made.capacity = capacity;
   views_.push_back(std::move(made));
   return static_cast<view_id>(views_.size() - 1);
 }
 
-span_id heap::add_span(std::uint64_t bytes, std::uint64_t handle) {
+handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name) {
+  handle_id id = 0;
+  if (unused_handles_.empty()) {
+    id = static_cast<handle_id>(handles_.size());
+    handles_.emplace_back();
+  } else {
+    id = unused_handles_.back();
+    unused_handles_.pop_back();
+  }
+  handle_record made{bytes, name, {}, {}, true};
+  for (std::uint64_t at = 0; at < bytes; at += span_bytes) made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
+  handles_[id] = std::move(made);
+  return id;
+}
+
+void heap::map_handle(view_id view, std::uint64_t at, handle_id handle) {
+  handles_[handle].mappings.push_back({view, at});
+  ++mappings_;
+  for (const span_id span : handles_[handle].spans) {
+    map_span(view, at, span);
+    at += spans_[span].bytes;
+  }
+}
+
+void heap::remove_handle(handle_id handle) {
+  handle_record& of = handles_[handle];
+  MILLPOND_CHECK(of.present, handle);
+  for (std::size_t i = of.mappings.size(); i-- > 0;) {  // its home last
+    std::uint64_t at = of.mappings[i].at;
+    for (const span_id span : of.spans) {
+      const std::uint64_t bytes = spans_[span].bytes;
+      unmap_span(of.mappings[i].view, at);
+      at += bytes;
+    }
+  }
+  for (const span_id span : of.spans) {
+    spans_[span] = {};
+    unused_spans_.push_back(span);
+  }
+  mappings_ -= of.mappings.size();
+  of = {};
+  unused_handles_.push_back(handle);
+}
+
+span_id heap::add_span(std::uint64_t bytes, handle_id handle) {
   span_id id = 0;
   if (unused_spans_.empty()) {
     id = static_cast<span_id>(spans_.size());
@@ -242,29 +281,73 @@ span_id heap::add_span(std::uint64_t bytes, std::uint64_t handle) {
     id = unused_spans_.back();
     unused_spans_.pop_back();
   }
-  spans_[id] = span_record{bytes, handle, {}, 0, true};
+  spans_[id] = span_record{bytes, handle, {}, false, false, true};
   return id;
 }
 
-void heap::remove_span(span_id span) {
-  MILLPOND_CHECK(spans_[span].present && spans_[span].mappings.empty(), span);
-  spans_[span] = {};
-  unused_spans_.push_back(span);
+void heap::map_span(view_id view, std::uint64_t at, span_id span) {
+  view_record& in = views_[view];
+  const std::uint64_t bytes = spans_[span].bytes;
+  const bool home = in.kind == view_kind::home;
+  MILLPOND_CHECK(home != spans_[span].mapped, span, view);
+  segment* before = in.last;
+  if (at == in.end) {
+    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
+    in.slots.push_back({at, span, bytes, home});
+    in.end += bytes;
+  } else {
+    cut(view, at);
+    cut(view, at + bytes);
+    const std::size_t i = slot_index(in, at);
+    slot& hole = in.slots[i];
+    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
+    segment* const gap = index_.exact(at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == bytes, at);
+    before = gap->before;
+    unlink(gap);
+    const std::uint64_t rest = hole.bytes - bytes;
+    hole = {at, span, bytes, home};
+    if (rest > 0) in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest, false});
+  }
+  if (home) {
+    spans_[span].home = {view, at};
+    spans_[span].mapped = true;
+    settle(make(view, at, bytes, segment_state::free, before), anyone, 0, absorb_idle::no);
+  } else {
+    make(view, at, bytes, segment_state::closed, before);
+  }
 }
 
-void heap::open_slot(view_id view, std::uint64_t at, std::uint64_t bytes, segment* before, owner_id owner,
-                     std::uint64_t batch) {
-  settle(make(view, at, bytes, segment_state::free, before), owner, batch, absorb_idle::no);
+void heap::cut(view_id view, std::uint64_t at) {
+  segment* const found = index_.covering(at);
+  if (found == nullptr || found->state != segment_state::closed || found->start() == at || at >= found->end()) return;
+  const std::uint64_t rest = found->end() - at;
+  found->bytes -= rest;
+  make(view, at, rest, segment_state::closed, found);
 }
 
-void heap::deactivate(span_id span, owner_id* owner, std::uint64_t* batch) {
-  const mapping from = spans_[span].home();
-  const std::uint64_t end = from.at + spans_[span].bytes;
-  segment* s = index_.covering(from.at);
-  segment* before = s->start() < from.at ? s : s->before;
-  for (std::uint64_t x = from.at; x < end;) {
-    MILLPOND_CHECK(s->state == segment_state::free, s->start(), from.at);
-    // Its own order, or several of one owner: they become one free stretch, free when the last of them is.
+std::vector<heap::stretch> heap::homes_of(const view_record& in, std::size_t first, std::size_t last) const {
+  std::vector<stretch> out;
+  for (std::size_t i = first; i < last; ++i) {
+    const mapping& home = spans_[in.slots[i].span].home;
+    if (!out.empty() && out.back().view == home.view && out.back().at + out.back().bytes == home.at) {
+      out.back().bytes += in.slots[i].bytes;
+    } else {
+      out.push_back({home.view, home.at, in.slots[i].bytes});
+    }
+  }
+  return out;
+}
+
+// A free stretch of a home becomes one closed segment; what it was is added to owner and batch: free when the last
+// part is.
+void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) {
+  const std::uint64_t end = of.at + of.bytes;
+  segment* s = index_.covering(of.at);
+  segment* before = s->start() < of.at ? s : s->before;
+  for (std::uint64_t x = of.at; x < end;) {
+    MILLPOND_CHECK(s->state == segment_state::free, s->start(), of.at);
+    // Its own order, or several of one owner.
     MILLPOND_CHECK(*owner == anyone || s->owner == anyone || s->owner == *owner, *owner, s->owner);
     if (s->owner != anyone) *owner = s->owner;
     *batch = std::max(*batch, s->batch);
@@ -276,88 +359,88 @@ void heap::deactivate(span_id span, owner_id* owner, std::uint64_t* batch) {
     s = next;
     x = stop;
   }
-  view_record& in = views_[from.view];
-  in.slots[slot_index(in, from.at)].active = false;
-  make(from.view, from.at, end - from.at, segment_state::closed, before);
+  make(of.view, of.at, of.bytes, segment_state::closed, before);
 }
 
-bool heap::map_span(view_id view, std::uint64_t at, span_id span, owner_id owner) {
+segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes, owner_id owner) {
   view_record& in = views_[view];
-  const std::uint64_t bytes = spans_[span].bytes;
-  const bool active = wholly_free(span, owner);
-  owner = anyone;
-  std::uint64_t batch = 0;
-  if (active && !spans_[span].mappings.empty()) deactivate(span, &owner, &batch);
-  segment* before = in.last;
-  if (at == in.end) {
-    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
-    in.slots.push_back({at, span, bytes, active});
-    in.end += bytes;
-  } else {
-    const std::size_t i = slot_index(in, at);
-    slot& hole = in.slots[i];
-    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
-    segment* const gap = index_.exact(at);
-    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed, at);
-    before = gap->before;
-    const std::uint64_t rest = hole.bytes - bytes;
-    hole = {at, span, bytes, active};
-    unlink(gap);
-    if (rest > 0) {
-      in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest, false});
-      make(view, at + bytes, rest, segment_state::closed, before);
+  MILLPOND_CHECK(in.kind == view_kind::window && at + bytes <= in.end, view, at, bytes);
+  const std::size_t first = slot_index(in, at);
+  std::size_t last = first;
+  for (std::uint64_t x = at; x < at + bytes; x += in.slots[last++].bytes) {
+    if (in.slots[last].span == no_span) return nullptr;
+  }
+  MILLPOND_CHECK(in.slots[first].at == at && in.slots[last - 1].at + in.slots[last - 1].bytes == at + bytes, at, bytes);
+  const std::vector<stretch> homes = homes_of(in, first, last);
+  for (const stretch& home : homes) {
+    for (const segment* s = index_.covering(home.at); s != nullptr && s->start() < home.at + home.bytes; s = s->after) {
+      if (!may_have(*s, owner)) return nullptr;
     }
   }
-  if (active) spans_[span].active = spans_[span].mappings.size();
-  spans_[span].mappings.push_back({view, at});
-  ++mappings_;
-  if (active) {
-    open_slot(view, at, bytes, before, owner, batch);
-  } else {
-    make(view, at, bytes, segment_state::closed, before);
+  owner_id was = anyone;
+  std::uint64_t batch = 0;
+  for (const stretch& home : homes) close(home, &was, &batch);
+  cut(view, at);
+  cut(view, at + bytes);
+  segment* s = index_.exact(at);
+  segment* const before = s->before;
+  for (std::uint64_t x = at; x < at + bytes;) {
+    segment* const next = s->after;
+    x = s->end();
+    unlink(s);
+    s = next;
   }
-  return active;
+  for (std::size_t i = first; i < last; ++i) {
+    span_record& of = spans_[in.slots[i].span];
+    in.slots[i].active = true;
+    of.closed = true;
+    view_record& home = views_[of.home.view];
+    home.slots[slot_index(home, of.home.at)].active = false;
+  }
+  segment* const block = make(view, at, bytes, segment_state::used, before);
+  block->owner = was;
+  block->batch = batch;
+  return block;
 }
 
-bool heap::activate(view_id view, std::uint64_t at, owner_id owner) {
-  view_record& in = views_[view];
-  const std::size_t i = slot_index(in, at);
-  const span_id span = in.slots[i].span;
-  MILLPOND_CHECK(in.slots[i].at == at && span != no_span && !in.slots[i].active, at);
-  if (!wholly_free(span, owner)) return false;
-  owner = anyone;
-  std::uint64_t batch = 0;
-  deactivate(span, &owner, &batch);
-  in.slots[i].active = true;
-  span_record& of = spans_[span];
-  of.active = static_cast<std::size_t>(
-      std::find_if(of.mappings.begin(), of.mappings.end(), [&](const mapping& m) { return m.view == view && m.at == at; }) -
-      of.mappings.begin());
-  segment* const gap = index_.exact(at);
-  segment* const before = gap->before;
-  unlink(gap);
-  open_slot(view, at, of.bytes, before, owner, batch);
-  return true;
+void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+  view_record& in = views_[block->view];
+  const std::size_t first = slot_index(in, block->start());
+  const std::uint64_t end = block->end();
+  std::size_t last = first;
+  for (; last < in.slots.size() && in.slots[last].at < end; ++last) {
+    span_record& of = spans_[in.slots[last].span];
+    in.slots[last].active = false;
+    of.closed = false;
+    view_record& home = views_[of.home.view];
+    home.slots[slot_index(home, of.home.at)].active = true;
+  }
+  const view_id view = block->view;
+  const std::uint64_t at = block->start();
+  segment* const before = block->before;
+  unlink(block);
+  make(view, at, end - at, segment_state::closed, before);
+  for (const stretch& home : homes_of(in, first, last)) {
+    segment* const gap = index_.exact(home.at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == home.bytes, home.at);
+    settle(gap, owner, batch, absorb);
+  }
 }
 
 void heap::unmap_span(view_id view, std::uint64_t at) {
   view_record& in = views_[view];
   const std::size_t i = slot_index(in, at);
   MILLPOND_CHECK(in.slots[i].at == at && in.slots[i].span != no_span, at);
-  const span_id span = in.slots[i].span;
-  span_record& of = spans_[span];
+  const std::uint64_t bytes = in.slots[i].bytes;
+  MILLPOND_CHECK(in.slots[i].active == (in.kind == view_kind::home), at);  // no block is in it
   if (in.slots[i].active) {
     owner_id owner = anyone;
     std::uint64_t batch = 0;
-    deactivate(span, &owner, &batch);
+    close({view, at, bytes}, &owner, &batch);
+    in.slots[i].active = false;
   }
-  const auto gone = std::find_if(of.mappings.begin(), of.mappings.end(),
-                                 [&](const mapping& m) { return m.view == view && m.at == at; });
-  const auto index = static_cast<std::size_t>(gone - of.mappings.begin());
-  MILLPOND_CHECK(index != of.active || of.mappings.size() == 1, at);  // the active mapping goes last
-  of.mappings.erase(gone);
-  if (of.active > index) --of.active;
-  --mappings_;
+  cut(view, at);
+  cut(view, at + bytes);
   in.slots[i].span = no_span;
   // Neighbouring holes become one; holes at the end are cut off.
   std::size_t j = i;
@@ -366,6 +449,7 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
     in.slots[j - 1].bytes += in.slots[j].bytes;
     in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j));
     --j;
+    cut(view, in.slots[j].at);
     segment* const left = hole->before;
     left->bytes += hole->bytes;
     unlink(hole);
@@ -387,27 +471,13 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
 
 bool heap::wholly_free(span_id span, owner_id owner) const {
   const span_record& of = spans_[span];
-  if (of.mappings.empty()) return true;
-  const std::uint64_t end = of.home().at + of.bytes;
-  for (const segment* s = index_.covering(of.home().at); s != nullptr && s->start() < end; s = s->after) {
+  if (!of.mapped) return true;
+  if (of.closed) return false;
+  const std::uint64_t end = of.home.at + of.bytes;
+  for (const segment* s = index_.covering(of.home.at); s != nullptr && s->start() < end; s = s->after) {
     if (!may_have(*s, owner)) return false;
   }
   return true;
-}
-
-std::uint64_t heap::free_before(std::uint64_t end, std::uint64_t start, owner_id owner) const {
-  std::uint64_t bytes = 0;
-  for (const segment* s = index_.covering(end - 1); s != nullptr && s->end() > start && may_have(*s, owner); s = s->before) {
-    bytes = end - std::max(start, s->start());
-  }
-  return bytes;
-}
-std::uint64_t heap::free_after(std::uint64_t start, std::uint64_t end, owner_id owner) const {
-  std::uint64_t bytes = 0;
-  for (const segment* s = index_.covering(start); s != nullptr && s->start() < end && may_have(*s, owner); s = s->after) {
-    bytes = std::min(end, s->end()) - start;
-  }
-  return bytes;
 }
 
 std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
@@ -426,7 +496,10 @@ std::uint64_t heap::largest_free(owner_id owner) const noexcept {
 std::uint64_t heap::metadata_bytes() const noexcept {
   std::uint64_t bytes = sizeof(*this) + index_.metadata_bytes();
   for (const auto& b : bins_) bytes += b != nullptr ? sizeof(bins) : 0;
-  for (const span_record& s : spans_) bytes += sizeof(span_record) + s.mappings.capacity() * sizeof(mapping);
+  bytes += spans_.capacity() * sizeof(span_record);
+  for (const handle_record& h : handles_) {
+    bytes += sizeof(handle_record) + h.spans.capacity() * sizeof(span_id) + h.mappings.capacity() * sizeof(mapping);
+  }
   for (const view_record& v : views_) bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot);
   return bytes;
 }

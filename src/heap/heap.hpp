@@ -1,10 +1,16 @@
 // The heap: where a block goes.
 //
-// Physical memory comes in spans (a GPU handle, or a chunk of pinned or managed memory). A span is mapped into one or
-// more views, windows of addresses; a block lies in one view and may cross from one span into the next.
-// A span that is mapped several times is active in one place only, so that no two blocks share a byte: its other
-// mappings are dormant. A span that is wholly free moves to any of its mappings at no cost. (Serving one span
-// through several mappings at once was tried: it wastes a little less and made every call several times slower.)
+// Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory). Each has its home in a
+// home view, a window of addresses where a block may cross from one handle into the next, and where blocks are placed.
+// A handle's pages are kept in spans of some MiB. Where no stretch of a home is long enough, free spans from anywhere make
+// one in a window view, where their handles are mapped once more: a block there takes its spans whole. While it lives
+// they are closed at home; with its end they are free at home again, and the mapping stays, for the next such block.
+// So a span is active through one mapping at a time and no two blocks share a page, a free page always lies where it
+// belongs, and the same requests meet the same layout again. What is paid for is a handle's mapping, whatever its
+// size; what is wasted is at most a span a window.
+// (Serving a page through several mappings at once was tried: it wastes a little less and made every call several
+// times slower. Leaving free spans in their windows was tried: the layout never settles and new windows are
+// needed for ever.)
 //
 // A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's batch has
 // passed, only its owner. The heap does not know what that means.
@@ -24,12 +30,13 @@ namespace millpond::heap {
 
 using span_id = std::uint32_t;
 using view_id = std::uint32_t;
+using handle_id = std::uint32_t;
 inline constexpr span_id no_span = ~span_id{0};
+inline constexpr handle_id no_handle = ~handle_id{0};
 
-struct heap_options {
-  // From this size on a block goes to the lowest address that fits instead of the tightest hole: large
-  // blocks then keep to one end, which cut the number of moved pages on recorded traces threefold.
-  std::uint64_t first_fit_from = std::uint64_t{8} << 20;
+enum class view_kind : std::uint8_t {
+  home,    // blocks are placed here
+  window,  // spans of homes side by side: allocate_window
 };
 
 // Whether a free neighbour that anyone may have is swallowed by one that only its owner may have. With one
@@ -39,33 +46,29 @@ enum class absorb_idle : std::uint8_t { no, yes };
 
 class heap {
  public:
-  explicit heap(heap_options options = {});
+  heap();
 
   // Addresses that views may be made in.
   void add_region(std::uint64_t base, std::uint64_t bytes) { index_.add_region(base, bytes); }
   [[nodiscard]] bool regions_full() const noexcept { return index_.full(); }
-  // An empty window [base, base + capacity) of a region.
-  view_id add_view(std::uint64_t base, std::uint64_t capacity);
-  // Physical memory, mapped nowhere yet. handle: the caller's name for it.
-  span_id add_span(std::uint64_t bytes, std::uint64_t handle);
-
-  // The span is mapped at this address of the view: at its end, or in a hole of at least the span's size, at the hole's
-  // start. It is active there if it was mapped nowhere or is wholly free for `owner`, and dormant where it was;
-  // otherwise the new mapping is dormant. True where it is active.
-  bool map_span(view_id view, std::uint64_t at, span_id span, owner_id owner = anyone);
-  // The dormant mapping at this address becomes the active one of its span. False, and nothing done, where the span is
-  // not wholly free for `owner`.
-  bool activate(view_id view, std::uint64_t at, owner_id owner);
-  // The mapping is gone; no used segment lies in it. A hole remains, or the view gets shorter.
-  void unmap_span(view_id view, std::uint64_t at);
-  // Forgets a span that is mapped nowhere.
-  void remove_span(span_id span);
+  // An empty view [base, base + capacity) of a region.
+  view_id add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind = view_kind::home);
+  // Physical memory, mapped nowhere yet. name: the caller's. span_bytes: of its spans, but for the last.
+  handle_id add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name);
+  // The handle is mapped at this address: the first time in a home, at its end or at the start of a hole; then in
+  // windows, at their end.
+  void map_handle(view_id view, std::uint64_t at, handle_id handle);
+  // Forgets the handle and all its mappings; no used segment lies in it. A hole remains, or the view gets shorter.
+  void remove_handle(handle_id handle);
 
   // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two.
   [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner);
   // The same over runs of neighbouring segments with different batches; walks the views. The block taken is
   // safe for `owner` alone.
   [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner);
+  // [at, at + bytes) of a window, whole slots of different spans, as one block. nullptr, and nothing done, where a span is
+  // not wholly free for `owner`.
+  [[nodiscard]] segment* allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes, owner_id owner);
   // Exactly [at, at + bytes), where all of it is free for anyone; otherwise nullptr.
   [[nodiscard]] segment* allocate_at(std::uint64_t at, std::uint64_t bytes);
   // owner anyone: free for all at once.
@@ -83,32 +86,36 @@ class heap {
   // Free bytes at the end of a view that `owner` may have, in one run.
   [[nodiscard]] std::uint64_t tail_bytes(view_id view, owner_id owner) const;
 
-  // Free bytes that `owner` may have in a row just before `end`, not below `start`; and just after `start`, not past `end`.
-  [[nodiscard]] std::uint64_t free_before(std::uint64_t end, std::uint64_t start, owner_id owner) const;
-  [[nodiscard]] std::uint64_t free_after(std::uint64_t start, std::uint64_t end, owner_id owner) const;
-
   struct mapping {
     view_id view;
     std::uint64_t at;
   };
   struct span_record {
     std::uint64_t bytes = 0;
-    std::uint64_t handle = 0;
-    std::vector<mapping> mappings;
-    std::size_t active = 0;  // of mappings
+    handle_id handle = no_handle;
+    mapping home{};
+    bool closed = false;   // in use through a window
+    bool mapped = false;   // has a home
     bool present = false;
-    [[nodiscard]] const mapping& home() const { return mappings[active]; }
+  };
+  struct handle_record {
+    std::uint64_t bytes = 0;
+    std::uint64_t name = 0;
+    std::vector<span_id> spans;     // by their place in the handle
+    std::vector<mapping> mappings;  // of the whole handle, its home first
+    bool present = false;
   };
   struct slot {
     std::uint64_t at;
     span_id span;  // no_span: a hole
     std::uint64_t bytes;
-    bool active;   // the span's memory is used through this mapping
+    bool active;   // the span's memory is used through this mapping: at home but for those that a window uses
   };
   struct view_record {
     std::uint64_t base = 0;
     std::uint64_t capacity = 0;
     std::uint64_t end = 0;
+    view_kind kind = view_kind::home;
     std::vector<slot> slots;  // by address, without gaps
     segment* first = nullptr;
     segment* last = nullptr;
@@ -117,10 +124,12 @@ class heap {
   [[nodiscard]] bool wholly_free(span_id span, owner_id owner) const;
 
   [[nodiscard]] const std::vector<span_record>& spans() const noexcept { return spans_; }
+  [[nodiscard]] const std::vector<handle_record>& handles() const noexcept { return handles_; }
   [[nodiscard]] const std::vector<view_record>& views() const noexcept { return views_; }
   [[nodiscard]] std::uint64_t free_bytes(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t largest_free(owner_id owner) const noexcept;
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
+  // Of handles.
   [[nodiscard]] std::uint64_t mappings() const noexcept { return mappings_; }
 
   // Walks everything and stops the program at the first broken invariant.
@@ -139,15 +148,27 @@ class heap {
   segment* carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to);
   segment* take(segment* from, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] std::size_t slot_index(const view_record& in, std::uint64_t address) const;
-  // Takes a wholly free span's segments away from its active mapping; what they were is left in owner and batch.
-  void deactivate(span_id span, owner_id* owner, std::uint64_t* batch);
-  void open_slot(view_id view, std::uint64_t at, std::uint64_t bytes, segment* before, owner_id owner, std::uint64_t batch);
+  span_id add_span(std::uint64_t bytes, handle_id handle);
+  void map_span(view_id view, std::uint64_t at, span_id span);
+  void unmap_span(view_id view, std::uint64_t at);
+  // A closed segment begins at this address of the view, or none lies here.
+  void cut(view_id view, std::uint64_t at);
+  struct stretch {
+    view_id view;
+    std::uint64_t at;
+    std::uint64_t bytes;
+  };
+  // The homes of the spans in these slots, neighbours taken together.
+  [[nodiscard]] std::vector<stretch> homes_of(const view_record& in, std::size_t first, std::size_t last) const;
+  void close(const stretch& of, owner_id* owner, std::uint64_t* batch);
+  void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
 
-  heap_options options_;
   address_index index_;
   std::vector<std::unique_ptr<bins>> bins_;  // by owner; [0] is anyone's
   std::vector<span_record> spans_;
   std::vector<span_id> unused_spans_;
+  std::vector<handle_record> handles_;
+  std::vector<handle_id> unused_handles_;
   std::vector<view_record> views_;
   std::uint64_t mappings_ = 0;
 };

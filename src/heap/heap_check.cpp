@@ -9,6 +9,7 @@ namespace millpond::heap {
 
 void heap::check() const {
   std::map<owner_id, std::uint64_t> free_by_owner;
+  std::map<span_id, int> used_by_windows;
   for (view_id id = 0; id < views_.size(); ++id) {
     const view_record& in = views_[id];
     std::uint64_t at = in.base;
@@ -16,9 +17,13 @@ void heap::check() const {
       MILLPOND_CHECK(s.at == at, s.at, at);
       if (s.span != no_span) {
         const span_record& of = spans_[s.span];
-        MILLPOND_CHECK(of.present && of.bytes == s.bytes, s.span);
-        // Active in one place: where the span says.
-        MILLPOND_CHECK(s.active == (of.home().view == id && of.home().at == s.at), s.span, s.at);
+        MILLPOND_CHECK(of.present && of.mapped && of.bytes == s.bytes, s.span);
+        if (in.kind == view_kind::home) {
+          MILLPOND_CHECK(of.home.view == id && of.home.at == s.at && s.active == !of.closed, s.span, s.at);
+        } else if (s.active) {
+          // In one window at a time, and closed at home meanwhile.
+          MILLPOND_CHECK(of.closed && ++used_by_windows[s.span] == 1, s.span, s.at);
+        }
       }
       at += s.bytes;
     }
@@ -29,6 +34,7 @@ void heap::check() const {
       MILLPOND_CHECK(s->start() == at && s->before == before && s->view == id, s->start(), at, id);
       MILLPOND_CHECK(s->bytes > 0 && is_aligned(s->bytes, granule), s->bytes);
       MILLPOND_CHECK(index_.exact(at) == s && index_.covering(at + s->bytes - 1) == s, at);
+      MILLPOND_CHECK(in.kind == view_kind::home || s->state != segment_state::free, s->start());
       if (s->state == segment_state::free) {
         free_by_owner[s->owner] += s->bytes;
         MILLPOND_CHECK(s->owner != anyone || s->batch == 0, s->start(), s->batch);
@@ -36,11 +42,11 @@ void heap::check() const {
           MILLPOND_CHECK(s->owner != anyone, s->start());  // idle neighbours are always joined
         }
       }
-      // A closed segment is exactly one slot that is not active; every other byte lies in active slots.
+      // A closed segment is whole slots that are not active; every other byte lies in active slots.
       for (std::size_t i = slot_index(in, at); i < in.slots.size() && in.slots[i].at < s->end(); ++i) {
         const slot& here = in.slots[i];
         if (s->state == segment_state::closed) {
-          MILLPOND_CHECK(!here.active && here.at == s->start() && here.bytes == s->bytes, s->start());
+          MILLPOND_CHECK(!here.active && here.at >= s->start() && here.at + here.bytes <= s->end(), s->start());
         } else {
           MILLPOND_CHECK(here.active, s->start(), here.at);
         }
@@ -49,6 +55,9 @@ void heap::check() const {
       before = s;
     }
     MILLPOND_CHECK(at == in.end && in.last == before, at, in.end);
+  }
+  for (span_id id = 0; id < spans_.size(); ++id) {
+    MILLPOND_CHECK(spans_[id].closed == used_by_windows.contains(id), id);
   }
   for (owner_id owner = 0; owner < bins_.size(); ++owner) {
     if (bins_[owner] == nullptr) continue;

@@ -5,135 +5,170 @@
 namespace millpond::heap {
 namespace {
 
-// Mapping a span costs about 35 us whatever its size (H200, driver 580.159), so a window of more is no bargain.
-constexpr std::size_t most_spans = 64;
-
-struct candidate {
-  window_plan plan;
-  std::size_t moved = 0;  // spans taken from their places
-};
-
-[[nodiscard]] bool better(const candidate& a, const candidate& b) {
-  if (!b.plan.possible) return a.plan.possible;
-  if (!a.plan.possible) return false;
-  if (a.plan.new_bytes != b.plan.new_bytes) return a.plan.new_bytes < b.plan.new_bytes;
-  if (a.plan.spans.size() != b.plan.spans.size()) return a.plan.spans.size() < b.plan.spans.size();
-  return a.moved < b.moved;
-}
+// How many handles in use are tried as the beginning of a window: those with the longest free ends.
+constexpr std::size_t beginnings = 8;
+constexpr std::size_t nowhere = ~std::size_t{0};
 
 class planner {
  public:
-  planner(const heap& of, std::uint64_t bytes, owner_id owner, const std::function<std::uint64_t(std::uint64_t)>& round_new)
-      : heap_(of), bytes_(bytes), owner_(owner), round_new_(round_new), whole_(of.spans().size(), false) {
-    for (span_id id = 0; id < whole_.size(); ++id) {
-      whole_[id] = of.spans()[id].present && of.wholly_free(id, owner);
-      if (whole_[id]) by_size_.push_back(id);
-    }
-    std::sort(by_size_.begin(), by_size_.end(), [&](span_id a, span_id b) {
-      return of.spans()[a].bytes != of.spans()[b].bytes ? of.spans()[a].bytes > of.spans()[b].bytes : a < b;
-    });
+  planner(const heap& of, std::uint64_t bytes, owner_id owner)
+      : heap_(of), bytes_(bytes), owner_(owner), whole_(of.spans().size(), false) {
+    find_whole();
   }
 
-  candidate best() {
-    for (view_id v = 0; v < heap_.views().size(); ++v) inside(v);
-    // A new mapping is not looked for where an old one does.
-    if (!best_.plan.possible) {
-      for (view_id v = 0; v < heap_.views().size(); ++v) at_the_end(v);
-      at_the_end(new_view);
+  window_plan best() {
+    for (view_id v = 0; v < heap_.views().size(); ++v) {
+      if (heap_.views()[v].kind == view_kind::window) there(v);
     }
+    if (best_.possible) return best_;
+    sort_handles();
+    assemble(no_handle, 0);
+    for (std::size_t i = 0; i < std::min(beginnings, tails_.size()); ++i) assemble(tails_[i].second, tails_[i].first);
     return best_;
   }
 
  private:
-  // Free bytes at the end (or the start) of an active slot that belongs to nobody else, whole or not.
-  [[nodiscard]] std::uint64_t free_tail(const heap::slot& s) const { return s.active ? heap_.free_before(s.at + s.bytes, s.at, owner_) : 0; }
-  [[nodiscard]] std::uint64_t free_head(const heap::slot& s) const { return s.active ? heap_.free_after(s.at, s.at + s.bytes, owner_) : 0; }
+  using sized = std::pair<std::uint64_t, handle_id>;
 
-  // Runs of slots whose spans are whole, with the free ends of their neighbours. A span that stands in the run twice
-  // counts once: the run ends before its second place.
-  void inside(view_id v) {
-    const auto& slots = heap_.views()[v].slots;
-    for (std::size_t first = 0; first < slots.size(); ++first) {
-      if (slots[first].span == no_span || !whole_[slots[first].span]) continue;
-      candidate c;
-      c.plan.view = v;
-      std::uint64_t run = first > 0 && slots[first - 1].span != no_span && !whole_[slots[first - 1].span] ? free_tail(slots[first - 1]) : 0;
-      std::vector<span_id> seen;
-      std::size_t last = first;
-      for (; last < slots.size() && run < bytes_ && last - first < most_spans; ++last) {
-        const heap::slot& s = slots[last];
-        if (s.span == no_span || !whole_[s.span] || std::find(seen.begin(), seen.end(), s.span) != seen.end()) break;
-        seen.push_back(s.span);
-        run += s.bytes;
-        if (!s.active) {
-          c.plan.activate.push_back(s.at);
-          ++c.moved;
+  // Which spans the owner may have whole: one walk over the homes, segments and slots side by side.
+  void find_whole() {
+    for (const auto& in : heap_.views()) {
+      if (in.kind == view_kind::window) continue;
+      const segment* s = in.first;
+      for (const heap::slot& slot : in.slots) {
+        const std::uint64_t end = slot.at + slot.bytes;
+        bool free = slot.span != no_span;
+        while (s != nullptr && s->start() < end) {
+          free = free && s->state == segment_state::free && (s->owner == owner_ || s->owner == anyone);
+          if (s->end() > end) break;
+          s = s->after;
         }
+        if (free) whole_[slot.span] = true;
       }
-      if (run < bytes_ && last < slots.size() && slots[last].span != no_span && !whole_[slots[last].span]) run += free_head(slots[last]);
-      c.plan.possible = run >= bytes_;
-      if (better(c, best_)) best_ = c;
     }
   }
 
-  // What is free at the end of a view, then whole spans from elsewhere, then new memory.
-  void at_the_end(view_id v) {
-    candidate c;
-    c.plan.view = v;
-    std::uint64_t have = 0;
-    std::vector<bool> taken(whole_.size(), false);
-    if (v != new_view) {
-      const auto& slots = heap_.views()[v].slots;
-      std::size_t i = slots.size();
-      while (i > 0 && slots[i - 1].span != no_span && whole_[slots[i - 1].span] && !taken[slots[i - 1].span] && have < bytes_) {
-        --i;
-        taken[slots[i].span] = true;
-        have += slots[i].bytes;
-        if (!slots[i].active) {
-          c.plan.activate.push_back(slots[i].at);
-          ++c.moved;
-        }
+  // Stretches of a window view whose spans are whole: two ends that move over it. A span that stands in the view twice
+  // is in a stretch once.
+  void there(view_id v) {
+    const auto& slots = heap_.views()[v].slots;
+    last_seen_.assign(whole_.size(), nowhere);
+    std::size_t first = 0;
+    std::uint64_t run = 0;
+    const auto drop_first = [&] { run -= slots[first++].bytes; };
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i].span == no_span || !whole_[slots[i].span]) {
+        first = i + 1;
+        run = 0;
+        continue;
       }
-      if (i > 0 && slots[i - 1].span != no_span && !whole_[slots[i - 1].span]) have += free_tail(slots[i - 1]);
+      std::size_t& seen = last_seen_[slots[i].span];
+      while (seen != nowhere && seen >= first) drop_first();
+      seen = i;
+      run += slots[i].bytes;
+      while (run - slots[first].bytes >= bytes_) drop_first();
+      if (run >= bytes_ && (!best_.possible || run < best_.bytes)) {
+        best_.possible = true;
+        best_.view = v;
+        best_.at = slots[first].at;
+        best_.bytes = run;
+      }
     }
-    std::uint64_t need = bytes_ - std::min(bytes_, have);
-    while (need > 0) {
-      span_id pick = no_span;
-      for (const span_id id : by_size_) {
-        if (taken[id]) continue;
-        if (pick != no_span && heap_.spans()[id].bytes < need) break;
-        pick = id;  // the smallest that is enough, or the largest
-        if (heap_.spans()[id].bytes < need) break;
+  }
+
+  void sort_handles() {
+    for (handle_id id = 0; id < heap_.handles().size(); ++id) {
+      const auto& h = heap_.handles()[id];
+      if (!h.present) continue;
+      std::uint64_t head = 0, tail = 0;
+      for (std::size_t i = 0; i < h.spans.size() && whole_[h.spans[i]]; ++i) head += heap_.spans()[h.spans[i]].bytes;
+      if (head == h.bytes) {
+        full_.push_back({head, id});
+        continue;
       }
-      if (pick == no_span) break;
-      if (c.plan.spans.size() == most_spans) return;
+      for (std::size_t i = h.spans.size(); i > 0 && whole_[h.spans[i - 1]]; --i) tail += heap_.spans()[h.spans[i - 1]].bytes;
+      if (head > 0) heads_.push_back({head, id});
+      if (tail > 0) tails_.push_back({tail, id});
+    }
+    std::stable_sort(full_.begin(), full_.end(), [](const sized& a, const sized& b) { return a.first > b.first; });
+    std::sort(heads_.begin(), heads_.end());
+    std::sort(tails_.rbegin(), tails_.rend());
+  }
+
+  // The free end of `beginning`, then whole handles, then the free beginning of one in use; what is missing is new.
+  void assemble(handle_id beginning, std::uint64_t tail) {
+    window_plan c;
+    std::vector<bool> taken(full_.size(), false);
+    std::uint64_t have = 0;  // of the run
+    if (beginning != no_handle) {
+      c.handles.push_back(beginning);
+      c.skip = heap_.handles()[beginning].bytes - tail;
+      have = tail;
+    }
+    while (have < bytes_) {
+      const std::uint64_t need = bytes_ - have;
+      // The free beginning that is just enough; else the smallest whole handle that is; else the largest.
+      auto head = std::lower_bound(heads_.begin(), heads_.end(), sized{need, 0});
+      while (head != heads_.end() && head->second == beginning) ++head;
+      if (head != heads_.end()) {
+        c.handles.push_back(head->second);
+        have = bytes_;
+        break;
+      }
+      std::size_t pick = nowhere;
+      for (std::size_t i = 0; i < full_.size(); ++i) {
+        if (taken[i]) continue;
+        if (pick != nowhere && full_[i].first < need) break;
+        pick = i;
+        if (full_[i].first < need) break;
+      }
+      if (pick == nowhere) break;
       taken[pick] = true;
-      c.plan.spans.push_back(pick);
-      ++c.moved;
-      need -= std::min(need, heap_.spans()[pick].bytes);
+      c.handles.push_back(full_[pick].second);
+      have += full_[pick].first;
+      if (best_.possible && best_.new_bytes == 0 && c.handles.size() >= best_.handles.size()) return;
     }
-    if (need > 0) c.plan.new_bytes = round_new_(need);
-    std::uint64_t more = c.plan.new_bytes;
-    for (const span_id id : c.plan.spans) more += heap_.spans()[id].bytes;
-    if (v != new_view && heap_.views()[v].end - heap_.views()[v].base + more > heap_.views()[v].capacity) return;
-    c.plan.possible = true;
-    if (better(c, best_)) best_ = c;
+    c.new_bytes = bytes_ - std::min(bytes_, have);
+    c.possible = true;
+    const bool better = !best_.possible || c.new_bytes < best_.new_bytes ||
+                        (c.new_bytes == best_.new_bytes && c.handles.size() < best_.handles.size());
+    if (!better) return;
+    c.bytes = block_bytes(c);
+    best_ = std::move(c);
+  }
+
+  // Whole spans from where the block begins; new memory is counted as it is asked for.
+  [[nodiscard]] std::uint64_t block_bytes(const window_plan& c) const {
+    std::uint64_t bytes = 0;
+    std::uint64_t skip = c.skip;
+    for (const handle_id id : c.handles) {
+      for (const span_id s : heap_.handles()[id].spans) {
+        const std::uint64_t one = heap_.spans()[s].bytes;
+        if (skip > 0) {
+          skip -= one;
+          continue;
+        }
+        if (bytes >= bytes_) return bytes;
+        bytes += one;
+      }
+    }
+    return bytes;
   }
 
   const heap& heap_;
   const std::uint64_t bytes_;
   const owner_id owner_;
-  const std::function<std::uint64_t(std::uint64_t)>& round_new_;
   std::vector<bool> whole_;
-  std::vector<span_id> by_size_;
-  candidate best_;
+  std::vector<std::size_t> last_seen_;          // slot of the view at hand
+  std::vector<sized> full_;                     // wholly free, the largest first
+  std::vector<sized> heads_, tails_;            // in use with a free beginning, or a free end
+  window_plan best_;
 };
 
 }  // namespace
 
-window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner,
-                        const std::function<std::uint64_t(std::uint64_t)>& round_new) {
-  return planner(of, bytes, owner, round_new).best().plan;
+window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner) {
+  return planner(of, bytes, owner).best();
 }
 
 }  // namespace millpond::heap

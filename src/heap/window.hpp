@@ -1,5 +1,5 @@
-// Windows: where a request fits nowhere although enough is free, whole free spans make room in a row once they are
-// side by side: by a mapping that is there already and only has to be made active, or by a new one.
+// Windows: where a request fits nowhere although enough is free, free spans make room in a row once they are side by
+// side: in a window that is mapped already, or in a new one, for which their handles are mapped once more.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,16 +13,20 @@ inline constexpr view_id new_view = ~view_id{0};
 
 struct window_plan {
   bool possible = false;
-  view_id view = new_view;              // the view to use or to lengthen, or new_view
-  std::vector<std::uint64_t> activate;  // dormant mappings of the view to make active first; costs no driver call
-  std::vector<span_id> spans;           // to map at the view's end, in this order
-  std::uint64_t new_bytes = 0;          // of new memory behind them
+  std::uint64_t bytes = 0;         // of the block: whole spans
+  // Either a stretch of a window that is mapped: no driver call.
+  view_id view = new_view;
+  std::uint64_t at = 0;
+  // Or handles to map in this order, the block beginning so far into the first; and new memory behind them.
+  std::vector<handle_id> handles;
+  std::uint64_t skip = 0;
+  std::uint64_t new_bytes = 0;
 };
 
-// The window with the fewest new bytes, then the fewest new mappings, then the fewest spans moved, that gives `owner` a
-// run of `bytes`. round_new: what asking for so many new bytes really adds. Looks at every span once and at every slot of
-// every view twice.
-[[nodiscard]] window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner,
-                                      const std::function<std::uint64_t(std::uint64_t)>& round_new);
+// A window that gives `owner` a run of `bytes`: one that is there, the tightest; else the one with the fewest new bytes, then
+// the fewest handles to map. It may begin in the free end of a handle that is in use and end in the free beginning of
+// another; in between are handles that are wholly free. Looks at every segment of the homes and at every slot once, and
+// at every handle a few times.
+[[nodiscard]] window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner);
 
 }  // namespace millpond::heap

@@ -55,10 +55,10 @@ std::vector<error> pool::core::close() noexcept {
   const std::lock_guard growth(growth_mutex_);
   const std::lock_guard lock(heap_mutex_);
   if (granularity_ != 0) {
-    for (const auto& span : heap_.spans()) {
-      if (!span.present) continue;
-      for (const auto& m : span.mappings) insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, span.bytes); });
-      insist(failures, "giving back memory", [&] { return gpu_->physical_release(span.handle); });
+    for (const auto& handle : heap_.handles()) {
+      if (!handle.present) continue;
+      for (const auto& m : handle.mappings) insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
+      insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
     }
     for (const auto& [base, bytes] : reservations_) {
       insist(failures, "giving back addresses", [&] { return gpu_->address_free(base, bytes); });

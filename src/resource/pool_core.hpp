@@ -148,13 +148,15 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void part_with(stream_lane& in, heap::segment* large) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
+  void take(heap::segment& block, const request& what);                     // counts a block out of the heap
   result<heap::segment*> acquire(const request& what, stream_lane* refill);
   result<heap::segment*> under_pressure(const request& what);
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept;
   result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
-  [[nodiscard]] bool would_pass_slack(std::uint64_t more);
+  [[nodiscard]] bool would_pass_slack(const request& what);
   heap::segment* chained(const request& what);
+  heap::segment* settled(const request& what);
 
   // Fences (pool_fences.cpp).
   bool poll_fences();
@@ -171,20 +173,38 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] event_handle nearest_fence();
 
   // Growth and giving back (pool_growth.cpp).
-  bool grow(const request& what);
-  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t missing) const;
-  result<void> extend(const heap::window_plan& plan, heap::owner_id owner);
-  result<heap::view_id> open_window(std::uint64_t at_least);
-  [[nodiscard]] bool within_slack(std::uint64_t more, std::uint64_t size) const;
-  [[nodiscard]] std::uint64_t most_mappings() const;
+  enum class growth : std::uint8_t {
+    none,
+    more,   // there is room now: carve
+    block,  // the block itself
+  };
+  growth grow(const request& what, heap::segment** block);
+  [[nodiscard]] std::uint64_t allowed_bytes(std::uint64_t size) const;
+  [[nodiscard]] std::uint64_t missing_bytes(const request& what) const;
+  [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t reserved, std::uint64_t missing) const;
+  [[nodiscard]] std::uint64_t span_bytes() const;
+  [[nodiscard]] bool over_limit(std::uint64_t reserved, std::uint64_t more) const noexcept {
+    return limit_bytes() != 0 && reserved + more > limit_bytes();
+  }
+  result<void> extend(std::uint64_t new_bytes);
   result<void> add_chunk(std::uint64_t bytes);
   result<void> open_home(std::uint64_t at_least);
   std::uint64_t give_back(std::uint64_t keep_bytes);
-  bool give_back_span(heap::span_id span);
+  bool give_back_handle(heap::handle_id id);
   void note_failure(error what);
   [[nodiscard]] memory_place place() const noexcept {
     return options_.kind == memory_kind::device ? memory_place::device : memory_place::host;
   }
+
+  // Moving pages (pool_windows.cpp).
+  struct bargain {
+    std::uint64_t as_cheap_as = 0;  // the new handles that plain growth would make; 0: whatever it costs
+    std::uint64_t instead_of = 0;   // the new bytes of plain growth, if a window may take some
+  };
+  growth move_pages(const request& what, const bargain& against, heap::segment** block);
+  result<heap::heap::mapping> map_window(const heap::window_plan& plan);
+  result<heap::view_id> open_window(std::uint64_t at_least);
+  [[nodiscard]] std::uint64_t most_mappings() const;
 
   // Captures (pool_capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
@@ -207,8 +227,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<bool> closed_{false};
 
   std::mutex growth_mutex_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_, as the next two
-  std::uint64_t windows_at_ = 0, windows_end_ = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_
 
   alignas(64) brief_mutex heap_mutex_;
   heap::heap heap_;                  // under heap_mutex_, but for find()
@@ -219,6 +238,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<std::uint64_t> reserved_lately_{0};  // as of the last carving, for a look without the lock
   std::uint64_t carved_ = 0;         // bytes of blocks out of the heap: live, or in a lane or shelf
   std::uint64_t peak_carved_ = 0;
+  std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
@@ -229,6 +249,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::unordered_map<stream_handle, std::uint64_t> identity_of_;              // last known, to notice the gone
   std::size_t collect_at_ = 64;                               // look for dead streams when so many are known
   std::atomic<bool> many_streams_{false};         // more than one stream was seen: seal, and keep batches apart
+  std::atomic<std::uint32_t> patience_{512};      // questions to fences before memory is added beyond the slack
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
 
   std::mutex lanes_mutex_;

@@ -11,12 +11,25 @@
 namespace millpond {
 namespace {
 
-// A handle costs about 35 us to map whatever its size (H200, driver 580.159), so bulk comes in large pieces.
-// 48 MiB is where the cold rounds of recorded workloads cost no more than their peers'.
-constexpr std::uint64_t bulk_piece = 48 * MiB;
-constexpr std::uint64_t smallest_piece = 4 * MiB;
+// A handle costs about 50 us to create and map and 36 to map again, whatever its size (H200, driver 580.159). While a
+// program only takes memory, as when it loads weights, a few large handles serve; once it has given a part back they are
+// to serve others too, and then there are to be many enough that a few in use keep little from the others, and few enough
+// that the first round of a recorded workload costs no more than its peers'.
+constexpr std::uint64_t handles_of_a_load = 8;
+constexpr std::uint64_t handles_of_a_churn = 32;
+constexpr std::uint64_t churn_share = 16;  // of the peak, given back at once
+constexpr std::uint64_t smallest_bulk = 8 * MiB;
+constexpr std::uint64_t largest_bulk = 64 * MiB;
+// What mapping costs does not grow with the pool, so neither does what is kept to save it.
+constexpr std::uint64_t slack_counts_to = 3 * GiB;
 // A pool of a few MiB would otherwise empty its lanes for every other request.
 constexpr std::uint64_t least_slack = 8 * MiB;
+// What a lane may keep of a small pool, where the options leave it open.
+constexpr std::uint64_t least_small_lane = 1 * MiB;
+constexpr std::uint64_t least_large_lane = 4 * MiB;
+// The unit in which a handle's pages can serve elsewhere: small against the pool, so that little is wasted, and not so
+// small that planning has much to look at.
+constexpr std::uint64_t spans_of_a_pool = 1024;
 constexpr std::uint64_t smallest_chunk = 32 * MiB;
 
 }  // namespace
@@ -26,9 +39,8 @@ pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
   limbo_.line = std::make_shared<order::line>(0, nullptr);
   limbo_.line->set_gone();
   limbo_.owner = new_owner();
-  constexpr std::uint64_t at_least = 4 * MiB;
-  lane_small_.store(options_.lane_small_bytes != 0 ? options_.lane_small_bytes : at_least / 4, std::memory_order_relaxed);
-  lane_large_.store(options_.lane_large_bytes != 0 ? options_.lane_large_bytes : at_least, std::memory_order_relaxed);
+  lane_small_.store(options_.lane_small_bytes != 0 ? options_.lane_small_bytes : least_small_lane, std::memory_order_relaxed);
+  lane_large_.store(options_.lane_large_bytes != 0 ? options_.lane_large_bytes : least_large_lane, std::memory_order_relaxed);
 }
 
 pool::core::~core() = default;
@@ -46,7 +58,7 @@ result<void> pool::core::open() {
   if (options_.initial_bytes > 0) {
     const relaxed_capture_scope relaxed(*gpu_);
     const std::lock_guard lock(growth_mutex_);
-    return granularity_ != 0 ? extend({true, home_, {}, {}, options_.initial_bytes}, heap::anyone) : add_chunk(options_.initial_bytes);
+    return granularity_ != 0 ? extend(options_.initial_bytes) : add_chunk(options_.initial_bytes);
   }
   return {};
 }
@@ -81,113 +93,110 @@ void pool::core::note_failure(error what) {
   last_failure_ = std::move(what);
 }
 
-// Under heap_mutex_. Whether `more` reserved bytes, for a request of `size`, stay within the slack.
-bool pool::core::within_slack(std::uint64_t more, std::uint64_t size) const {
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather moves pages.
+std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   const double peak = static_cast<double>(std::max(peak_carved_, carved_ + size));
-  return static_cast<double>(reserved_ + more) <= peak + std::max(options_.slack * peak, static_cast<double>(least_slack));
+  const double share = options_.slack * std::min(peak, static_cast<double>(slack_counts_to));
+  return static_cast<std::uint64_t>(peak + std::max(share, static_cast<double>(least_slack)));
 }
 
-// Under heap_mutex_. How large the next handle is: bulk while that stays within the slack, then just what is missing.
-std::uint64_t pool::core::piece_bytes(std::uint64_t missing) const {
-  const auto allowed = static_cast<std::uint64_t>((1 + options_.slack) * static_cast<double>(std::max(peak_carved_, carved_ + missing)));
-  if (reserved_ + bulk_piece <= allowed) return align_up(bulk_piece, granularity_);
-  std::uint64_t step = std::max(smallest_piece, granularity_);
-  while (2 * step <= reserved_ / 128) step *= 2;
-  return std::min(align_up(missing, step), align_up(bulk_piece, step));
-}
-
-// Makes room for a request: at the end of the home view while that stays within the slack; else by the window with the
-// fewest new bytes. False where there is no memory; last_failure_ says why.
-bool pool::core::grow(const request& what) {
-  const std::lock_guard growth(growth_mutex_);
+// Under heap_mutex_. New bytes that would make room for the request at the end of the home.
+std::uint64_t pool::core::missing_bytes(const request& what) const {
   const std::uint64_t need = what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
+  const std::uint64_t tail = has_home_ ? heap_.tail_bytes(home_, what.owner) : 0;
+  return align_up(need - std::min(need, tail), std::max<std::uint64_t>(granularity_, heap::granule));
+}
+
+// Under heap_mutex_. How large the next handle is: bulk as far as the slack goes, then just what is missing.
+std::uint64_t pool::core::piece_bytes(std::uint64_t reserved, std::uint64_t missing) const {
+  const std::uint64_t handles = fallen_ > peak_carved_ / churn_share ? handles_of_a_churn : handles_of_a_load;
+  const std::uint64_t bulk = align_up(std::clamp(reserved / handles, smallest_bulk, largest_bulk), granularity_);
+  const std::uint64_t least = std::min(align_up(missing, granularity_), bulk);
+  // Ahead of need only while the peak itself rises: what is missing below it is missing for being in pieces.
+  const std::uint64_t allowed = carved_ + missing >= peak_carved_ ? allowed_bytes(missing) : 0;
+  const std::uint64_t room = allowed > reserved ? align_down(allowed - reserved, granularity_) : 0;
+  return std::max(least, std::min(bulk, room));
+}
+
+// Under heap_mutex_.
+std::uint64_t pool::core::span_bytes() const {
+  std::uint64_t out = granularity_;
+  while (2 * out <= reserved_ / spans_of_a_pool) out *= 2;
+  return out;
+}
+
+// Makes room for a request: at the end of the home while that stays within the slack, or by moving pages where that
+// costs no more; beyond the slack by moving pages, which may answer the block itself; else by more memory.
+// last_failure_ says why there is none.
+pool::core::growth pool::core::grow(const request& what, heap::segment** block) {
+  const std::lock_guard lock(growth_mutex_);
   if (granularity_ == 0) {
-    const auto grown = add_chunk(need);
+    const auto grown = add_chunk(what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0));
     if (!grown) note_failure(grown.error());
-    return grown.has_value();
+    return grown ? growth::more : growth::none;
   }
-  heap::window_plan plan;
+  std::uint64_t missing = 0;
+  std::uint64_t pieces = 0;
+  bool pays = false;
+  {
+    const std::lock_guard heap_lock(heap_mutex_);
+    missing = missing_bytes(what);
+    if (missing == 0) return growth::more;  // another thread grew meanwhile
+    pieces = divide_up(missing, piece_bytes(reserved_, missing));
+    pays = reserved_ + missing <= allowed_bytes(what.size) && !over_limit(reserved_, missing);
+  }
+  if (pays) {
+    if (const growth moved = move_pages(what, {.as_cheap_as = pieces}, block); moved != growth::none) return moved;
+    const auto grown = extend(missing);
+    if (grown) return growth::more;
+    note_failure(grown.error());
+  }
+  if (const growth moved = move_pages(what, {.instead_of = missing}, block); moved != growth::none) return moved;
+  if (pays) return growth::none;
+  const auto grown = extend(missing);
+  if (!grown) note_failure(grown.error());
+  return grown ? growth::more : growth::none;
+}
+
+// Under growth_mutex_: new memory at the end of the home; all of it or nothing.
+result<void> pool::core::extend(std::uint64_t new_bytes) {
+  std::uint64_t at = 0;
   {
     const std::lock_guard lock(heap_mutex_);
-    const std::uint64_t tail = heap_.tail_bytes(home_, what.owner);
-    if (tail >= need) return true;  // another thread grew meanwhile
     const auto& home = heap_.views()[home_];
-    const std::uint64_t missing = need - tail;
-    plan.possible = home.end - home.base + missing + 2 * bulk_piece <= home.capacity;
-    plan.view = home_;
-    plan.new_bytes = missing;
-    const auto round_new = [this](std::uint64_t bytes) { return divide_up(bytes, piece_bytes(bytes)) * piece_bytes(bytes); };
-    const std::uint64_t grown = round_new(missing);
-    const bool over_limit = limit_bytes() != 0 && reserved_ + align_up(missing, granularity_) > limit_bytes();
-    if (!within_slack(grown, what.size) || over_limit) {
-      heap::window_plan window = heap::plan_window(heap_, need, what.owner, round_new);
-      if (window.possible && window.new_bytes < grown && heap_.mappings() < most_mappings()) plan = std::move(window);
-    }
+    at = home.end - home.base + new_bytes + largest_bulk <= home.capacity ? home.end : 0;
   }
-  auto grown = plan.possible ? extend(plan, what.owner) : result<void>{};
-  if (!plan.possible) {
-    grown = open_home(need);
-    if (grown) grown = extend({true, home_, {}, {}, need}, what.owner);
+  if (at == 0) {
+    if (auto opened = open_home(new_bytes + largest_bulk); !opened) return opened;
+    const std::lock_guard lock(heap_mutex_);
+    at = heap_.views()[home_].end;
   }
-  // A window that cannot be mapped is no reason to fail while plain growth might do.
-  if (!grown && !plan.spans.empty()) {
-    note_failure(grown.error());
-    grown = extend({true, home_, {}, {}, need}, what.owner);
-  }
-  if (!grown) note_failure(grown.error());
-  return grown.has_value();
-}
-
-// Under growth_mutex_: second mappings and new memory at the end of a view; all of it or nothing.
-result<void> pool::core::extend(const heap::window_plan& plan, heap::owner_id owner) {
-  heap::view_id view = plan.view;
-  std::uint64_t at = 0;
   struct piece {
-    std::uint64_t handle;
+    physical_handle name;
     std::uint64_t bytes;
-    heap::span_id span;  // no_span: new
   };
   std::vector<piece> pieces;
-  std::uint64_t total = 0;
-  if (view == heap::new_view) {
-    std::uint64_t bytes = plan.new_bytes + bulk_piece;
-    {
-      const std::lock_guard lock(heap_mutex_);
-      for (const heap::span_id id : plan.spans) bytes += heap_.spans()[id].bytes;
-    }
-    auto opened = open_window(bytes);
-    if (!opened) return opened.error();
-    view = *opened;
-  }
-  {
-    const std::lock_guard lock(heap_mutex_);
-    at = heap_.views()[view].end;
-    for (const heap::span_id id : plan.spans) {
-      pieces.push_back({heap_.spans()[id].handle, heap_.spans()[id].bytes, id});
-      total += pieces.back().bytes;
-    }
-  }
+  std::uint64_t fresh = 0;
   const auto undo = [&](std::uint64_t mapped) {
     std::uint64_t x = 0;
     for (const piece& p : pieces) {
       if (x < mapped) static_cast<void>(gpu_->unmap(at + x, p.bytes));
-      if (p.span == heap::no_span) static_cast<void>(gpu_->physical_release(p.handle));
+      static_cast<void>(gpu_->physical_release(p.name));
       x += p.bytes;
     }
   };
-  std::uint64_t fresh = 0;
-  while (fresh < plan.new_bytes) {
-    const std::uint64_t least = align_up(plan.new_bytes - fresh, granularity_);
+  while (fresh < new_bytes) {
+    const std::uint64_t least = align_up(new_bytes - fresh, granularity_);
     std::uint64_t size = 0;
     std::uint64_t reserved = 0;
     {
       const std::lock_guard lock(heap_mutex_);
       reserved = reserved_ + fresh;
-      size = piece_bytes(plan.new_bytes - fresh);
+      size = piece_bytes(reserved, new_bytes - fresh);
     }
     // The limit is met to the granule before it refuses.
-    if (limit_bytes() != 0 && reserved + size > limit_bytes()) size = least;
-    if (limit_bytes() != 0 && reserved + size > limit_bytes()) {
+    if (over_limit(reserved, size)) size = std::min(size, least);
+    if (over_limit(reserved, size)) {
       undo(0);
       return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) + " would be passed: " +
                                                   format_bytes(reserved) + " reserved, " + format_bytes(least) + " more needed"};
@@ -202,70 +211,35 @@ result<void> pool::core::extend(const heap::window_plan& plan, heap::owner_id ow
       undo(0);
       return to_error(answer, "growing the pool by " + format_bytes(size));
     }
-    pieces.push_back({handle, size, heap::no_span});
+    pieces.push_back({handle, size});
     fresh += size;
-    total += size;
   }
   std::uint64_t mapped = 0;
   for (const piece& p : pieces) {
-    if (const call_result answer = gpu_->map(at + mapped, p.bytes, p.handle); !answer.ok()) {
+    if (const call_result answer = gpu_->map(at + mapped, p.bytes, p.name); !answer.ok()) {
       undo(mapped);
       return to_error(answer, "mapping " + format_bytes(p.bytes));
     }
     mapped += p.bytes;
   }
-  if (total > 0) {
-    if (const call_result answer = gpu_->set_access(at, total, place()); !answer.ok()) {
-      undo(mapped);
-      return to_error(answer, "giving access to " + format_bytes(total));
-    }
+  if (const call_result answer = gpu_->set_access(at, fresh, place()); !answer.ok()) {
+    undo(mapped);
+    return to_error(answer, "giving access to " + format_bytes(fresh));
   }
-  // A span that another thread has taken from meanwhile stays where it is; the caller finds no room and plans again.
   const std::lock_guard lock(heap_mutex_);
-  for (const std::uint64_t dormant : plan.activate) {
-    if (heap_.activate(view, dormant, owner)) counts_.activations.fetch_add(1, std::memory_order_relaxed);
-  }
   for (const piece& p : pieces) {
-    const bool is_new = p.span == heap::no_span;
-    heap_.map_span(view, at, is_new ? heap_.add_span(p.bytes, p.handle) : p.span, owner);
+    heap_.map_handle(home_, at, heap_.add_handle(p.bytes, span_bytes(), p.name));
     at += p.bytes;
-    (is_new ? counts_.growths : counts_.moves).fetch_add(1, std::memory_order_relaxed);
+    counts_.growths.fetch_add(1, std::memory_order_relaxed);
   }
   reserved_ += fresh;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  // Lanes may keep 1% of the peak where that is more than 4 MiB, half of it in small blocks; a lane learns it when it next
-  // misses.
-  const std::uint64_t half = peak_carved_ / 200;
-  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(lane_small_.load(std::memory_order_relaxed), half), std::memory_order_relaxed);
-  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(lane_large_.load(std::memory_order_relaxed), half), std::memory_order_relaxed);
+  // Lanes may keep 0.5% of the peak in small blocks, where that is more than 1 MiB, and 0.1% in large ones, where that is more
+  // than 4 MiB: those lie in the way of larger blocks. A lane learns it when it next misses.
+  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(least_small_lane, peak_carved_ / 200), std::memory_order_relaxed);
+  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(least_large_lane, peak_carved_ / 1000), std::memory_order_relaxed);
   return {};
 }
-
-// Under growth_mutex_: an empty view of its own for a window, with room to be lengthened.
-result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
-  const std::uint64_t capacity = align_up(std::max<std::uint64_t>(2 * at_least, GiB), granularity_);
-  if (windows_end_ - windows_at_ < capacity) {
-    if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
-    const std::uint64_t bytes = align_up(std::max(gpu_->info().total_bytes, 16 * capacity), granularity_);
-    device_address base = 0;
-    if (const call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB); !answer.ok()) {
-      return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
-    }
-    reservations_.emplace_back(base, bytes);
-    const std::lock_guard lock(heap_mutex_);
-    heap_.add_region(base, bytes);
-    windows_at_ = base;
-    windows_end_ = base + bytes;
-  }
-  const std::lock_guard lock(heap_mutex_);
-  const heap::view_id made = heap_.add_view(windows_at_, capacity);
-  windows_at_ += capacity;
-  return made;
-}
-
-// Mappings cost host memory and a little time on each allocation that crosses them, so their number is bounded: on
-// average eight a handle.
-std::uint64_t pool::core::most_mappings() const { return 256 + 8 * heap_.spans().size(); }
 
 // Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is one view of one
 // span; it starts on 2 MiB, which the driver does not promise, so it is asked for larger.
@@ -300,7 +274,7 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
   const std::uint64_t base = align_up(start, 2 * MiB);
   heap_.add_region(base, size);
   const heap::view_id view = heap_.add_view(base, size);
-  heap_.map_span(view, base, heap_.add_span(size, start));
+  heap_.map_handle(view, base, heap_.add_handle(size, size, start));
   reserved_ += asked;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   counts_.growths.fetch_add(1, std::memory_order_relaxed);
@@ -323,76 +297,78 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
 std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
   if (granularity_ == 0) return 0;  // a chunk's own free waits for the whole device: close() does that
   const relaxed_capture_scope relaxed(*gpu_);
-  const std::lock_guard growth(growth_mutex_);
+  const std::lock_guard growing(growth_mutex_);
   std::uint64_t given = 0;
-  std::vector<heap::span_id> candidates;
+  std::vector<heap::handle_id> candidates;
   {
     const std::lock_guard lock(heap_mutex_);
-    for (heap::span_id id = 0; id < heap_.spans().size(); ++id) {
-      if (heap_.spans()[id].present && heap_.wholly_free(id, heap::anyone)) candidates.push_back(id);
+    for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
+      const auto& h = heap_.handles()[id];
+      const auto idle = [this](heap::span_id s) { return heap_.wholly_free(s, heap::anyone); };
+      if (h.present && std::all_of(h.spans.begin(), h.spans.end(), idle)) candidates.push_back(id);
     }
-    std::sort(candidates.begin(), candidates.end(), [this](heap::span_id a, heap::span_id b) {
-      return heap_.spans()[a].home().at > heap_.spans()[b].home().at;
-    });
+    const auto place = [this](heap::handle_id id) { return heap_.spans()[heap_.handles()[id].spans.front()].home.at; };
+    std::sort(candidates.begin(), candidates.end(), [&](heap::handle_id a, heap::handle_id b) { return place(a) > place(b); });
   }
-  for (const heap::span_id id : candidates) {
-    {
-      const std::lock_guard lock(heap_mutex_);
-      if (reserved_ <= keep_bytes || reserved_ - heap_.spans()[id].bytes < keep_bytes) continue;
-    }
+  for (const heap::handle_id id : candidates) {
     std::uint64_t bytes = 0;
     {
       const std::lock_guard lock(heap_mutex_);
-      bytes = heap_.spans()[id].bytes;
+      bytes = heap_.handles()[id].bytes;
+      if (reserved_ <= keep_bytes || reserved_ - bytes < keep_bytes) continue;
     }
-    if (give_back_span(id)) given += bytes;
+    if (give_back_handle(id)) given += bytes;
   }
   return given;
 }
 
-// Takes the span out of use, then asks the driver. Where the driver refuses, what was unmapped is mapped again and the
-// span goes on as before.
-bool pool::core::give_back_span(heap::span_id span) {
-  heap::segment* held = nullptr;
-  std::uint64_t active = 0;
+// Takes the handle's spans out of use, then asks the driver. Where the driver refuses, what was unmapped is mapped again
+// and the handle goes on as before.
+bool pool::core::give_back_handle(heap::handle_id id) {
+  std::vector<heap::segment*> held;
   std::vector<heap::heap::mapping> mappings;
-  physical_handle handle = 0;
+  physical_handle name = 0;
   std::uint64_t bytes = 0;
+  const auto let_go = [&] {
+    for (heap::segment* const s : held) heap_.release(s, heap::anyone, 0, heap::absorb_idle::no);
+  };
   {
     const std::lock_guard lock(heap_mutex_);
-    mappings = heap_.spans()[span].mappings;
-    handle = heap_.spans()[span].handle;
-    bytes = heap_.spans()[span].bytes;
-    held = heap_.allocate_at(heap_.spans()[span].home().at, bytes);
-    active = heap_.spans()[span].home().at;
+    const auto& handle = heap_.handles()[id];
+    mappings = handle.mappings;
+    name = handle.name;
+    bytes = handle.bytes;
+    for (const heap::span_id span : handle.spans) {
+      heap::segment* const s = heap_.allocate_at(heap_.spans()[span].home.at, heap_.spans()[span].bytes);
+      if (s == nullptr) {  // taken meanwhile
+        let_go();
+        return false;
+      }
+      held.push_back(s);
+    }
   }
-  if (held == nullptr) return false;  // taken meanwhile
   call_result answer;
   std::size_t unmapped = 0;
   for (; unmapped < mappings.size(); ++unmapped) {
     answer = gpu_->unmap(mappings[unmapped].at, bytes);
     if (!answer.ok()) break;
   }
-  if (answer.ok()) answer = gpu_->physical_release(handle);
+  if (answer.ok()) answer = gpu_->physical_release(name);
   if (!answer.ok()) {
     // Unmapped from some of its addresses but not given back: map it again.
     bool restored = true;
     for (std::size_t i = 0; i < unmapped; ++i) {
-      restored = gpu_->map(mappings[i].at, bytes, handle).ok() && gpu_->set_access(mappings[i].at, bytes, place()).ok() && restored;
+      restored = gpu_->map(mappings[i].at, bytes, name).ok() && gpu_->set_access(mappings[i].at, bytes, place()).ok() && restored;
     }
     note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
     const std::lock_guard lock(heap_mutex_);
-    if (restored) heap_.release(held, heap::anyone, 0, heap::absorb_idle::no);
+    if (restored) let_go();
     // Otherwise the addresses stay out of use until the pool is closed: nothing is handed out that is not mapped.
     return false;
   }
   const std::lock_guard lock(heap_mutex_);
-  heap_.release(held, heap::anyone, 0, heap::absorb_idle::no);
-  for (const auto& m : mappings) {
-    if (m.at != active) heap_.unmap_span(m.view, m.at);
-  }
-  heap_.unmap_span(heap_.spans()[span].home().view, active);
-  heap_.remove_span(span);
+  let_go();
+  heap_.remove_handle(id);
   reserved_ -= bytes;
   return true;
 }

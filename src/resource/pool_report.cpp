@@ -73,7 +73,7 @@ pool_statistics pool::core::statistics() {
     out.idle_bytes = heap_.free_bytes(heap::anyone);
     out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
     out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
-    for (const auto& span : heap_.spans()) out.mapped_bytes += span.bytes * span.mappings.size();
+    for (const auto& handle : heap_.handles()) out.mapped_bytes += handle.bytes * handle.mappings.size();
   }
   // A free on one thread may be counted before its allocation on another: what is in flight, never a negative number.
   out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;

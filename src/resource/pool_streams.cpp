@@ -200,6 +200,7 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
     set_state(*block, block_state::none);
     heap_.release(block, stream.owner, batch, absorb());
   }
+  fallen_ = std::max(fallen_, peak_carved_ - carved_);
 }
 
 // The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's shelf, and from a full

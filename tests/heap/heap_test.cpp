@@ -20,7 +20,7 @@ struct one_view {
   explicit one_view(std::uint64_t bytes) {
     of.add_region(base, 64 * GiB);
     home = of.add_view(base, 32 * GiB);
-    if (bytes > 0) of.map_span(home, base, of.add_span(bytes, 0));
+    if (bytes > 0) of.map_span(home, base, of.add_span(bytes));
   }
 };
 
@@ -93,7 +93,7 @@ TEST(heap, a_run_over_batches_serves_the_owner) {
 
 TEST(heap, a_span_mapped_twice_serves_through_one_mapping_at_a_time) {
   one_view h(0);
-  const span_id a = h.of.add_span(2 * MiB, 0), b = h.of.add_span(2 * MiB, 1), c = h.of.add_span(2 * MiB, 2);
+  const span_id a = h.of.add_span(2 * MiB), b = h.of.add_span(2 * MiB), c = h.of.add_span(2 * MiB);
   std::uint64_t at = base;
   for (const span_id s : {a, b, c}) {
     h.of.map_span(h.home, at, s);
@@ -128,7 +128,7 @@ TEST(heap, a_span_mapped_twice_serves_through_one_mapping_at_a_time) {
 
 TEST(heap, a_hole_left_by_an_unmapped_span_is_filled_again) {
   one_view h(0);
-  for (std::uint64_t i = 0; i < 3; ++i) h.of.map_span(h.home, base + i * 2 * MiB, h.of.add_span(2 * MiB, i));
+  for (std::uint64_t i = 0; i < 3; ++i) h.of.map_span(h.home, base + i * 2 * MiB, h.of.add_span(2 * MiB));
   segment* const last = h.of.allocate(2 * MiB, 2 * MiB, anyone);
   segment* const rest = h.of.allocate(2 * MiB, 2 * MiB, anyone);
   segment* const end = h.of.allocate(2 * MiB, 2 * MiB, anyone);
@@ -138,7 +138,7 @@ TEST(heap, a_hole_left_by_an_unmapped_span_is_filled_again) {
   h.of.remove_span(1);
   h.of.check();
   EXPECT_EQ(h.of.allocate(512, 512, anyone), nullptr);
-  h.of.map_span(h.home, base + 2 * MiB, h.of.add_span(2 * MiB, 9));
+  h.of.map_span(h.home, base + 2 * MiB, h.of.add_span(2 * MiB));
   h.of.check();
   EXPECT_NE(h.of.allocate(2 * MiB, 512, anyone), nullptr);
   h.of.release(end, anyone, 0, absorb_idle::no);
@@ -155,7 +155,7 @@ TEST(heap, random_operations_keep_every_invariant) {
     std::vector<segment*> live;
     std::vector<std::uint64_t> batches(4, 1);
     std::uint64_t view_base = base + 32 * GiB;
-    for (int i = 0; i < 6; ++i) h.of.map_span(h.home, h.of.views()[h.home].end, h.of.add_span(4 * MiB, 0));
+    for (int i = 0; i < 6; ++i) h.of.map_span(h.home, h.of.views()[h.home].end, h.of.add_span(4 * MiB));
     for (int step = 0; step < 600; ++step) {
       const auto owner = static_cast<owner_id>(pick.between(1, 3));
       const std::uint64_t what = pick.below(100);
