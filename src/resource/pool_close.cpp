@@ -52,7 +52,7 @@ std::vector<error> pool::core::close() noexcept {
     }
     guarded_.clear();
   }
-  const std::lock_guard growth(growth_mutex_);
+  const std::lock_guard growing(growth_mutex_);
   const std::lock_guard lock(heap_mutex_);
   if (granularity_ != 0) {
     for (const auto& handle : heap_.handles()) {

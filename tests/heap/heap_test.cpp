@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct one_view {
   explicit one_view(std::uint64_t bytes) {
     of.add_region(base, 64 * GiB);
     home = of.add_view(base, 32 * GiB);
-    if (bytes > 0) of.map_span(home, base, of.add_span(bytes));
+    if (bytes > 0) of.map_handle(home, base, of.add_handle(bytes, bytes, 0));
   }
 };
 
@@ -91,71 +92,99 @@ TEST(heap, a_run_over_batches_serves_the_owner) {
   h.of.check();
 }
 
-TEST(heap, a_span_mapped_twice_serves_through_one_mapping_at_a_time) {
-  one_view h(0);
-  const span_id a = h.of.add_span(2 * MiB), b = h.of.add_span(2 * MiB), c = h.of.add_span(2 * MiB);
-  std::uint64_t at = base;
-  for (const span_id s : {a, b, c}) {
-    h.of.map_span(h.home, at, s);
-    at += 2 * MiB;
+struct three_handles : one_view {
+  std::vector<handle_id> ids;
+  view_id window = 0;
+  static constexpr std::uint64_t there = base + 32 * GiB;
+  three_handles() : one_view(0) {
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      ids.push_back(of.add_handle(8 * MiB, 2 * MiB, i));
+      of.map_handle(home, base + i * 8 * MiB, ids.back());
+    }
+    window = of.add_view(there, 1 * GiB, view_kind::window);
   }
-  segment* const first = h.of.allocate(2 * MiB, 512, anyone);
-  segment* const hold = h.of.allocate(2 * MiB, 512, anyone);
-  h.of.release(first, anyone, 0, absorb_idle::no);
-  // a and c are free with b between them: a window c + a gives 4 MiB in a row.
-  EXPECT_EQ(h.of.allocate(4 * MiB, 512, anyone), nullptr);
-  const std::uint64_t there = base + 32 * GiB;
-  const view_id window = h.of.add_view(there, 1 * GiB);
-  EXPECT_TRUE(h.of.map_span(window, there, c));
-  EXPECT_TRUE(h.of.map_span(window, there + 2 * MiB, a));
-  EXPECT_FALSE(h.of.map_span(window, there + 4 * MiB, b));  // in use: the mapping is dormant
+};
+
+TEST(heap, a_window_puts_free_ends_side_by_side_and_gives_the_pages_back) {
+  three_handles h;
+  segment* const low = h.of.allocate(6 * MiB, 512, anyone);
+  segment* const gap = h.of.allocate(4 * MiB, 512, anyone);   // crosses from the first handle into the second
+  segment* const high = h.of.allocate(10 * MiB, 512, anyone); // up to 20 MiB; 4 MiB are left
+  h.of.release(gap, anyone, 0, absorb_idle::no);
+  // 4 MiB are free at 6 and 4 at 20: 6 in a row only where the end of the third handle meets the start of the second.
+  EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone), nullptr);
+  h.of.map_handle(h.window, h.there, h.ids[2]);
+  h.of.map_handle(h.window, h.there + 8 * MiB, h.ids[1]);
   h.of.check();
-  segment* const moved = h.of.allocate(4 * MiB, 512, anyone);
+  // The last two spans of the third handle, the first of the second.
+  EXPECT_EQ(h.of.allocate_window(h.window, h.there + 2 * MiB, 6 * MiB, anyone), nullptr) << "high uses a span of it";
+  segment* const moved = h.of.allocate_window(h.window, h.there + 4 * MiB, 6 * MiB, anyone);
   ASSERT_NE(moved, nullptr);
-  EXPECT_EQ(moved->start(), there);
-  EXPECT_EQ(h.of.allocate(512, 512, anyone), nullptr);
-  EXPECT_FALSE(h.of.activate(h.home, base, anyone));  // a is in use through the window
+  EXPECT_EQ(moved->start(), h.there + 4 * MiB);
+  EXPECT_EQ(moved->bytes, 6 * MiB);
+  h.of.check();
+  EXPECT_EQ(h.of.find(moved->start()), moved);
+  // Its pages serve nobody else meanwhile: 2 MiB of the first handle are left.
+  EXPECT_EQ(h.of.free_bytes(anyone), 2 * MiB);
+  EXPECT_EQ(h.of.allocate_window(h.window, h.there + 6 * MiB, 4 * MiB, anyone), nullptr);
   h.of.release(moved, anyone, 0, absorb_idle::no);
-  EXPECT_TRUE(h.of.activate(h.home, base, anyone));
   h.of.check();
-  h.of.release(hold, anyone, 0, absorb_idle::no);
-  EXPECT_TRUE(h.of.activate(h.home, base + 4 * MiB, anyone));
-  h.of.check();
-  for (const std::uint64_t mib : {4, 2, 0}) h.of.unmap_span(window, there + mib * MiB);
-  h.of.check();
-  EXPECT_NE(h.of.allocate(6 * MiB, 512, anyone), nullptr);
+  EXPECT_EQ(h.of.free_bytes(anyone), 8 * MiB);
+  EXPECT_NE(h.of.allocate(4 * MiB, 512, anyone), nullptr);
+  h.of.release(low, anyone, 0, absorb_idle::no);
+  h.of.release(high, anyone, 0, absorb_idle::no);
 }
 
-TEST(heap, a_hole_left_by_an_unmapped_span_is_filled_again) {
-  one_view h(0);
-  for (std::uint64_t i = 0; i < 3; ++i) h.of.map_span(h.home, base + i * 2 * MiB, h.of.add_span(2 * MiB));
-  segment* const last = h.of.allocate(2 * MiB, 2 * MiB, anyone);
-  segment* const rest = h.of.allocate(2 * MiB, 2 * MiB, anyone);
-  segment* const end = h.of.allocate(2 * MiB, 2 * MiB, anyone);
-  (void)last;
-  h.of.release(rest, anyone, 0, absorb_idle::no);
-  h.of.unmap_span(h.home, base + 2 * MiB);
-  h.of.remove_span(1);
+TEST(heap, pages_that_a_window_gives_back_are_free_in_the_order_of_who_gave_them) {
+  three_handles h;
+  h.of.map_handle(h.window, h.there, h.ids[1]);
+  segment* const moved = h.of.allocate_window(h.window, h.there, 8 * MiB, 3);
+  ASSERT_NE(moved, nullptr);
+  h.of.release(moved, 3, 7, absorb_idle::no);
   h.of.check();
-  EXPECT_EQ(h.of.allocate(512, 512, anyone), nullptr);
-  h.of.map_span(h.home, base + 2 * MiB, h.of.add_span(2 * MiB));
+  EXPECT_EQ(h.of.free_bytes(3), 8 * MiB);
+  EXPECT_EQ(h.of.allocate_window(h.window, h.there, 8 * MiB, 4), nullptr);  // not in another's order
+  ASSERT_NE(h.of.allocate_window(h.window, h.there, 8 * MiB, 3), nullptr);
   h.of.check();
-  EXPECT_NE(h.of.allocate(2 * MiB, 512, anyone), nullptr);
+}
+
+TEST(heap, a_hole_left_by_a_handle_is_filled_again) {
+  three_handles h;
+  segment* const end = h.of.allocate(24 * MiB, 512, anyone);
   h.of.release(end, anyone, 0, absorb_idle::no);
-  h.of.unmap_span(h.home, base + 4 * MiB);
+  h.of.map_handle(h.window, h.there, h.ids[1]);
+  h.of.remove_handle(h.ids[1]);
   h.of.check();
-  EXPECT_EQ(h.of.views()[h.home].end, base + 4 * MiB);
+  EXPECT_EQ(h.of.allocate(12 * MiB, 512, anyone), nullptr);
+  h.of.map_handle(h.home, base + 8 * MiB, h.of.add_handle(8 * MiB, 4 * MiB, 9));
+  h.of.check();
+  EXPECT_NE(h.of.allocate(24 * MiB, 512, anyone), nullptr);
 }
 
+TEST(heap, a_view_gets_shorter_where_its_last_handle_goes) {
+  three_handles h;
+  h.of.map_handle(h.window, h.there, h.ids[2]);
+  h.of.remove_handle(h.ids[2]);
+  h.of.check();
+  EXPECT_EQ(h.of.views()[h.home].end, base + 16 * MiB);
+  EXPECT_EQ(h.of.views()[h.window].end, h.there);
+  EXPECT_EQ(h.of.mappings(), 2u);
+}
+
+// Every operation in random order, the walker after each tenth: windows of any stretch among them.
 TEST(heap, random_operations_keep_every_invariant) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);
     random pick(seed);
     one_view h(0);
+    const view_id window = h.of.add_view(base + 32 * GiB, 16 * GiB, view_kind::window);
     std::vector<segment*> live;
     std::vector<std::uint64_t> batches(4, 1);
-    std::uint64_t view_base = base + 32 * GiB;
-    for (int i = 0; i < 6; ++i) h.of.map_span(h.home, h.of.views()[h.home].end, h.of.add_span(4 * MiB));
+    const auto add = [&] {
+      const std::uint64_t bytes = 2 * MiB * pick.between(1, 4);
+      h.of.map_handle(h.home, h.of.views()[h.home].end, h.of.add_handle(bytes, 2 * MiB, 0));
+    };
+    for (int i = 0; i < 6; ++i) add();
     for (int step = 0; step < 600; ++step) {
       const auto owner = static_cast<owner_id>(pick.between(1, 3));
       const std::uint64_t what = pick.below(100);
@@ -167,30 +196,38 @@ TEST(heap, random_operations_keep_every_invariant) {
           ASSERT_GE(s->bytes, bytes);
           live.push_back(s);
         }
-      } else if (what < 85 && !live.empty()) {
+      } else if (what < 80 && !live.empty()) {
         const std::size_t i = pick.below(live.size());
         h.of.release(live[i], owner, batches[owner], pick.chance(0.3) ? absorb_idle::yes : absorb_idle::no);
         live[i] = live.back();
         live.pop_back();
-      } else if (what < 92) {
+      } else if (what < 87) {
         h.of.retire(owner, batches[owner]++);
-      } else if (what < 95) {
-        const view_id window = h.of.add_view(view_base, 64 * MiB);
-        for (int i = 0; i < 3; ++i) h.of.map_span(window, h.of.views()[window].end, static_cast<span_id>(pick.below(6)), owner);
-        view_base += 64 * MiB;
-      } else if (what < 98) {
-        const auto view = static_cast<view_id>(pick.below(h.of.views().size()));
-        const auto& slots = h.of.views()[view].slots;
+      } else if (what < 90) {
+        const auto id = static_cast<handle_id>(pick.below(h.of.handles().size()));
+        if (h.of.handles()[id].present) h.of.map_handle(window, h.of.views()[window].end, id);
+      } else if (what < 97) {
+        const auto& slots = h.of.views()[window].slots;
         if (!slots.empty()) {
-          const auto& s = slots[pick.below(slots.size())];
-          if (s.span != no_span && !s.active) h.of.activate(view, s.at, owner);
+          const std::size_t first = pick.below(slots.size());
+          std::uint64_t bytes = 0;
+          std::vector<span_id> seen;
+          for (std::size_t i = first; i < slots.size() && i < first + pick.between(1, 6); ++i) {
+            if (slots[i].span == no_span || std::find(seen.begin(), seen.end(), slots[i].span) != seen.end()) break;
+            seen.push_back(slots[i].span);
+            bytes += slots[i].bytes;
+          }
+          if (bytes > 0) {
+            if (segment* const s = h.of.allocate_window(window, slots[first].at, bytes, owner)) live.push_back(s);
+          }
         }
       } else {
-        const auto view = static_cast<view_id>(pick.below(h.of.views().size()));
-        const auto& slots = h.of.views()[view].slots;
-        if (!slots.empty()) {
-          const auto& s = slots[pick.below(slots.size())];
-          if (s.span != no_span && !s.active) h.of.unmap_span(view, s.at);
+        const auto id = static_cast<handle_id>(pick.below(h.of.handles().size()));
+        const auto& handle = h.of.handles()[id];
+        const auto free = [&](span_id s) { return h.of.wholly_free(s, anyone); };
+        if (handle.present && std::all_of(handle.spans.begin(), handle.spans.end(), free)) {
+          h.of.remove_handle(id);
+          add();
         }
       }
       if (step % 10 == 0) h.of.check();
@@ -198,7 +235,9 @@ TEST(heap, random_operations_keep_every_invariant) {
     for (segment* s : live) h.of.release(s, anyone, 0, absorb_idle::no);
     for (owner_id o = 1; o <= 3; ++o) h.of.retire(o, ~std::uint64_t{0});
     h.of.check();
-    for (span_id s = 0; s < 6; ++s) EXPECT_TRUE(h.of.wholly_free(s, anyone));
+    for (span_id s = 0; s < h.of.spans().size(); ++s) {
+      EXPECT_TRUE(!h.of.spans()[s].present || h.of.wholly_free(s, anyone)) << s;
+    }
   }
 }
 

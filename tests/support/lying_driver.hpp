@@ -74,11 +74,15 @@ class lying_driver final : public forwarding_driver {
     for (const auto& [destroy, data] : std::exchange(early_, {})) destroy(data);
   }
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override {
+    mapped_[at] = bytes;
     const auto known = first_.emplace(bytes, handle).first;
     return forwarding_driver::map(at, bytes, lie_ == lie::two_maps_of_one_memory ? known->second : handle);
   }
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override {
-    if (lie_ == lie::lossy_unmap && victim_ != 0) at = std::exchange(victim_, 0);
+    if (lie_ == lie::lossy_unmap && victim_ != 0) {
+      at = std::exchange(victim_, 0);
+      bytes = mapped_[at];
+    }
     return forwarding_driver::unmap(at, bytes);
   }
   // The mapping that the next unmap takes.
@@ -89,6 +93,7 @@ class lying_driver final : public forwarding_driver {
   stream_handle other_ = nullptr;
   device_address victim_ = 0;
   std::map<std::uint64_t, physical_handle> first_;
+  std::map<device_address, std::uint64_t> mapped_;
   std::vector<std::pair<void (*)(void*), void*>> early_;
 };
 
