@@ -1,10 +1,24 @@
-// The planner over the published instances, its own generated ones, and the traces' iterations: one JSON document.
-// usage: planning DATA_FOLDER [SECONDS_EACH]
+// The planner over the published instances, its own generated ones, and the traces' iterations. Each is measured in a
+// process of its own, so that its peak of memory is its own.
+//
+//     planning [--data FOLDER] [--seconds 60] [--out FILE] [--note TEXT] [--only NAME]
+//
+// Wall seconds, and processor seconds of the one thread, which say what an idle core would take.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <thread>
+
+#include "millpond_commit.hpp"
 
 #include "plan/csv.hpp"
 #include "plan/generate.hpp"
@@ -69,35 +83,96 @@ ordered_json measure_trace(const std::string& path, double limit_s) {
   return out;
 }
 
+// Runs the measurement in a child and adds what it took: memory of the whole process, and processor time.
+ordered_json alone(const std::function<ordered_json()>& measurement) {
+  int ends[2];
+  if (pipe(ends) != 0) return {{"error", "pipe"}};
+  std::cout.flush();
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[0]);
+    const std::string text = measurement().dump();
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t wrote = write(ends[1], text.data() + at, text.size() - at);
+      if (wrote <= 0) _exit(1);
+      at += static_cast<std::size_t>(wrote);
+    }
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string text;
+  char chunk[4096];
+  for (ssize_t got = 0; (got = read(ends[0], chunk, sizeof chunk)) > 0;) text.append(chunk, static_cast<std::size_t>(got));
+  close(ends[0]);
+  rusage used{};
+  int status = 0;
+  if (wait4(child, &status, 0, &used) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return {{"error", "the child failed"}};
+  ordered_json out = ordered_json::parse(text);
+  out["processor_seconds"] = static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                             static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+  out["peak_memory_bytes"] = static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
+  std::cerr << out.dump() << '\n';
+  return out;
+}
+
+ordered_json measure_file(const std::string& path, const std::string& name, std::optional<std::uint64_t> capacity, double limit_s) {
+  return alone([&]() -> ordered_json {
+    auto file = plan::read_csv(path);
+    if (!file) return {{"name", name}, {"error", file.error().message}};
+    file->instance.capacity = capacity;
+    return measure(name, file->instance, limit_s);
+  });
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  const std::string data = count > 1 ? arguments[1] : "data";
-  const double limit_s = count > 2 ? std::atof(arguments[2]) : 60;
+  std::string data = "data";
+  std::string out_file;
+  std::string note;
+  std::string only;
+  double limit_s = 60;
+  CLI::App app("millpond benchmark: planning");
+  app.add_option("--data", data, "the repository's data folder")->capture_default_str();
+  app.add_option("--seconds", limit_s, "time limit of each instance")->capture_default_str();
+  app.add_option("--out", out_file, "result file (JSON); the standard output without it");
+  app.add_option("--note", note, "about this run, for the result file");
+  app.add_option("--only", only, "only what has this in its name");
+  CLI11_PARSE(app, count, arguments);
+  const auto wanted = [&](const std::string& name) { return name.find(only) != std::string::npos; };
+
   ordered_json capacity = ordered_json::array();
   ordered_json smallest = ordered_json::array();
   ordered_json traces = ordered_json::array();
-  double sum = 0;
+  double wall = 0;
+  double processor = 0;
   for (const char* name : {"A", "B", "D", "E", "G", "I", "J"}) {
-    auto file = plan::read_csv(data + "/planning/" + name + ".1048576.csv");
-    if (!file) return std::cerr << file.error().message << '\n', 3;
-    file->instance.capacity = 1048576;
-    capacity.push_back(measure(name, file->instance, limit_s));
-    sum += capacity.back()["seconds"].get<double>();
+    if (!wanted(name)) continue;
+    capacity.push_back(measure_file(data + "/planning/" + name + ".1048576.csv", name, 1048576, limit_s));
+    wall += capacity.back().value("seconds", 0.0);
+    processor += capacity.back().value("processor_seconds", 0.0);
   }
-  for (const char* name : {"D.1048576.csv", "J.1048576.csv", "G_1.csv", "pangu_2.6B.csv"}) {
-    auto file = plan::read_csv(data + "/planning/" + name);
-    if (!file) return std::cerr << file.error().message << '\n', 3;
-    smallest.push_back(measure(name, file->instance, limit_s));
-  }
+  for (const char* name : {"G_1.csv", "pangu_2.6B.csv", "D.1048576.csv", "J.1048576.csv"})
+    if (wanted(name)) smallest.push_back(measure_file(data + "/planning/" + name, name, std::nullopt, limit_s));
   const plan::generate_options large{.seed = 1, .buffers = 100'000, .steps = 100'000, .capacity = 100'000'000};
-  smallest.push_back(measure("generated random, 100,000 buffers", plan::generate_random(large), limit_s));
-  smallest.push_back(measure("generated training step, 100,000 buffers", plan::generate_training(large), limit_s));
+  const auto generated = [&](ordered_json& into, const std::string& name, const std::function<plan::problem()>& make) {
+    if (wanted(name)) into.push_back(alone([&] { return measure(name, make(), limit_s); }));
+  };
+  generated(smallest, "generated random, 100,000 buffers", [&] { return plan::generate_random(large); });
+  generated(smallest, "generated training step, 100,000 buffers", [&] { return plan::generate_training(large); });
   for (std::uint64_t seed = 1; seed <= 3; ++seed)
-    capacity.push_back(measure("generated perfect, seed " + std::to_string(seed),
-                               plan::generate_perfect({.seed = seed, .buffers = 150, .steps = 80}), limit_s));
+    generated(capacity, "generated perfect, seed " + std::to_string(seed),
+              [&] { return plan::generate_perfect({.seed = seed, .buffers = 150, .steps = 80}); });
   for (const char* name : {"resnet_serving", "bert_varlen", "gpt2_generate", "llama_train", "multistream_serving"})
-    traces.push_back(measure_trace(data + "/traces/" + name + ".csv.gz", limit_s));
-  std::cout << ordered_json{{"limit_s", limit_s}, {"published_capacity_seconds", sum}, {"capacity", capacity},
-                            {"smallest", smallest}, {"traces", traces}}.dump(1) << '\n';
+    if (wanted(name)) traces.push_back(alone([&] { return measure_trace(data + "/traces/" + name + ".csv.gz", limit_s); }));
+  const ordered_json result{{"benchmark", "planning"}, {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
+                            {"host_threads", std::thread::hardware_concurrency()}, {"seed", 1}, {"limit_s", limit_s}, {"note", note},
+                            {"published_capacity_seconds", wall}, {"published_capacity_processor_seconds", processor},
+                            {"capacity", capacity}, {"smallest", smallest}, {"traces", traces}};
+  if (out_file.empty()) return std::cout << result.dump(1) << '\n', 0;
+  std::ofstream file(out_file);
+  file << result.dump(1) << '\n';
+  if (file.flush()) return 0;
+  std::cerr << out_file << ": cannot be written\n";
+  return 3;
 }
