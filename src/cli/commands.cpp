@@ -47,7 +47,8 @@ std::span<const command_entry> all_commands() noexcept {
       command_entry{"plan", "Fixed offsets for known lifetimes, from an instance or a trace's iteration",
                     "  millpond plan data/planning/A.1048576.csv --capacity 1048576 -o plan.csv\n"
                     "  millpond plan --check plan.csv --capacity 1048576\n"
-                    "  millpond plan data/traces/llama_train.csv.gz --json\n",
+                    "  millpond plan data/traces/llama_train.csv.gz --json\n"
+                    "  millpond plan streams.csv --waits waits.csv -o plan.csv\n",
                     add_plan},
       command_entry{"pages", "What managed memory does under a pattern of access, and what would be better",
                     "  millpond pages --size 1GiB --pattern stream\n"

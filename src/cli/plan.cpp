@@ -12,6 +12,7 @@
 #include "millpond/units.hpp"
 #include "plan/bound.hpp"
 #include "plan/csv.hpp"
+#include "plan/streams_csv.hpp"
 #include "plan/validate.hpp"
 #include "trace/csv_importer.hpp"
 
@@ -28,6 +29,13 @@ bool is_trace(const std::string& path) {
   if (line.find("size") != std::string::npos && line.find("lower") != std::string::npos) return false;
   const bool gzip = line.starts_with("\x1f\x8b");
   return gzip || trace::is_csv_header(line) || path.ends_with(".mpt") || path.ends_with(".pickle");
+}
+
+bool has_streams(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  std::getline(file, line);
+  return plan::is_stream_header(line);
 }
 
 exit_status check(const plan_settings& settings, session& here) {
@@ -123,6 +131,8 @@ command_body add_plan(CLI::App& app) {
   const auto settings = std::make_shared<plan_settings>();
   app.add_option("input", settings->input, "A planning instance (id,lower,upper,size) or a trace")->required()->type_name("FILE");
   app.add_option("-o,--output", settings->output, "Where to write the plan: the instance with a column offset")->type_name("FILE");
+  app.add_option("--waits", settings->waits, "For an instance with a column stream: which steps wait for which (stream,step,for_stream,for_step)")
+      ->type_name("FILE");
   app.add_option("--capacity", settings->capacity_text, "Fit into this; without it, use as little as possible")->type_name("BYTES");
   app.add_option("--time-limit", settings->time_limit_s, "Stop searching after this long")
       ->type_name("SECONDS")->check(CLI::Range(0.0, 1e7))->capture_default_str();
@@ -138,6 +148,9 @@ command_body add_plan(CLI::App& app) {
         return here.fail(exit_status::usage, fmt::format("--capacity: expected bytes as 1048576 or 1MiB, found `{}`", settings->capacity_text));
       settings->capacity = bytes;
     }
+    if (has_streams(settings->input)) return plan_streams(*settings, here);
+    if (!settings->waits.empty())
+      return here.fail(exit_status::usage, fmt::format("--waits: {} has no column stream, so nothing there waits", settings->input));
     if (settings->check) return check(*settings, here);
     return is_trace(settings->input) ? plan_trace(*settings, here) : plan_instance(*settings, here);
   };

@@ -1,4 +1,5 @@
-// What the two inputs of `millpond plan` have in common: planning instances (plan.cpp) and traces (plan_trace.cpp).
+// What the inputs of `millpond plan` have in common: planning instances (plan.cpp), those of several streams
+// (plan_streams.cpp) and traces (plan_trace.cpp).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,7 @@ namespace millpond::cli {
 struct plan_settings {
   std::string input;
   std::string output;
+  std::string waits;  // file; for several streams
   std::string capacity_text;
   std::optional<std::uint64_t> capacity;
   double time_limit_s = 60;
@@ -27,5 +29,6 @@ struct plan_settings {
 [[nodiscard]] plan::solve_options solve_options_of(const plan_settings& settings, session& here);
 
 [[nodiscard]] exit_status plan_trace(const plan_settings& settings, session& here);
+[[nodiscard]] exit_status plan_streams(const plan_settings& settings, session& here);
 
 }  // namespace millpond::cli

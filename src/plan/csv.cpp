@@ -10,55 +10,15 @@
 #include <memory>
 #include <unordered_map>
 
+#include "plan/csv_text.hpp"
+
 namespace millpond::plan {
+
+using namespace csv_text;
+
 namespace {
 
 enum column { id, lower, upper, size, alignment, gaps, fixed, offset, column_count };
-
-struct place {
-  const std::string& name;
-  std::size_t line;
-
-  [[nodiscard]] error expected(std::string_view what, std::string_view found) const {
-    return {error_code::bad_input, fmt::format("{}:{}: expected {}, found {}", name, line, what, found)};
-  }
-};
-
-std::string quoted(std::string_view text) {
-  constexpr std::size_t longest = 40;  // a binary file has no lines: do not print all of it
-  std::string out = "\"";
-  for (const char c : text.substr(0, longest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte > 0x7e) out += fmt::format("\\x{:02x}", byte);
-    else out += c;
-  }
-  return out + (text.size() > longest ? "\"..." : "\"");
-}
-
-std::string_view trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t' || text.back() == '\r'))
-    text.remove_suffix(1);
-  return text;
-}
-
-void split(std::string_view text, char at, std::vector<std::string_view>& out) {
-  out.clear();
-  for (;;) {
-    const std::size_t end = text.find(at);
-    std::string_view field = trim(text.substr(0, end));
-    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
-    out.push_back(field);
-    if (end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
-  }
-}
-
-template <class Number>
-bool parse_number(std::string_view text, Number& out) {
-  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return failed == std::errc{} && end == text.data() + text.size();
-}
 
 struct header {
   std::array<int, column_count> at{};  // the field of each column, or -1
@@ -233,7 +193,7 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
   return out;
 }
 
-result<planning_file> read_csv(const std::string& path) {
+result<std::string> read_text(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
   std::string text;
@@ -241,7 +201,13 @@ result<planning_file> read_csv(const std::string& path) {
   for (std::size_t got = 0; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;)
     text.append(chunk.data(), got);
   if (std::ferror(file.get()) != 0) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
-  return parse_csv(text, path);
+  return text;
+}
+
+result<planning_file> read_csv(const std::string& path) {
+  const auto text = read_text(path);
+  if (!text) return text.error();
+  return parse_csv(*text, path);
 }
 
 std::string format_csv(const problem& of, const offsets* plan) {

@@ -24,6 +24,9 @@ struct planning_file {
 [[nodiscard]] result<planning_file> parse_csv(std::string_view text, const std::string& name);
 [[nodiscard]] result<planning_file> read_csv(const std::string& path);
 
+// A whole file, or bad_input that names it.
+[[nodiscard]] result<std::string> read_text(const std::string& path);
+
 // The same columns back, with `offset` when a plan is given (plan->size() == buffers.size()).
 [[nodiscard]] std::string format_csv(const problem& of, const offsets* plan);
 

@@ -161,6 +161,30 @@ TEST_F(plan_command, files_of_other_tools_are_read) {
   EXPECT_EQ(run("--check " + file("out.csv")).status, 0);
 }
 
+TEST_F(plan_command, several_streams_share_bytes_only_where_waits_order_them) {
+  const std::string streams = write("s.csv", "id,lower,upper,size,stream\na,0,2,100,0\nb,5,7,100,1\nc,5,7,50,1\nc,3,4,50,0\n");
+  const answer apart = run(streams + " --json -o " + file("apart.csv"));
+  ASSERT_EQ(apart.status, 0) << apart.err;
+  EXPECT_EQ(nlohmann::json::parse(apart.out)["peak_bytes"], 250);
+  EXPECT_EQ(nlohmann::json::parse(apart.out)["proved_optimal"], true);
+  const std::string waits = " --waits " + write("w.csv", "stream,step,for_stream,for_step\n1,5,0,1\n");
+  const answer ordered = run(streams + waits + " --json -o " + file("ordered.csv"));
+  ASSERT_EQ(ordered.status, 0) << ordered.err;
+  EXPECT_EQ(nlohmann::json::parse(ordered.out)["peak_bytes"], 150);
+  EXPECT_EQ(run("--check " + file("apart.csv")).status, 0);
+  EXPECT_EQ(run("--check " + file("ordered.csv") + waits).status, 0);
+  const answer without = run("--check " + file("ordered.csv"));
+  EXPECT_EQ(without.status, 1) << "without the wait it is no plan";
+  EXPECT_THAT(without.out, HasSubstr("share bytes"));
+  expect_bad(streams + waits + " --capacity 149", {"1 more than the capacity"});
+  expect_bad(streams + " --waits " + write("circle.csv", "stream,step,for_stream,for_step\n0,1,1,1\n1,1,0,1\n"), {"circle"});
+  expect_bad(streams + " --waits " + write("wx.csv", "stream,step,for_stream,for_step\n0,x,1,1\n"), {"wx.csv:2", "step as a number", "\"x\""});
+  expect_bad(write("use.csv", "id,lower,upper,size,stream\na,2,2,100,0\n"), {"use.csv:2", "at least one step"});
+  expect_bad(write("size.csv", "id,lower,upper,size,stream\na,0,2,100,0\na,0,2,101,1\n"), {"size.csv:3", "as in line 2"});
+  expect_bad(write("scut.csv", "id,lower,upper,size,stream\na,0,2,100,0\nb,0,2,1"), {"scut.csv:3", "it is cut"});
+  EXPECT_EQ(run(instance("A.1048576.csv") + waits).status, 2);
+}
+
 TEST_F(plan_command, options_that_are_not_understood_are_usage) {
   for (const char* line : {"", "x --wrong", "x --capacity many", "x --time-limit -1", "x --seed one"}) {
     const answer got = run(line);
