@@ -97,3 +97,5 @@ if(Python3_FOUND AND TARGET millpond_command AND NOT MILLPOND_SANITIZE)
   adapter_test(preload ${Python3_EXECUTABLE} ${preload}/preload_test.py $<TARGET_FILE:millpond_command>
     $<TARGET_FILE:preload_program> $<TARGET_FILE:preload_driver_program> $<TARGET_FILE:preload_static_program>)
 endif()
+# TensorRT's and ONNX Runtime's headers by test doubles.
+target_include_directories(test_adapters SYSTEM PRIVATE ${here}/doubles)
