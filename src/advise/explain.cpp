@@ -94,6 +94,7 @@ class examiner {
     objects_.finish();
     remarks();
     explanation made;
+    made.places = places();
     made.findings = all_.found.take();
     std::ranges::stable_sort(made.findings, [](const finding& a, const finding& b) {
       if (a.how_bad != b.how_bad) return a.how_bad < b.how_bad;
@@ -197,6 +198,35 @@ class examiner {
     pools_.synchronised();
     copies_.synchronised();
     managed_.synchronised(at);
+  }
+
+  std::vector<place_summary> places() {
+    std::vector<place_summary> made;
+    for (const site_facts& each : all_.book.sites()) {
+      place_summary& one = made.emplace_back();
+      one.stack = each.stack;
+      one.call = each.call;
+      one.of = each.of;
+      one.blocks = each.count;
+      one.bytes = each.bytes;
+      one.largest_bytes = each.largest_bytes;
+      one.end_bytes = each.live_bytes;
+      one.rounds = each.rounds;
+      one.time_ns = each.allocate_ns + each.free_ns;
+    }
+    const auto& blocks = all_.book.blocks();
+    for (std::uint32_t id = 0; id < blocks.size(); ++id) {
+      const block_facts& each = blocks[id];
+      place_summary& one = made[each.site];
+      const bool at_peak = each.allocated <= all_.book.peak_event() && (each.freed == no_index || each.freed > all_.book.peak_event());
+      if (at_peak) one.peak_bytes += each.bytes;
+      if (each.by_kernel || each.in_structure || each.stored) ++one.used_by_kernels;
+      if (each.of == trace::kind::managed && managed_.touched_by_cpu(id)) ++one.touched_by_cpu;
+    }
+    std::ranges::stable_sort(made, [](const place_summary& a, const place_summary& b) {
+      return a.peak_bytes != b.peak_bytes ? a.peak_bytes > b.peak_bytes : a.bytes > b.bytes;
+    });
+    return made;
   }
 
   void remarks() {

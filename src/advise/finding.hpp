@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "trace/event.hpp"
+
 namespace millpond::advise {
 
 enum class severity : std::uint8_t {
@@ -91,9 +93,25 @@ struct examined {
   std::vector<std::string> remarks;   // what could not be looked at, and why
 };
 
+// What one place of the program allocated. A place is a call stack and a call where stacks were recorded, else a call, a
+// kind and a size to an eighth of a doubling.
+struct place_summary {
+  std::uint32_t stack = 0;
+  std::uint32_t call = 0;             // string id of the call; 0 where not recorded
+  trace::kind of{};
+  std::uint64_t blocks = 0, bytes = 0, largest_bytes = 0;
+  std::uint64_t peak_bytes = 0;       // live when the whole program had most
+  std::uint64_t end_bytes = 0;        // live at the end
+  std::uint64_t rounds = 0;           // allocations that came after a free of the place's own
+  double time_ns = 0;                 // recorded, in its allocations and frees
+  std::uint64_t used_by_kernels = 0;  // blocks that a kernel was given
+  std::uint64_t touched_by_cpu = 0;   // managed blocks in which the CPU faulted
+};
+
 struct explanation {
   std::vector<finding> findings;      // worst first
   examined what;
+  std::vector<place_summary> places;  // most bytes at the peak first
 };
 
 }  // namespace millpond::advise

@@ -19,6 +19,10 @@ class managed_check {
   // After the clocks took the wait in.
   void synchronised(const trace::event& at);
   void pages(const trace::event& at, std::uint32_t index);
+  [[nodiscard]] bool touched_by_cpu(std::uint32_t block) const {
+    const auto found = blocks_.find(block);
+    return found != blocks_.end() && found->second.cpu_faults > 0;
+  }
   void finish();
 
  private:

@@ -138,7 +138,8 @@ void object_patterns::unused() {
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
     if (examined_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure && each.bytes > 0) {
-      places[each.site].push_back(id);
+      // Without call stacks a place is no more than a size: then the call is the place.
+      places[each.stack != 0 ? each.site : no_index - static_cast<std::uint32_t>(each.call % 1024)].push_back(id);
     }
   }
   for (const auto& [site, ids] : places) {

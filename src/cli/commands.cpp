@@ -5,8 +5,10 @@
 
 namespace millpond::cli {
 
+command_body add_advise(CLI::App& app);
 command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
+command_body add_diff(CLI::App& app);
 command_body add_doctor(CLI::App& app);
 command_body add_explain(CLI::App& app);
 command_body add_pages(CLI::App& app);
@@ -27,6 +29,14 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond compare trace.mpt --gpu 0 --json\n"
                     "  millpond compare --workload inference --seed 7\n",
                     add_compare},
+      command_entry{"advise", "Which memory each place of a recorded program should use, and what to write",
+                    "  millpond advise server.mpt\n"
+                    "  millpond advise data/traces/resnet_serving.csv.gz --json\n",
+                    add_advise},
+      command_entry{"diff", "What changed between two traces; exit status 1 where it got worse",
+                    "  millpond diff main.mpt branch.mpt\n"
+                    "  millpond diff main.mpt branch.mpt --bytes 0.02 --json\n",
+                    add_diff},
       command_entry{"replay", "One workload through one strategy, with its contents checked",
                     "  millpond replay trace.mpt --strategy millpond-pool\n"
                     "  millpond replay --workload churn --strategy driver-pool --rounds 3\n",
