@@ -4,6 +4,7 @@
 // Allocations and frees are timed apart, in waves of 64 blocks that are allocated together and freed together, net of
 // one reading of the clock a wave; the layered program, in which they alternate as in a network, is timed whole.
 #include <array>
+#include <cstdio>
 #include <vector>
 
 #include "bench/support/harness.hpp"
@@ -91,6 +92,7 @@ double layers_ns(Memory& memory, std::uint64_t times, const std::function<void()
 int main(int count, char** arguments) {
   bench::harness h("planned", count, arguments);
   const std::uint64_t iterations = h.operations(2000);
+  std::uint64_t not_as_planned = 0;
   stream_handle stream = nullptr;
   static_cast<void>(h.gpu().stream_create(&stream));
   for (const auto& subject : h.subjects()) {
@@ -135,6 +137,9 @@ int main(int count, char** arguments) {
       row["served"] = counted.served;
       row["deviations"] = counted.deviations + counted.late_frees + counted.skipped;
       h.add(std::move(row));
+      // Every iteration after the two that are recorded.
+      const std::uint64_t blocks = wave * waves * iterations + 401 * (iterations - 1);
+      not_as_planned += counted.served == blocks ? 0 : 1;
 
       through_interface plain{memory, stream};
       costs by_interface;
@@ -152,4 +157,7 @@ int main(int count, char** arguments) {
     subject->stop();
   }
   static_cast<void>(h.gpu().stream_destroy(stream));
+  if (not_as_planned == 0) return 0;
+  std::fprintf(stderr, "planned: not every block was served from the plan\n");
+  return 1;
 }

@@ -169,10 +169,13 @@ int main(int count, char** arguments) {
                             {"host_threads", std::thread::hardware_concurrency()}, {"seed", 1}, {"limit_s", limit_s}, {"note", note},
                             {"published_capacity_seconds", wall}, {"published_capacity_processor_seconds", processor},
                             {"capacity", capacity}, {"smallest", smallest}, {"traces", traces}};
-  if (out_file.empty()) return std::cout << result.dump(1) << '\n', 0;
+  bool failed = false;
+  for (const ordered_json* rows : {&capacity, &smallest, &traces})
+    for (const ordered_json& row : *rows) failed |= row.contains("error");
+  if (out_file.empty()) return std::cout << result.dump(1) << '\n', failed ? 1 : 0;
   std::ofstream file(out_file);
   file << result.dump(1) << '\n';
-  if (file.flush()) return 0;
+  if (file.flush()) return failed ? 1 : 0;
   std::cerr << out_file << ": cannot be written\n";
   return 3;
 }
