@@ -14,6 +14,7 @@
 namespace millpond {
 
 struct stream_lane;  // src/resource/lane.hpp
+class host_memory_source;  // millpond/host_pinner.hpp
 
 // When a block that another stream freed may serve an allocation.
 enum class reuse_policy : std::uint8_t {
@@ -34,6 +35,9 @@ enum class context_fences : std::uint8_t {
 
 struct pool_options {
   memory_kind kind = memory_kind::device;  // device, pinned or managed
+  // kind pinned: where its memory comes from, given back when the pool ends; nullptr: the driver (cuMemCreate on a host
+  // node, or cuMemHostAlloc). pinned_pool.hpp makes one that is pinned by many threads.
+  std::shared_ptr<host_memory_source> host_memory;
   std::uint64_t limit_bytes = 0;           // hard limit on reserved bytes; 0: the device's
   std::uint64_t initial_bytes = 0;         // reserved when the pool is made
   reuse_policy reuse = reuse_policy::idle;

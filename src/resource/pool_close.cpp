@@ -1,5 +1,6 @@
 // The end of a pool: everything back to the driver, whatever it answers.
 #include "driver/relaxed_capture.hpp"
+#include "millpond/host_pinner.hpp"
 #include "millpond/units.hpp"
 #include "resource/pool_core.hpp"
 
@@ -65,6 +66,11 @@ std::vector<error> pool::core::close() noexcept {
     }
   } else {
     for (const auto& [start, bytes] : reservations_) {
+      if (options_.host_memory) {
+        const auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
+        if (!freed) failures.push_back(freed.error());
+        continue;
+      }
       insist(failures, "giving back memory", [&] {
         return options_.kind == memory_kind::pinned ? gpu_->host_free(reinterpret_cast<void*>(start)) : gpu_->memory_free(start);
       });

@@ -4,6 +4,7 @@
 
 #include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
+#include "millpond/host_pinner.hpp"
 #include "millpond/units.hpp"
 #include "resource/pool_core.hpp"
 #include "resource/thread_lanes.hpp"
@@ -49,7 +50,7 @@ result<void> pool::core::open() {
   const device_info& info = gpu_->info();
   if (info.virtual_memory) {
     if (options_.kind == memory_kind::device) granularity_ = info.granularity;
-    if (options_.kind == memory_kind::pinned) granularity_ = info.host_granularity;
+    if (options_.kind == memory_kind::pinned && !options_.host_memory) granularity_ = info.host_granularity;
   }
   if (granularity_ != 0) {
     const std::lock_guard lock(growth_mutex_);
@@ -256,10 +257,14 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
     }
     if (heap_.regions_full()) return error{error_code::out_of_memory, "the pool holds as many chunks as it can"};
   }
-  const std::uint64_t asked = size + 2 * MiB;
+  const std::uint64_t asked = options_.host_memory ? size : size + 2 * MiB;  // such a source's blocks start on 2 MiB
   device_address start = 0;
   call_result answer;
-  if (options_.kind == memory_kind::pinned) {
+  if (options_.host_memory) {
+    const auto pinned = options_.host_memory->allocate(asked);
+    if (!pinned) return pinned.error();
+    start = reinterpret_cast<std::uintptr_t>(*pinned);
+  } else if (options_.kind == memory_kind::pinned) {
     void* host = nullptr;
     answer = gpu_->host_allocate(&host, asked, driver::host_flags::none);
     start = reinterpret_cast<std::uintptr_t>(host);
