@@ -80,6 +80,8 @@ class tracked_resource : public placed_resource {
   virtual call_result obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
                              stream_handle stream) noexcept = 0;
   virtual call_result give_back(device_address base, stream_handle stream) noexcept = 0;
+  // Asked before each allocation: a kind's own reason to refuse this one.
+  virtual result<void> may_allocate(std::uint64_t) { return {}; }
   // What the kind's call aligns by itself, as seen; a block that is not so is asked for again with more.
   enum class alignment_by : std::uint8_t { asking_for_more, the_call };
   [[nodiscard]] virtual alignment_by aligned_by() const noexcept { return alignment_by::asking_for_more; }

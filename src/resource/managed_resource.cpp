@@ -1,19 +1,44 @@
 #include "millpond/managed_resource.hpp"
 
+#include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
+#include "millpond/units.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond {
 
-managed_resource::managed_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry)
+managed_resource::managed_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry, managed_use use)
     : tracked_resource(std::move(gpu), std::move(registry),
-                       {"managed_resource", memory_kind::managed, "cuMemAllocManaged", "cuMemFree"}) {}
+                       {"managed_resource", memory_kind::managed, "cuMemAllocManaged", "cuMemFree"}),
+      use_(use) {}
+
+result<void> managed_resource::may_allocate(std::uint64_t bytes) {
+  if (use_.intent == managed_intent::unstated) return {};
+  const auto plan = plan_managed(use_, bytes, gpu()->info());
+  if (!plan) return plan.error();
+  return {};
+}
 
 call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
-                                     stream_handle) noexcept {
+                                     stream_handle stream) noexcept {
   const relaxed_capture_scope relaxed(*gpu());
   if (!relaxed.entered()) return relaxed.entered();
-  return gpu()->managed_allocate(out, bytes);
+  if (use_.intent == managed_intent::unstated) return gpu()->managed_allocate(out, bytes);
+  const auto plan = plan_managed(use_, bytes, gpu()->info());
+  if (!plan) return {driver_status::not_supported, "cuMemAllocManaged"};  // may_allocate has said why
+  const std::uint64_t whole = align_up(bytes, 2 * MiB);
+  call_result answer = gpu()->managed_allocate(out, whole);
+  if (!answer.ok()) return answer;
+  for (const managed_plan::advice& each : plan->advices) {
+    if (answer.ok()) answer = gpu()->advise(*out, whole, each.what, each.place);
+  }
+  capture_info capture;
+  const bool recorded = !gpu()->stream_capture(stream, &capture).ok() || capture.status != capture_status::none;
+  if (answer.ok() && plan->start_on_device && !recorded) {  // into a capture it would be replayed
+    answer = gpu()->prefetch_async(*out, whole, memory_place::device, stream);
+  }
+  if (!answer.ok()) static_cast<void>(gpu()->memory_free(*out));
+  return answer;
 }
 
 call_result managed_resource::give_back(device_address base, stream_handle stream) noexcept {

@@ -67,6 +67,10 @@ result<block_facts> tracked_resource::obtain_aligned(std::uint64_t bytes, std::u
 
 result<void*> tracked_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                             stream_handle stream) {
+  if (auto allowed = may_allocate(bytes); !allowed) {
+    failed_allocations_.fetch_add(1, relaxed);
+    return allowed.error();
+  }
   auto obtained = obtain_aligned(bytes, alignment, stream);
   if (!obtained) {
     failed_allocations_.fetch_add(1, relaxed);

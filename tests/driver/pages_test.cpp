@@ -25,6 +25,22 @@ run_options streaming(std::uint64_t bytes) {
 
 advice_given advice(managed_advice what, memory_place place = memory_place::device) { return {what, place}; }
 
+std::string milliseconds(double ms) {
+  std::ostringstream text;
+  text.precision(3);
+  text << ms;
+  return text.str();
+}
+std::string table_line(const page_case& one, const page_costs& costs) {
+  const double predicted = predict_ms(one, costs);
+  std::string measured = milliseconds(one.low_ms);
+  if (milliseconds(one.high_ms) != measured) measured += " to " + milliseconds(one.high_ms);
+  std::ostringstream error;
+  error << std::showpos << std::lround(100 * (predicted / one.middle_ms() - 1)) << '%';
+  return "| " + one.name + " | " + format_bytes(one.what.bytes) + " | " + measured + " | " + milliseconds(predicted) + " | " +
+         error.str() + " |";
+}
+
 TEST(pages, the_textbooks_faults_of_a_gibibyte) {
   run_options o = streaming(GiB);
   o.ideal_page_bytes = 64 * KiB;
@@ -200,6 +216,20 @@ TEST(pages, is_the_same_on_every_run) {
   const run_report a = run(o, h200()), b = run(o, h200());
   EXPECT_EQ(a.counts.faults, b.counts.faults);
   EXPECT_EQ(a.total_ns(), b.total_ns());
+}
+
+// docs/managed_memory.md shows every row as it is predicted now. A failure prints the line that belongs there.
+TEST(page_cases, the_documents_table_is_what_the_machine_predicts) {
+  std::stringstream document;
+  document << std::ifstream(MILLPOND_SOURCE_DIR "/docs/managed_memory.md").rdbuf();
+  for (const char* file : {"/data/managed/h200_fitted.csv", "/data/managed/h200_checked.csv"}) {
+    const auto cases = read_cases(MILLPOND_SOURCE_DIR + std::string(file));
+    if (!cases && std::string(file).find("checked") != std::string::npos) continue;  // not measured yet
+    ASSERT_TRUE(cases) << cases.error().message;
+    for (const page_case& one : *cases) {
+      EXPECT_THAT(document.str(), testing::HasSubstr(table_line(one, h200())));
+    }
+  }
 }
 
 TEST(page_cases, a_line_that_is_no_case_names_its_place) {

@@ -1,0 +1,378 @@
+// An inference server, and what each way of giving it memory does to its latency.
+//
+//     inference_server                         the first CUDA device, or the simulated GPU where there is none
+//     inference_server --gpu sim --seconds 5   the simulated GPU, five virtual seconds a strategy
+//     inference_server --gpu 0 --strategy millpond --json
+//
+// 16 clients send requests of 1 to 4 items and wait for the answers; a dispatcher makes batches of up to 32 items and
+// runs them through 8 layers of matrix products on several streams. docs/inference.md has the results.
+#include <millpond/memory_resource.hpp>
+#include <millpond/simulated_gpu.hpp>
+#include <millpond/units.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "server.hpp"
+
+namespace {
+
+namespace mp = millpond;
+using namespace inference;
+
+struct settings {
+  std::string gpu = "auto", cublas;
+  std::vector<std::string> strategies, peers;
+  double seconds = 5;
+  unsigned streams = 3;
+  double think_us = 100;
+  std::uint64_t seed = 1;
+  bool json = false;
+  bool modelled = false;
+};
+
+struct outcome {
+  std::string name, meaning, failure;
+  double seconds = 0;
+  std::uint64_t requests = 0, items = 0, batches = 0;
+  double p50_us = 0, p99_us = 0, p999_us = 0, mean_us = 0;
+  std::uint64_t peak_bytes = 0;
+};
+
+[[noreturn]] void usage(const std::string& why) {
+  if (!why.empty()) std::fprintf(stderr, "inference_server: %s\n", why.c_str());
+  std::fprintf(why.empty() ? stdout : stderr,
+               "inference_server [--gpu auto|sim|N] [--seconds S] [--strategy NAME]... [--streams N] [--think-us U]\n"
+               "                 [--peer PLUGIN.so]... [--cublas libcublas.so] [--modelled] [--seed N] [--json]\n"
+               "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, control-pinned, millpond\n");
+  std::exit(why.empty() ? 0 : 2);
+}
+
+settings parse(int count, char** words) {
+  settings s;
+  const auto number = [](const char* option, const char* text, double least, double most) {
+    char* end = nullptr;
+    const double value = std::strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= least && value <= most)) {
+      usage(std::string(option) + ": expected a number from " + std::to_string(least) + " to " + std::to_string(most) +
+            ", found `" + text + "`");
+    }
+    return value;
+  };
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const auto value = [&]() -> const char* {
+      if (i + 1 == count) usage(word + " needs a value");
+      return words[++i];
+    };
+    if (word == "--gpu") s.gpu = value();
+    else if (word == "--seconds") s.seconds = number("--seconds", value(), 0.001, 3600);
+    else if (word == "--strategy") s.strategies.emplace_back(value());
+    else if (word == "--streams") s.streams = static_cast<unsigned>(number("--streams", value(), 1, 64));
+    else if (word == "--think-us") s.think_us = number("--think-us", value(), 0, 1e6);
+    else if (word == "--peer") s.peers.emplace_back(value());
+    else if (word == "--cublas") s.cublas = value();
+    else if (word == "--modelled") s.modelled = true;
+    else if (word == "--seed") s.seed = static_cast<std::uint64_t>(number("--seed", value(), 0, 1e15));
+    else if (word == "--json") s.json = true;
+    else if (word == "sim") s.gpu = "sim";
+    else if (word == "--help" || word == "-h") usage("");
+    else usage("unknown option " + word);
+  }
+  return s;
+}
+
+std::shared_ptr<mp::driver> open_gpu(const settings& s) {
+  if (s.gpu != "sim") {
+    auto card = mp::open_cuda_driver(s.gpu == "auto" ? 0 : std::atoi(s.gpu.c_str()));
+    if (card) return *card;
+    if (s.gpu != "auto") {
+      std::fprintf(stderr, "inference_server: %s\n", card.error().message.c_str());
+      std::exit(4);
+    }
+    std::fprintf(stderr, "No card is used: %s\n", card.error().message.c_str());
+  }
+  mp::simulated_gpu_options options;
+  options.seed = s.seed;
+  options.check = mp::simulated_gpu_options::checker::off;  // several thousand batches of one program: its order is plain
+  auto made = mp::simulated_gpu::create(options);
+  if (!made) throw mp::memory_error(made.error());
+  return *made;
+}
+
+// A client's next request: when it comes, after the answer to the one before, and how large it is.
+class client {
+ public:
+  client(std::uint64_t seed, double think_us, std::uint64_t largest) : numbers_(seed), think_(think_us), items_(1, largest) {}
+  std::uint64_t think_ns() {
+    if (think_ <= 0) return 0;
+    return static_cast<std::uint64_t>(std::exponential_distribution<double>(1 / think_)(numbers_) * 1e3);
+  }
+  std::uint64_t items() { return items_(numbers_); }
+
+ private:
+  std::mt19937_64 numbers_;
+  double think_;
+  std::uniform_int_distribution<std::uint64_t> items_;
+};
+
+double percentile(const std::vector<double>& sorted, double share) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
+
+// One strategy on one GPU: prepared, run for the time, and its latencies.
+class trial {
+ public:
+  trial(const settings& s, const server_options& options, const network_shape& shape) : settings_(s), options_(options), shape_(shape) {
+    for (unsigned i = 0; i < options.clients; ++i) clients_.emplace_back(s.seed * 1000 + i, s.think_us, options.largest_request);
+  }
+
+  outcome run(strategy& memory, const std::shared_ptr<mp::driver>& gpu) {
+    outcome made{memory.name(), memory.meaning(), {}};
+    surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes()};
+    for (unsigned i = 0; i < settings_.streams; ++i) {
+      mp::stream_handle stream = nullptr;
+      if (!gpu->stream_create(&stream).ok()) return failed(made, "no stream");
+      where.streams.push_back(stream);
+    }
+    std::uint64_t free_before = 0, total = 0;
+    static_cast<void>(gpu->memory_info(&free_before, &total));
+    std::string why;
+    auto layers = gpu->simulated() || settings_.modelled ? make_modelled_network(shape_, *gpu, where.streams)
+                                                         : make_cublas_network(shape_, settings_.cublas, where.streams, why);
+    if (layers == nullptr) return failed(made, "cuBLAS is not to be had (" + why + "): name it with --cublas, or use --modelled");
+    network_name = layers->name();
+    made.failure = memory.begin(where);
+    if (made.failure.empty()) {
+      server serving(where, memory, *layers, shape_, options_);
+      made.failure = serving.prepare();
+      if (made.failure.empty()) {
+        if (auto* simulated = dynamic_cast<mp::simulated_gpu*>(gpu.get())) {
+          in_virtual_time(serving, *simulated, made);
+        } else {
+          in_real_time(serving, *gpu, free_before, made);
+        }
+        made.failure = serving.failure();
+        made.batches = serving.counts().batches;
+        made.items = serving.counts().items;
+        made.peak_bytes += serving.counts().peak_managed_bytes * (gpu->simulated() ? 1 : 0);
+      }
+      serving.end();
+      memory.end();
+    } else {
+      memory.end();
+    }
+    layers.reset();
+    for (const mp::stream_handle each : where.streams) static_cast<void>(gpu->stream_destroy(each));
+    std::ranges::sort(latencies_);
+    made.requests = latencies_.size();
+    made.p50_us = percentile(latencies_, 0.5);
+    made.p99_us = percentile(latencies_, 0.99);
+    made.p999_us = percentile(latencies_, 0.999);
+    for (const double each : latencies_) made.mean_us += each / static_cast<double>(latencies_.size());
+    return made;
+  }
+
+  std::string network_name;
+
+ private:
+  static outcome failed(outcome made, std::string why) {
+    made.failure = std::move(why);
+    return made;
+  }
+
+  // Everything on one thread, on the simulator's clock: what the card's threads do, in the order of their times.
+  void in_virtual_time(server& serving, mp::simulated_gpu& gpu, outcome& made) {
+    const auto begin = gpu.now_ns();
+    const auto warm = begin + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
+    const auto end = warm + static_cast<std::uint64_t>(settings_.seconds * 1e9);
+    constexpr std::uint64_t never = ~std::uint64_t{0};
+    std::vector<std::uint64_t> next(clients_.size());
+    for (std::size_t i = 0; i < next.size(); ++i) next[i] = begin + clients_[i].think_ns();
+    gpu.reset_counters();
+    const auto answered = [&](const request& r) {
+      const std::uint64_t now = gpu.now_ns();
+      if (r.arrived_ns >= warm) latencies_.push_back(static_cast<double>(now - r.arrived_ns) / 1e3);
+      if (managed_) gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(r.client)), r.items * shape_.item_bytes(), mp::access_kind::read);
+      next[r.client] = now + clients_[r.client].think_ns();
+    };
+    managed_ = made.name == "managed";
+    while (gpu.now_ns() < end && serving.failure().empty()) {
+      for (unsigned i = 0; i < clients_.size(); ++i) {
+        if (next[i] > gpu.now_ns()) continue;
+        const std::uint64_t items = clients_[i].items();
+        if (managed_) gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(i)), items * shape_.item_bytes());
+        serving.submit({i, items, next[i]});
+        next[i] = never;
+      }
+      if (serving.step(gpu.now_ns(), answered)) continue;
+      const std::uint64_t now = gpu.now_ns();
+      std::uint64_t until = std::min(serving.due_ns(), *std::ranges::min_element(next));
+      if (serving.busy()) until = std::min(until, now + 1000);
+      gpu.advance(until > now && until != never ? until - now : 500);
+    }
+    made.seconds = static_cast<double>(gpu.now_ns() - warm) / 1e9;
+    made.peak_bytes = gpu.physical_peak();
+  }
+
+  void in_real_time(server& serving, mp::driver& gpu, std::uint64_t free_before, outcome& made) {
+    using clock = std::chrono::steady_clock;
+    const auto now_ns = [] {
+      return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count());
+    };
+    const std::uint64_t warm = now_ns() + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
+    const std::uint64_t end = warm + static_cast<std::uint64_t>(settings_.seconds * 1e9);
+    struct alignas(128) mailbox {
+      std::atomic<std::uint32_t> answers{0};  // release: the answer is in the client's buffer
+      std::vector<double> latencies;
+    };
+    std::vector<mailbox> mail(clients_.size());
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < clients_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        unsigned char* const buffer = serving.buffer(i);
+        std::uint32_t seen = 0;
+        while (!stop.load(std::memory_order_relaxed)) {
+          std::this_thread::sleep_for(std::chrono::nanoseconds(clients_[i].think_ns()));
+          const std::uint64_t items = clients_[i].items();
+          const std::uint64_t bytes = items * shape_.item_bytes();
+          for (std::uint64_t at = 0; at < bytes; at += 4096) buffer[at] = static_cast<unsigned char>(at >> 12);
+          const std::uint64_t sent = now_ns();
+          serving.submit({i, items, sent});
+          mail[i].answers.wait(seen, std::memory_order_acquire);
+          ++seen;
+          if (sent >= warm) mail[i].latencies.push_back(static_cast<double>(now_ns() - sent) / 1e3);
+          volatile unsigned char sum = 0;
+          for (std::uint64_t at = 0; at < bytes; at += 4096) sum = static_cast<unsigned char>(sum + buffer[at]);
+        }
+      });
+    }
+    const auto answered = [&](const request& r) {
+      mail[r.client].answers.fetch_add(1, std::memory_order_release);
+      mail[r.client].answers.notify_one();
+    };
+    std::uint64_t least_free = free_before, looked = 0;
+    while (now_ns() < end && serving.failure().empty()) {
+      if (!serving.step(now_ns(), answered)) {
+        std::this_thread::yield();
+      } else if (++looked % 64 == 0) {
+        std::uint64_t free = 0, total = 0;
+        if (gpu.memory_info(&free, &total).ok()) least_free = std::min(least_free, free);
+      }
+    }
+    stop.store(true);
+    // Whoever waits is answered still; then the queue is empty and the clients end.
+    std::atomic<unsigned> ended{0};
+    std::thread joiner([&] {
+      for (std::thread& each : threads) each.join();
+      ended.store(1);
+    });
+    while (ended.load() == 0) {
+      if (serving.failure().empty()) {
+        static_cast<void>(serving.step(~std::uint64_t{0} >> 1, answered));
+      } else {
+        for (unsigned i = 0; i < clients_.size(); ++i) answered({i, 0, 0});
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    joiner.join();
+    made.seconds = static_cast<double>(now_ns() - warm) / 1e9;
+    made.peak_bytes = free_before - least_free;
+    for (const mailbox& each : mail) latencies_.insert(latencies_.end(), each.latencies.begin(), each.latencies.end());
+  }
+
+  const settings& settings_;
+  server_options options_;
+  network_shape shape_;
+  std::vector<client> clients_;
+  std::vector<double> latencies_;
+  bool managed_ = false;
+};
+
+void print_table(const std::vector<outcome>& all) {
+  std::printf("%-18s %10s %9s %9s %9s %9s %9s %11s\n", "strategy", "requests/s", "mean us", "p50 us", "p99 us", "p99.9 us", "batch", "peak memory");
+  for (const outcome& o : all) {
+    if (!o.failure.empty()) {
+      std::printf("%-18s left out: %s\n", o.name.c_str(), o.failure.c_str());
+      continue;
+    }
+    std::printf("%-18s %10.0f %9.0f %9.0f %9.0f %9.0f %9.1f %11s\n", o.name.c_str(), static_cast<double>(o.requests) / o.seconds,
+                o.mean_us, o.p50_us, o.p99_us, o.p999_us,
+                static_cast<double>(o.items) / static_cast<double>(std::max<std::uint64_t>(1, o.batches)), mp::format_bytes(o.peak_bytes).c_str());
+  }
+}
+
+std::string quoted(const std::string& text) {
+  std::string made = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') made += '\\';
+    made += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return made + '"';
+}
+
+void print_json(const settings& s, const mp::driver& gpu, const std::string& network, const std::vector<outcome>& all) {
+  std::printf("{\n \"example\": \"inference_server\",\n \"gpu\": {\"name\": %s, \"simulated\": %s},\n \"network\": %s,\n"
+              " \"seconds\": %g, \"streams\": %u, \"clients\": 16, \"think_us\": %g, \"seed\": %llu,\n \"strategies\": [",
+              quoted(gpu.info().name).c_str(), gpu.simulated() ? "true" : "false", quoted(network).c_str(), s.seconds, s.streams,
+              s.think_us, static_cast<unsigned long long>(s.seed));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const outcome& o = all[i];
+    std::printf("%s\n  {\"name\": %s, \"meaning\": %s, \"failure\": %s, \"requests\": %llu, \"requests_per_s\": %.1f, \"mean_us\": %.1f, "
+                "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"batches\": %llu, \"items\": %llu, \"peak_bytes\": %llu}",
+                i == 0 ? "" : ",", quoted(o.name).c_str(), quoted(o.meaning).c_str(), quoted(o.failure).c_str(),
+                static_cast<unsigned long long>(o.requests), o.seconds > 0 ? static_cast<double>(o.requests) / o.seconds : 0, o.mean_us,
+                o.p50_us, o.p99_us, o.p999_us, static_cast<unsigned long long>(o.batches), static_cast<unsigned long long>(o.items),
+                static_cast<unsigned long long>(o.peak_bytes));
+  }
+  std::printf("\n ]\n}\n");
+}
+
+}  // namespace
+
+int main(int count, char** words) try {
+  const settings s = parse(count, words);
+  auto strategies = own_strategies();
+  for (const std::string& file : s.peers) {
+    std::string why;
+    if (!add_peers(file, strategies, why)) std::fprintf(stderr, "peer left out: %s: %s\n", file.c_str(), why.c_str());
+  }
+  for (const std::string& wanted : s.strategies) {
+    if (std::ranges::none_of(strategies, [&](const auto& each) { return each->name() == wanted; })) usage("no strategy " + wanted);
+  }
+  const auto gpu = open_gpu(s);
+  if (!gpu->bind_thread().ok()) throw std::runtime_error("the device cannot be used by this thread");
+  if (!s.json) {
+    std::printf("GPU: %s%s\n", gpu->info().name.c_str(), gpu->simulated() ? " (simulated: times are virtual)" : "");
+  }
+  std::vector<outcome> all;
+  std::string network;
+  for (const auto& each : strategies) {
+    if (!s.strategies.empty() && std::ranges::find(s.strategies, each->name()) == s.strategies.end()) continue;
+    std::fprintf(stderr, "%s ...\n", each->name().c_str());
+    trial one(s, {}, {});
+    // Each strategy has a simulated GPU of its own, so that none finds another's leavings.
+    all.push_back(one.run(*each, gpu->simulated() ? open_gpu(s) : gpu));
+    if (!one.network_name.empty()) network = one.network_name;
+  }
+  if (s.json) {
+    print_json(s, *gpu, network, all);
+  } else {
+    std::printf("network: %s; 16 clients, batches of 1 to 32, %u streams, %g s a strategy\n\n", network.c_str(), s.streams, s.seconds);
+    print_table(all);
+  }
+  const bool none = std::ranges::all_of(all, [](const outcome& o) { return !o.failure.empty(); });
+  return none ? 4 : 0;
+} catch (const std::exception& why) {
+  std::fprintf(stderr, "inference_server: %s\n", why.what());
+  return 4;
+}

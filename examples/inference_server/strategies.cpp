@@ -1,0 +1,286 @@
+#include "strategies.hpp"
+
+#include <dlfcn.h>
+#include <millpond/pinned_pool.hpp>
+#include <millpond/pool.hpp>
+#include <millpond/simulated_gpu.hpp>
+#include <millpond/units.hpp>
+
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+
+#include "peer.h"
+
+namespace inference {
+namespace {
+
+namespace mp = millpond;
+using mp::device_address;
+
+enum class activations : std::uint8_t { plain, managed, driver_pool, driver_pool_kept };
+enum class buffers : std::uint8_t { pageable, pinned, managed };
+enum class controls : std::uint8_t { copied, managed, mapped };
+enum class weight_place : std::uint8_t { device, as_activations };
+
+device_address address(void* at) { return reinterpret_cast<device_address>(at); }
+
+// What all strategies but millpond's own have in common: the driver's plain calls, and a list of what to free.
+class common : public strategy {
+ public:
+  std::string begin(const surroundings& where) override {
+    at_ = where;
+    return {};
+  }
+  void end() override {
+    static_cast<void>(at_.gpu->context_synchronize());
+    for (const device_address each : plain_) static_cast<void>(at_.gpu->memory_free(each));
+    for (void* each : pinned_) static_cast<void>(at_.gpu->host_free(each));
+    for (void* each : pageable_) std::free(each);
+    plain_.clear();
+    pinned_.clear();
+    pageable_.clear();
+  }
+
+ protected:
+  device_address device(std::uint64_t bytes) {
+    device_address at = 0;
+    if (!at_.gpu->memory_allocate(&at, bytes).ok()) return 0;
+    plain_.push_back(at);
+    return at;
+  }
+  device_address managed(std::uint64_t bytes) {
+    device_address at = 0;
+    if (!at_.gpu->managed_allocate(&at, bytes).ok()) return 0;
+    plain_.push_back(at);
+    return at;
+  }
+  void* host(buffers kind, std::uint64_t bytes) {
+    if (kind == buffers::managed) return reinterpret_cast<void*>(managed(bytes));
+    void* at = nullptr;
+    if (kind == buffers::pageable) {
+      at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+      pageable_.push_back(at);
+    } else if (at_.gpu->host_allocate(&at, bytes, mp::driver::host_flags::none).ok()) {
+      pinned_.push_back(at);
+    }
+    return at;
+  }
+  control_data make_control(controls kind, buffers io) {
+    control_data made;
+    if (kind == controls::copied) {
+      made.host = static_cast<unsigned char*>(host(io == buffers::managed ? buffers::pinned : io, control_bytes));
+      made.device = device(control_bytes);
+      made.copied = true;
+    } else {
+      made.managed = kind == controls::managed;
+      made.host = static_cast<unsigned char*>(host(made.managed ? buffers::managed : buffers::pinned, control_bytes));
+      made.device = address(made.host);
+    }
+    return made;
+  }
+
+  surroundings at_;
+
+ private:
+  std::vector<device_address> plain_;
+  std::vector<void*> pinned_, pageable_;
+};
+
+// A strategy by the driver's own calls.
+class by_driver final : public common {
+ public:
+  by_driver(const char* name, const char* meaning, activations a, buffers b, controls c, weight_place w)
+      : name_(name), meaning_(meaning), activations_(a), buffers_(b), controls_(c), weights_(w) {}
+  std::string name() const override { return name_; }
+  std::string meaning() const override { return meaning_; }
+  std::string begin(const surroundings& where) override {
+    if (auto why = common::begin(where); !why.empty()) return why;
+    const bool needs_managed = activations_ == activations::managed || buffers_ == buffers::managed || controls_ == controls::managed;
+    if (needs_managed && !where.gpu->info().concurrent_managed_access) return "the device has no concurrent managed access";
+    if (activations_ != activations::driver_pool && activations_ != activations::driver_pool_kept) return {};
+    if (!where.gpu->info().memory_pools) return "the device has no memory pools";
+    if (!where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok()) return "the driver makes no pool";
+    if (activations_ == activations::driver_pool_kept) {
+      static_cast<void>(where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
+    }
+    return {};
+  }
+  void end() override {
+    for (const device_address each : pool_weights_) static_cast<void>(at_.gpu->pool_free(each, at_.streams[0]));
+    pool_weights_.clear();
+    common::end();
+    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_destroy(pool_));
+    pool_ = nullptr;
+  }
+  device_address take(std::size_t stream, std::uint64_t bytes) override {
+    device_address at = 0;
+    mp::call_result answer;
+    if (activations_ == activations::plain) answer = at_.gpu->memory_allocate(&at, bytes);
+    else if (activations_ == activations::managed) answer = at_.gpu->managed_allocate(&at, bytes);
+    else answer = at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]);
+    return answer.ok() ? at : 0;
+  }
+  void give(std::size_t stream, device_address at, std::uint64_t) override {
+    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
+    else static_cast<void>(at_.gpu->memory_free(at));
+  }
+  device_address weights(std::uint64_t bytes) override {
+    if (weights_ == weight_place::device || activations_ == activations::plain) return device(bytes);
+    if (activations_ == activations::managed) return managed(bytes);
+    const device_address at = take(0, bytes);
+    if (at != 0) pool_weights_.push_back(at);
+    return at;
+  }
+  void* client_buffer(std::uint64_t bytes) override { return host(buffers_, bytes); }
+  bool managed_buffers() const override { return buffers_ == buffers::managed; }
+  control_data control(std::size_t) override { return make_control(controls_, buffers_); }
+
+ private:
+  const char* name_;
+  const char* meaning_;
+  activations activations_;
+  buffers buffers_;
+  controls controls_;
+  weight_place weights_;
+  mp::pool_handle pool_ = nullptr;
+  std::vector<device_address> pool_weights_;
+};
+
+class by_millpond final : public strategy {
+ public:
+  std::string name() const override { return "millpond"; }
+  std::string meaning() const override {
+    return "weights and activations from the pool, a lane a stream; clients' buffers and control data from the pinned pool";
+  }
+  std::string begin(const surroundings& where) override {
+    at_ = where;
+    auto device = mp::pool::create(where.gpu);
+    if (!device) return device.error().message;
+    device_ = std::move(*device);
+    auto pinned = mp::make_pinned_pool(where.gpu);
+    if (!pinned) return pinned.error().message;
+    pinned_ = std::move(*pinned);
+    for (const mp::stream_handle stream : where.streams) lanes_.push_back(device_->lane(stream));
+    if (const auto* simulated = dynamic_cast<mp::simulated_gpu*>(where.gpu.get())) {
+      const auto& paths = simulated->profile().allocator_path_ns;
+      const auto cost = [&](const char* path) { return paths.contains(path) ? paths.find(path)->second : 0.0; };
+      own_ns_ = cost("lane_hit") + cost("deallocation");
+    }
+    return {};
+  }
+  void end() override {
+    static_cast<void>(at_.gpu->context_synchronize());
+    lanes_.clear();
+    for (const auto& [at, bytes] : kept_) device_->deallocate(at, bytes, at_.streams[0]);
+    for (const auto& [at, bytes] : kept_pinned_) pinned_->deallocate(at, bytes, at_.streams[0]);
+    kept_.clear();
+    kept_pinned_.clear();
+    device_.reset();
+    pinned_.reset();
+  }
+  device_address take(std::size_t stream, std::uint64_t bytes) override {
+    try {
+      return address(lanes_[stream].allocate(bytes));
+    } catch (const std::exception&) {
+      return 0;
+    }
+  }
+  void give(std::size_t stream, device_address at, std::uint64_t bytes) override {
+    lanes_[stream].deallocate(reinterpret_cast<void*>(at), bytes);
+  }
+  device_address weights(std::uint64_t bytes) override {
+    auto got = device_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
+    if (!got) return 0;
+    kept_.emplace_back(*got, bytes);
+    return address(*got);
+  }
+  void* client_buffer(std::uint64_t bytes) override {
+    auto got = pinned_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
+    if (!got) return nullptr;
+    kept_pinned_.emplace_back(*got, bytes);
+    return *got;
+  }
+  control_data control(std::size_t) override {
+    auto* const at = static_cast<unsigned char*>(client_buffer(control_bytes));
+    return {at, address(at), false, false};
+  }
+  double own_ns() const override { return own_ns_; }
+
+ private:
+  surroundings at_;
+  std::shared_ptr<mp::pool> device_, pinned_;
+  std::vector<mp::pool::lane_handle> lanes_;
+  std::vector<std::pair<void*, std::uint64_t>> kept_, kept_pinned_;
+  double own_ns_ = 0;
+};
+
+// Another allocator, from a plug-in; the rest as in the best of the driver's strategies.
+class by_peer final : public common {
+ public:
+  explicit by_peer(const millpond_peer& of) : of_(of) {}
+  std::string name() const override { return of_.name; }
+  std::string meaning() const override { return "activations from this allocator; pinned buffers, control data in mapped pinned memory"; }
+  std::string begin(const surroundings& where) override {
+    static_cast<void>(common::begin(where));
+    if (where.gpu->simulated()) return "a plug-in needs a card";
+    const char* why = "";
+    self_ = of_.create(&why);
+    return self_ != nullptr ? std::string() : std::string(why);
+  }
+  void end() override {
+    common::end();
+    if (self_ != nullptr) of_.destroy(self_);
+    self_ = nullptr;
+  }
+  device_address take(std::size_t stream, std::uint64_t bytes) override {
+    return address(of_.allocate(self_, bytes, at_.streams[stream]));
+  }
+  void give(std::size_t stream, device_address at, std::uint64_t bytes) override {
+    of_.deallocate(self_, reinterpret_cast<void*>(at), bytes, at_.streams[stream]);
+  }
+  device_address weights(std::uint64_t bytes) override { return device(bytes); }
+  void* client_buffer(std::uint64_t bytes) override { return host(buffers::pinned, bytes); }
+  control_data control(std::size_t) override { return make_control(controls::mapped, buffers::pinned); }
+
+ private:
+  const millpond_peer& of_;
+  void* self_ = nullptr;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<strategy>> own_strategies() {
+  std::vector<std::unique_ptr<strategy>> all;
+  const auto add = [&](const char* name, const char* meaning, activations a, buffers b, controls c, weight_place w) {
+    all.push_back(std::make_unique<by_driver>(name, meaning, a, b, c, w));
+  };
+  add("per-request", "cudaMalloc and cudaFree for each batch, pageable buffers", activations::plain, buffers::pageable,
+      controls::copied, weight_place::device);
+  add("managed", "cudaMallocManaged for everything, for each batch", activations::managed, buffers::managed,
+      controls::managed, weight_place::as_activations);
+  add("driver-pool", "cudaMallocAsync with the default threshold (0), pinned buffers", activations::driver_pool,
+      buffers::pinned, controls::copied, weight_place::as_activations);
+  add("driver-pool-kept", "cudaMallocAsync keeping its memory, pinned buffers", activations::driver_pool_kept,
+      buffers::pinned, controls::copied, weight_place::as_activations);
+  add("control-managed", "weights by cudaMalloc, activations from the kept driver pool, control data managed",
+      activations::driver_pool_kept, buffers::pinned, controls::managed, weight_place::device);
+  add("control-pinned", "the same with control data in mapped pinned memory", activations::driver_pool_kept,
+      buffers::pinned, controls::mapped, weight_place::device);
+  all.push_back(std::make_unique<by_millpond>());
+  return all;
+}
+
+bool add_peers(const std::string& file, std::vector<std::unique_ptr<strategy>>& to, std::string& why) {
+  void* const loaded = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const auto list = loaded != nullptr ? reinterpret_cast<millpond_peers_function>(::dlsym(loaded, "millpond_peers")) : nullptr;
+  if (list == nullptr) {
+    const char* said = ::dlerror();
+    why = said != nullptr ? said : "it exports no millpond_peers";
+    return false;
+  }
+  for (const millpond_peer* each = list(); each->name != nullptr; ++each) to.push_back(std::make_unique<by_peer>(*each));
+  return true;
+}
+
+}  // namespace inference

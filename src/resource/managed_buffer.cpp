@@ -1,0 +1,186 @@
+#include "millpond/managed_buffer.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "millpond/units.hpp"
+#include "resource/memory_traps.hpp"
+
+namespace millpond::detail {
+namespace {
+
+bool one_mapping_needed(const managed_resource& from) { return from.use().intent != managed_intent::unstated; }
+
+}  // namespace
+
+managed_core::managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes, stream_handle stream)
+    : from_(from), gpu_(*from.gpu()), plan_(std::move(plan)), bytes_(bytes), whole_(align_up(bytes, 2 * MiB)), stream_(stream) {}
+
+result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& from, std::uint64_t bytes,
+                                                           stream_handle stream, managed_debug debug) {
+  if (bytes == 0) return error{error_code::invalid_argument, "managed_buffer: no elements"};
+  auto plan = plan_managed(from.use(), bytes, from.gpu()->info());
+  if (!plan) return plan.error();
+  std::unique_ptr<managed_core> made(new managed_core(from, std::move(*plan), bytes, stream));
+  auto got = static_cast<memory_resource&>(from).try_allocate(bytes, default_alignment, stream);
+  if (!got) return got.error();
+  made->data_ = *got;
+  made->on_host_ = !made->plan_.start_on_device;
+  if (debug == managed_debug::trap) {
+    if (!one_mapping_needed(from)) {
+      return error{error_code::not_supported,
+                   "managed_buffer: traps need whole pages of the buffer's own: state the memory's use, which aligns it to 2 MiB"};
+    }
+    if (auto guarded = made->guard(debug); !guarded) return guarded.error();
+  }
+  return made;
+}
+
+managed_core::~managed_core() {
+  if (data_ == nullptr) return;
+  static_cast<void>(wait_for_device());
+  if (guard_ >= 0) {
+    protect(false);
+    memory_traps::release(guard_);
+  }
+  for (const user& each : users_) static_cast<void>(gpu_.event_destroy(each.done));
+  static_cast<memory_resource&>(from_).deallocate(data_, bytes_, stream_);
+}
+
+void managed_core::contradict(std::string what) {
+  if (std::ranges::find(history_.contradictions, what) == history_.contradictions.end()) {
+    history_.contradictions.push_back(std::move(what));
+  }
+}
+
+result<void> managed_core::wait_for_device() {
+  for (const user& each : users_) {
+    const auto asked = gpu_.event_query(each.done);
+    if (asked.ok()) continue;
+    ++history_.host_waits;
+    if (const auto waited = gpu_.event_synchronize(each.done); !waited.ok()) {
+      return to_error(waited, "managed_buffer: waiting for the work under a device view");
+    }
+  }
+  return {};
+}
+
+result<void> managed_core::begin_host(access how) {
+  const bool writes = how == access::write;
+  if (device_views_ > 0 && (writes || writing_)) {
+    return error{error_code::not_permitted, "managed_buffer: a device view is alive; end it first, and the host view waits for its work"};
+  }
+  const managed_use& use = from_.use();
+  if (writes && use.intent != managed_intent::unstated && !includes(use.writers, memory_side::host)) {
+    contradict(fmt::format("the CPU writes memory that was stated as {} and not written by it; add the host to its writers",
+                           to_string(use.intent)));
+  }
+  if (auto waited = wait_for_device(); !waited) return waited;
+  protect(false);
+  if (last_ == memory_side::device) {
+    ++history_.side_changes;
+    if (use.intent == managed_intent::gpu_resident && history_.side_changes > 8 && history_.host_views * 4 > history_.device_views) {
+      contradict("gpu-resident memory that the CPU views again and again: its pages fault back at 38 ms a 256 MiB; state ping-pong");
+    }
+    if (plan_.prefetch_to_host && bytes_ >= 2 * MiB) {
+      ++history_.prefetches;
+      auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_, memory_place::host, stream_);
+      if (answer.ok()) answer = gpu_.stream_synchronize(stream_);
+      if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the host");
+    }
+  }
+  last_ = memory_side::host;
+  on_host_ = on_host_ || writes || from_.use().intent != managed_intent::read_mostly;
+  ++host_views_;
+  ++history_.host_views;
+  history_.host_writes += writes ? 1 : 0;
+  writing_ = writing_ || writes;
+  return {};
+}
+
+void managed_core::end_host() noexcept {
+  if (--host_views_ == 0 && device_views_ == 0) writing_ = false;
+}
+
+result<void> managed_core::begin_device(access how, stream_handle stream) {
+  const bool writes = how == access::write;
+  if (host_views_ > 0 && (writes || writing_)) {
+    return error{error_code::not_permitted, "managed_buffer: a host view is alive; end it first, so that the kernel sees all of it"};
+  }
+  const managed_use& use = from_.use();
+  if (writes && use.intent == managed_intent::read_mostly) {
+    return error{error_code::not_permitted,
+                 "managed_buffer: the device would write read-mostly memory, a fault of 27 to 132 us for each 4 KiB; take "
+                 "device_view_to_read, or state streaming or gpu-resident"};
+  }
+  if (writes && use.intent != managed_intent::unstated && !includes(use.writers, memory_side::device)) {
+    contradict(fmt::format("the device writes memory that was stated as {} and not written by it; add the device to its writers",
+                           to_string(use.intent)));
+  }
+  capture_info capture;
+  if (const auto answer = gpu_.stream_capture(stream, &capture); !answer.ok()) return to_error(answer, "managed_buffer: asking the stream");
+  if (capture.status != capture_status::none) {
+    return error{error_code::not_permitted, "managed_buffer: the stream captures, and a replay would find the pages elsewhere; use device memory"};
+  }
+  std::uint64_t id = 0;
+  if (const auto answer = gpu_.stream_id(stream, &id); !answer.ok()) return to_error(answer, "managed_buffer: asking the stream");
+  for (const user& each : users_) {
+    if (each.id == id || (!writes && !each.wrote)) continue;
+    if (const auto answer = gpu_.stream_wait_event(stream, each.done); !answer.ok()) {
+      return to_error(answer, "managed_buffer: ordering the streams");
+    }
+  }
+  if (std::ranges::none_of(users_, [&](const user& each) { return each.id == id; })) {
+    user fresh{id, stream, nullptr, false};
+    if (const auto answer = gpu_.event_create(&fresh.done); !answer.ok()) return to_error(answer, "managed_buffer: making an event");
+    users_.push_back(fresh);
+  }
+  if (last_ == memory_side::host) ++history_.side_changes;
+  if (on_host_ && plan_.prefetch_to_device) {
+    const auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_, memory_place::device, stream);
+    if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the device");
+    ++history_.prefetches;
+  }
+  on_host_ = false;
+  last_ = memory_side::device;
+  if (host_views_ == 0) protect(true);
+  ++device_views_;
+  ++history_.device_views;
+  history_.device_writes += writes ? 1 : 0;
+  writing_ = writing_ || writes;
+  for (user& each : users_) {
+    if (each.id == id) each.wrote = each.wrote || writes;
+  }
+  return {};
+}
+
+void managed_core::end_device(stream_handle stream) noexcept {
+  std::uint64_t id = 0;
+  if (gpu_.stream_id(stream, &id).ok()) {
+    for (const user& each : users_) {
+      // A failing record leaves the event as it was: the destructor and the next host view wait for the device instead.
+      if (each.id == id && !gpu_.event_record(each.done, stream).ok()) static_cast<void>(gpu_.context_synchronize());
+    }
+  }
+  if (--device_views_ == 0 && host_views_ == 0) writing_ = false;
+}
+
+// --- Traps -------------------------------------------------------------------------------------------
+
+result<void> managed_core::guard(managed_debug) {
+  auto taken = memory_traps::take(data_, whole_);
+  if (!taken) return taken.error();
+  guard_ = *taken;
+  return {};
+}
+
+void managed_core::protect(bool on) noexcept {
+  if (guard_ < 0) return;
+  static_cast<void>(::mprotect(data_, whole_, on ? PROT_NONE : PROT_READ | PROT_WRITE));
+  memory_traps::arm(guard_, on);
+}
+
+}  // namespace millpond::detail
