@@ -99,3 +99,7 @@ if(Python3_FOUND AND TARGET millpond_command AND NOT MILLPOND_SANITIZE)
 endif()
 # TensorRT's and ONNX Runtime's headers by test doubles.
 target_include_directories(test_adapters SYSTEM PRIVATE ${here}/doubles)
+
+if(Python3_FOUND)
+  adapter_test(tables ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/bench/pytorch/tables.py --check)
+endif()

@@ -78,8 +78,12 @@ def check_serves_and_counts():
     ours.reset_peak_memory_stats(0)
     assert ours.memory_stats(0)["allocated_bytes.all.peak"] == 0
     assert "reserved of the GPU" in ours.memory_summary(0)
+    large = e.millpond_entry_malloc(200 << 20, 0, None)
+    e.millpond_entry_free(large, 200 << 20, 0, None)
+    before = ours.memory_stats(0)["reserved_bytes.all.current"]
     e.millpond_entry_reset()
-    assert ours.memory_stats(0)["reserved_bytes.all.current"] <= 4 << 20
+    after = ours.memory_stats(0)["reserved_bytes.all.current"]
+    assert before >= 200 << 20 and after <= 50 << 20, (before, after)
     # A block of nobody: told, counted, and no crash.
     assert library.millpond_torch_free(0x1234000, 8, 0, None) != 0
     assert b"not of this pool" in library.millpond_last_error(), library.millpond_last_error()

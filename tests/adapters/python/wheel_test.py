@@ -32,4 +32,7 @@ listed = subprocess.run([python, "-m", "pip", "list", "--format", "freeze"], che
 assert "torch" not in listed and "millpond==0.1.0" in listed, listed
 work = Path(scratch) / "work"
 work.mkdir()
+for example in sorted((Path(source) / "examples/python").glob("*.py")):
+    done = subprocess.run([python, example], cwd=work, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("millpond"), (example, done)
 sys.exit(subprocess.run([python, tests / "package_test.py"], cwd=work).returncode)

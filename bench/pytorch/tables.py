@@ -1,0 +1,101 @@
+"""Fills the tables of docs/pytorch.md from the result files in bench/results.
+
+    python3 bench/pytorch/tables.py            writes the document
+    python3 bench/pytorch/tables.py --check    ends with 1 where the document says something else than the files
+
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Where its file is missing, the table says so.
+"""
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs/pytorch.md"
+RESULTS = ROOT / "bench/results"
+
+
+def load(name):
+    path = RESULTS / name
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def total(result):
+    return sum(result["round_ms"])
+
+
+def pytorch():
+    got = load("pytorch_h200.json")
+    if got is None:
+        return ["*Not measured yet.*"]
+    by = got["allocators"]
+    rows = ["| workload | ms: millpond / default / expandable | reserved of requested: millpond / default / expandable | outputs |",
+            "| --- | --- | --- | --- |"]
+
+    def cells(name, what):
+        out = []
+        for allocator in ("millpond", "default", "expandable"):
+            r = by.get(allocator, {}).get(name, {"error": "not run"})
+            out.append("failed" if "error" in r else what(r))
+        return " / ".join(out)
+
+    for name in dict.fromkeys(n for results in by.values() for n in results):
+        digests = [by[a].get(name, {}).get("digest") for a in ("millpond", "default", "expandable") if a in by]
+        if None in digests:
+            same = "—"
+        elif len(set(digests)) == 1:
+            same = "the same, bit for bit"
+        elif len(digests) == 3 and digests[1] != digests[2]:
+            same = "differ among PyTorch's own too: not deterministic"
+        else:
+            same = "**differ**"
+        ms = cells(name, lambda r: f"{total(r):.0f}")
+        ratio = cells(name, lambda r: f"{r['peak_reserved'] / max(1, r['peak_requested']):.2f}")
+        rows.append(f"| {name} | {ms} | {ratio} | {same} |")
+    facts = next((m for m in got["machine"].values() if "torch" in m), {})
+    rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}, "
+             f"{got['rounds']} rounds after the first, added up."]
+    failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
+    rows += [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
+    return rows
+
+
+def rmm():
+    got = load("rmm_containers_h200.json")
+    if got is None:
+        return ["*Not measured yet.*"]
+    rows = ["| resource | ns an operation: 1 / 4 / 16 threads | reserved of peak live: 1 / 4 / 16 threads | wrong bytes |", "| --- | --- | --- | --- |"]
+    for name in dict.fromkeys(r["resource"] for r in got["rows"]):
+        mine = sorted((r for r in got["rows"] if r["resource"] == name), key=lambda r: r["threads"])
+        rows.append(f"| {name} | {' / '.join(str(r['ns']) for r in mine)} | "
+                    f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | {sum(r['wrong'] for r in mine)} |")
+    return rows + ["", f"`bench/results/rmm_containers_h200.json`: RMM 26.10 on one {got['gpu']}."]
+
+
+def checks():
+    got = load("torch_checks.json")
+    if got is None:
+        return ["*Not run yet.*"]
+    bad = [n for n, r in got["results"].items() if r != "ok"]
+    line = f"{len(got['results']) - len(bad)} of {len(got['results'])} pass (`bench/results/torch_checks.json`)."
+    return [line] + ([f"Failing: {', '.join(bad)}."] if bad else [])
+
+
+def filled(text):
+    for name, make in (("pytorch", pytorch), ("rmm", rmm), ("checks", checks)):
+        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end of table -->)", re.S)
+        assert pattern.search(text), f"{DOCUMENT} has no table {name}"
+        text = pattern.sub(lambda m: m.group(1) + "\n".join(make()) + "\n" + m.group(2), text)
+    return text
+
+
+if __name__ == "__main__":
+    now = DOCUMENT.read_text()
+    new = filled(now)
+    if sys.argv[1:] == ["--check"]:
+        if now != new:
+            print("docs/pytorch.md does not say what bench/results does: run python3 bench/pytorch/tables.py")
+            sys.exit(1)
+        print("docs/pytorch.md says what bench/results does")
+    else:
+        DOCUMENT.write_text(new)
