@@ -225,6 +225,7 @@ result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes
     if (at == held->at) {
       if (bytes != 0 && bytes != held->bytes) return wrong_size(held->bytes);
       held_.erase(held);
+      marked_ = false;  // it may have been used since the last end()
       return {};
     }
     if (at > held->at && at < held->at + held->bytes) return interior(static_cast<std::uint64_t>(at - held->at));

@@ -177,6 +177,25 @@ TEST_F(planned_order, a_capture_takes_the_arena_only_when_the_stream_was_seen_id
   ok(gpu->graph_exec_destroy(exec));
 }
 
+TEST_F(planned_order, a_block_used_after_its_iteration_keeps_the_arena_from_a_capture) {
+  start();
+  const stream_handle s = stream();
+  planned_lane lane = memory->lane(s);
+  run(lane, 1, MiB, s);
+  lane.begin(1);
+  void* const block = take(lane, MiB, s);
+  lane.end();
+  ok(gpu->stream_synchronize(s));
+  work(block, MiB, s, 5'000'000);
+  give(lane, block, MiB, s);
+  const graph_exec_handle exec = capture(lane, 1, MiB, s);
+  EXPECT_EQ(lane.counters().served, 1u) << "the capture is the upstream's";
+  EXPECT_EQ(lane.counters().stream_waits, 1u);
+  ok(gpu->graph_launch(exec, s));
+  ok(gpu->stream_synchronize(s));
+  ok(gpu->graph_exec_destroy(exec));
+}
+
 TEST_F(planned_order, graphs_of_several_batches_share_one_arena) {
   start();
   const stream_handle s = stream();
