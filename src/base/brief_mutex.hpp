@@ -4,10 +4,6 @@
 #include <atomic>
 #include <cstdint>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace millpond {
 
 class brief_mutex {
@@ -24,26 +20,15 @@ class brief_mutex {
     return state_.compare_exchange_strong(nobody, taken, std::memory_order_acquire, std::memory_order_relaxed);
   }
   void unlock() noexcept {
-    if (__builtin_expect(state_.exchange(0, std::memory_order_release) == waited_for, 0)) state_.notify_one();
+    if (__builtin_expect(state_.exchange(0, std::memory_order_release) == waited_for, 0)) wake_one();
   }
   // How often somebody found it taken. Exact when nobody is about to take it.
   [[nodiscard]] std::uint64_t waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::uint32_t taken = 1, waited_for = 2;
-  // Longer than a section takes, shorter than going to sleep and waking up does.
-  static constexpr int spins = 100;
-
-  [[gnu::noinline]] void wait_for_it() noexcept {
-    waits_.fetch_add(1, std::memory_order_relaxed);
-    for (int i = 0; i < spins; ++i) {
-#if defined(__x86_64__)
-      _mm_pause();
-#endif
-      if (state_.load(std::memory_order_relaxed) == 0 && try_lock()) return;
-    }
-    while (state_.exchange(waited_for, std::memory_order_acquire) != 0) state_.wait(waited_for, std::memory_order_relaxed);
-  }
+  void wait_for_it() noexcept;
+  void wake_one() noexcept;
 
   std::atomic<std::uint32_t> state_{0};
   std::atomic<std::uint64_t> waits_{0};

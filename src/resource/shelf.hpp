@@ -87,6 +87,7 @@ class shelf {
     }
     for (auto& each : parts_) {
       for (auto& slot : each.words) {
+        if (slot.load(std::memory_order_relaxed) == 0) continue;
         const std::uint64_t there = slot.exchange(0, std::memory_order_acquire);
         if (there != 0) visit_large(static_cast<std::uint32_t>(there));
       }

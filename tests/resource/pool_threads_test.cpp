@@ -256,5 +256,80 @@ TEST(pool_threads, pools_end_while_other_threads_keep_lanes_of_them) {
   for (std::thread& t : all) t.join();
 }
 
+// Once warm, pairs on many threads find no lock taken and ask the driver nothing by lane handle.
+TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
+  auto gpu = std::make_shared<null_driver>();
+  auto shared = *pool::create(gpu);
+  constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
+  std::atomic<int> warm{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> all;
+  for (int t = 0; t < threads; ++t) {
+    all.emplace_back([&] {
+      stream_handle s = nullptr;
+      ASSERT_TRUE(gpu->stream_create(&s).ok());
+      auto lane = shared->lane(s);
+      const auto pairs = [&](int count) {
+        for (int i = 0; i < count; ++i) lane.deallocate(lane.allocate(sizes[static_cast<std::size_t>(i) % 4]), sizes[static_cast<std::size_t>(i) % 4]);
+      };
+      pairs(8);
+      warm.fetch_add(1);
+      while (!go.load()) std::this_thread::yield();
+      pairs(operations);
+      warm.fetch_add(1);
+      while (go.load()) std::this_thread::yield();
+    });
+  }
+  while (warm.load() != threads) std::this_thread::yield();
+  const pool_statistics before = shared->statistics();
+  gpu->reset_counters();
+  go.store(true);
+  while (warm.load() != 2 * threads) std::this_thread::yield();
+  const pool_statistics after = shared->statistics();
+  EXPECT_EQ(gpu->total_calls(), 0u);
+  go.store(false);
+  for (std::thread& t : all) t.join();
+  EXPECT_EQ(after.allocations - before.allocations, static_cast<std::uint64_t>(threads) * operations);
+  EXPECT_EQ(after.lane_hits - before.lane_hits, static_cast<std::uint64_t>(threads) * operations);
+  EXPECT_EQ(after.lock_waits, before.lock_waits);
+  // 4 KiB to 3 MiB of each thread's, and no more than a lane may keep.
+  EXPECT_LE(after.cached_bytes, static_cast<std::uint64_t>(threads) * 5 * MiB);
+}
+
+// What one thread frees the other allocates again, through the stream's shelf: in step, the heap serves none of it.
+TEST(pool_threads, blocks_freed_on_another_thread_come_back_without_the_heap) {
+  auto gpu = std::make_shared<null_driver>();
+  auto shared = *pool::create(gpu);
+  constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
+  stream_handle s = nullptr;
+  ASSERT_TRUE(gpu->stream_create(&s).ok());
+  constexpr int rounds = operations / 16;
+  std::array<void*, 4> handed{};
+  std::atomic<int> turn{0};  // even: the producer's
+  std::uint64_t heap_hits_when_warm = 0;
+  std::thread consumer([&] {
+    auto lane = shared->lane(s);
+    for (int i = 0; i < rounds; ++i) {
+      while (turn.load() != 2 * i + 1) std::this_thread::yield();
+      for (std::size_t k = 0; k < 4; ++k) lane.deallocate(handed[k], sizes[k]);
+      turn.store(2 * i + 2);
+    }
+  });
+  {
+    auto lane = shared->lane(s);
+    for (int i = 0; i < rounds; ++i) {
+      while (turn.load() != 2 * i) std::this_thread::yield();
+      if (i == rounds / 2) heap_hits_when_warm = shared->statistics().heap_hits;
+      for (std::size_t k = 0; k < 4; ++k) handed[k] = lane.allocate(sizes[k]);
+      turn.store(2 * i + 1);
+    }
+    consumer.join();
+    const pool_statistics end = shared->statistics();
+    EXPECT_EQ(end.heap_hits, heap_hits_when_warm);
+    EXPECT_GT(end.shelf_hits, static_cast<std::uint64_t>(rounds));
+    EXPECT_EQ(end.live_blocks, 0u);
+  }
+}
+
 }  // namespace
 }  // namespace millpond

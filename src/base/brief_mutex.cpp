@@ -1,0 +1,43 @@
+#include "base/brief_mutex.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace millpond {
+namespace {
+
+// Longer than a section takes, shorter than going to sleep and waking up does.
+constexpr int spins = 60;
+
+void pause() noexcept {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// The kernel's own call: std::atomic::wait yields the processor several times first, which on a busy machine costs a time
+// slice each.
+void futex(std::atomic<std::uint32_t>* at, int operation, std::uint32_t value) noexcept {
+  static_assert(sizeof(*at) == sizeof(std::uint32_t));
+  static_cast<void>(::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(at), operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0));
+}
+
+}  // namespace
+
+void brief_mutex::wait_for_it() noexcept {
+  waits_.fetch_add(1, std::memory_order_relaxed);
+  for (int i = 0; i < spins; ++i) {
+    pause();
+    if (state_.load(std::memory_order_relaxed) == 0 && try_lock()) return;
+  }
+  while (state_.exchange(waited_for, std::memory_order_acquire) != 0) futex(&state_, FUTEX_WAIT, waited_for);
+}
+
+void brief_mutex::wake_one() noexcept { futex(&state_, FUTEX_WAKE, 1); }
+
+}  // namespace millpond
