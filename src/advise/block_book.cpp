@@ -65,6 +65,7 @@ std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) 
   if (site.freed_since > 0) ++site.rounds;
   site.freed_since = 0;
   site.allocate_ns += of.duration_ns;
+  site.slowest_ns = std::max(site.slowest_ns, static_cast<double>(of.duration_ns));
   if (of.duration_ns != 0) ++site.timed_calls;
 
   if (on_device(of.of)) {

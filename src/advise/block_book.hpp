@@ -59,6 +59,7 @@ struct site_facts {
   std::uint64_t rounds = 0;                 // allocations that came after a free of its own blocks
   std::uint64_t busy_frees = 0;             // frees that found the device busy
   double allocate_ns = 0, free_ns = 0;      // recorded time of the calls
+  double slowest_ns = 0;                    // of one of its allocations: the first of a kind makes contexts and pools
   std::uint64_t timed_calls = 0;
 };
 

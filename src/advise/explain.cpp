@@ -86,10 +86,11 @@ class examiner {
     what.end_live_bytes = all_.book.live_bytes();
     what.end_live_blocks = all_.book.live_blocks();
     what.streams = all_.clocks.streams();
+    // Places ask what the pages did.
+    managed_.finish();
     pools_.finish();
     sites_.finish();
     copies_.finish();
-    managed_.finish();
     segments_.finish();
     objects_.finish();
     remarks();
@@ -120,6 +121,7 @@ class examiner {
     order_.allocated(at, index, block);
     pools_.allocated(at, index, block);
     copies_.allocated(at);
+    managed_.allocated(at, block);
   }
 
   void freed(const trace::event& at, std::uint32_t index) {
@@ -131,6 +133,7 @@ class examiner {
     order_.freed(at, index, block);
     pools_.freed(block);
     copies_.freed(block);
+    if (at.of != trace::kind::pinned) managed_.freed(at, block);
     all_.book.free(block, at, index);
   }
 
@@ -158,7 +161,11 @@ class examiner {
   }
 
   void copied(const trace::event& at, std::uint32_t index) {
-    if (at.status != 0) return;
+    if (at.status != 0) {
+      order_.refused(at, index, at.address);
+      order_.refused(at, index, at.other);
+      return;
+    }
     ++all_.what.copies;
     all_.book.kernel();
     order_.launched(at, "copy");
@@ -175,7 +182,10 @@ class examiner {
   }
 
   void set(const trace::event& at, std::uint32_t index) {
-    if (at.status != 0) return;
+    if (at.status != 0) {
+      order_.refused(at, index, at.address);
+      return;
+    }
     all_.book.kernel();
     order_.launched(at, "memset");
     const std::uint32_t block = order_.used(at, index, at.address);

@@ -55,7 +55,7 @@ void managed_check::prefetched(std::uint32_t block) { blocks_[block].prefetch = 
 
 void managed_check::synchronised(const trace::event& at) {
   // The wait is over when its call returns; what the CPU touches while another thread waits is still too early.
-  const std::uint64_t over = at.time_ns;
+  const std::uint64_t over = at.time_ns + at.duration_ns;
   for (auto& [block, mine] : blocks_) {
     std::erase_if(mine.open, [&](span& each) {
       if (!of_.clocks.host_knows(each.work)) return false;
@@ -66,28 +66,53 @@ void managed_check::synchronised(const trace::event& at) {
   }
 }
 
+void managed_check::allocated(const trace::event& at, std::uint32_t block) {
+  if (at.of == trace::kind::managed) lifetimes_.push_back({at.address, at.address + at.bytes, at.time_ns, UINT64_MAX, block});
+}
+
+void managed_check::freed(const trace::event& at, std::uint32_t block) {
+  for (std::size_t n = lifetimes_.size(); n-- > 0;) {
+    if (lifetimes_[n].block != block) continue;
+    lifetimes_[n].to_ns = at.time_ns + at.duration_ns;
+    return;
+  }
+}
+
 void managed_check::pages(const trace::event& at, std::uint32_t index) {
-  const std::uint32_t block = of_.book.holding(at.address);
+  if (pages_.size() >= most_touches) return;
+  pages_.push_back({at.time_ns, at.address, at.bytes, at.duration_ns, index, at.stack, static_cast<trace::page_change>(at.object)});
+}
+
+std::uint32_t managed_check::block_of(const page_note& each) const {
+  std::uint32_t made = no_index;
+  for (const lifetime& life : lifetimes_) {
+    if (each.address < life.begin || each.address >= life.end) continue;
+    made = life.block;
+    if (each.time_ns + clock_slack_ns >= life.from_ns && each.time_ns <= life.to_ns) return made;
+  }
+  return made;   // the clocks differ a little: the last block that was there
+}
+
+void managed_check::moved(const page_note& each) {
+  const std::uint32_t block = block_of(each);
   if (block == no_index) return;
   facts& mine = blocks_[block];
-  const auto change = static_cast<trace::page_change>(at.object);
-  if (mine.first_move == no_index) mine.first_move = index;
-  mine.page_ns += at.duration_ns;
+  if (mine.first_move == no_index) mine.first_move = each.event;
+  mine.page_ns += each.duration_ns;
   int direction = 0;
-  switch (change) {
-    case trace::page_change::to_device: direction = 1; mine.to_device += at.bytes; break;
-    case trace::page_change::to_host: direction = 2; mine.to_host += at.bytes; break;
+  switch (each.change) {
+    case trace::page_change::to_device: direction = 1; mine.to_device += each.bytes; break;
+    case trace::page_change::to_host: direction = 2; mine.to_host += each.bytes; break;
     case trace::page_change::cpu_fault:
       ++mine.cpu_faults;
-      if (touches_.size() < most_touches) touches_.push_back({block, at.time_ns, index, at.stack});
+      touches_.push_back({block, each.time_ns, each.event, each.stack});
       break;
     case trace::page_change::gpu_fault: ++mine.gpu_faults; break;
     default: break;
   }
-  if (direction != 0) {
-    if (mine.last_direction != 0 && mine.last_direction != direction) ++mine.turns;
-    mine.last_direction = direction;
-  }
+  if (direction == 0) return;
+  if (mine.last_direction != 0 && mine.last_direction != direction) ++mine.turns;
+  mine.last_direction = direction;
 }
 
 void managed_check::overlap(const touch& each) {
@@ -167,6 +192,8 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
 }
 
 void managed_check::finish() {
+  std::ranges::stable_sort(pages_, {}, &page_note::time_ns);
+  for (const page_note& each : pages_) moved(each);
   for (const touch& each : touches_) overlap(each);
   for (const auto& [block, mine] : blocks_) {
     // Pages that prefetches move change sides too, with no fault.

@@ -18,6 +18,9 @@ class managed_check {
   void prefetched(std::uint32_t block);
   // After the clocks took the wait in.
   void synchronised(const trace::event& at);
+  void allocated(const trace::event& at, std::uint32_t block);
+  void freed(const trace::event& at, std::uint32_t block);
+  // The driver tells of pages late, often after the block is gone: they are sorted out at the end, by their times.
   void pages(const trace::event& at, std::uint32_t index);
   [[nodiscard]] bool touched_by_cpu(std::uint32_t block) const {
     const auto found = blocks_.find(block);
@@ -44,11 +47,22 @@ class managed_check {
     std::uint32_t advice_stack = 0, write_event = no_index, write_stack = 0;
     bool prefetch = false;
   };
+  struct page_note {
+    std::uint64_t time_ns, address, bytes;
+    std::uint32_t duration_ns, event, stack;
+    trace::page_change change;
+  };
+  struct lifetime {
+    std::uint64_t begin, end, from_ns, to_ns;
+    std::uint32_t block;
+  };
   struct touch {
     std::uint32_t block;
     std::uint64_t time_ns;
     std::uint32_t event, stack;
   };
+  [[nodiscard]] std::uint32_t block_of(const page_note& each) const;
+  void moved(const page_note& each);
   void overlap(const touch& each);
   void thrash(std::uint32_t block, const facts& of);
   void advice(std::uint32_t block, const facts& of);
@@ -56,6 +70,8 @@ class managed_check {
   examination& of_;
   std::unordered_map<std::uint32_t, facts> blocks_;
   std::vector<touch> touches_;
+  std::vector<page_note> pages_;
+  std::vector<lifetime> lifetimes_;   // of managed blocks, in order of allocation
 };
 
 }  // namespace millpond::advise

@@ -104,6 +104,14 @@ std::uint32_t order_check::used(const trace::event& at, std::uint32_t index, std
   return id;
 }
 
+void order_check::refused(const trace::event& at, std::uint32_t index, std::uint64_t address) {
+  if (of_.book.holding(address) != no_index) return;
+  const std::uint32_t dead = of_.book.freed_holding(address);
+  if (dead == no_index) return;
+  name_ = 0;
+  use_after_free(at, index, of_.book.blocks()[dead], address);
+}
+
 void order_check::told(const trace::event& at) {
   const std::uint32_t id = of_.book.holding(at.address);
   if (id == no_index) return;
@@ -144,6 +152,7 @@ void order_check::use_after_free(const trace::event& at, std::uint32_t index, co
   made.events.insert(made.events.begin(), block.freed);
   made.summary = fmt::format("{} on {} was given {:#x}, in the {} that event {} had freed.", by_whom(name_),
                              stream_text(at.stream), address, of_.name_block(block), block.freed);
+  if (at.status != 0) made.summary += fmt::format(" The driver refused it (status {}).", at.status);
   of_.place_allocation(made, block);
   made.places.push_back({"freed", block.free_stack});
   made.places.push_back({"used by " + by_whom(name_), at.stack});

@@ -20,6 +20,8 @@ class order_check {
   void launched(const trace::event& at, std::string_view name);
   // The work of launched() touches this address. Gives the live block, or no_index.
   std::uint32_t used(const trace::event& at, std::uint32_t index, std::uint64_t address);
+  // A copy or memset that the driver refused: because its block is gone?
+  void refused(const trace::event& at, std::uint32_t index, std::uint64_t address);
   // The program said that a block is used on a stream, so that its free waits.
   void told(const trace::event& at);
 

@@ -89,7 +89,7 @@ double site_check::estimated_ns(const site_facts& site) {
 
 void site_check::repeats(const site_facts& site) {
   if (site.rounds < of_.options.loop_rounds || site.call == 0) return;
-  loop_ns_ += site.allocate_ns + site.free_ns;
+  loop_ns_ += site.allocate_ns + site.free_ns - site.slowest_ns;
   if (site.of == trace::kind::driver_pool || site.of == trace::kind::pageable) return;
   const block_facts block = as_block(site);
   const std::string allocate = of_.allocate_call(block);
@@ -100,7 +100,7 @@ void site_check::repeats(const site_facts& site) {
   }
   const bool timed = site.timed_calls > 0;
   const double share = static_cast<double>(site.rounds) / static_cast<double>(site.count);
-  const double cost = timed ? (site.allocate_ns + site.free_ns) * share : estimated_ns(site);
+  const double cost = timed ? (site.allocate_ns - site.slowest_ns + site.free_ns) * share : estimated_ns(site);
   const bool stalls = site.busy_frees * 2 >= site.rounds;
   auto [made, is_new] = of_.found.add(stalls ? flaw::device_wide_stall : flaw::allocation_churn,
                                       place_key(site.stack, site.call), site.largest_bytes, site.first_event);
@@ -132,6 +132,8 @@ void site_check::leak(const site_facts& site, std::uint64_t oldest) {
   auto [made, is_new] = of_.found.add(flaw::leak, place_key(site.stack, site.call), site.largest_bytes, oldest);
   made.count = site.live;
   made.bytes = site.live_bytes;
+  // What a place makes a few of and keeps for good does no harm: caches, weights, a library's workspace.
+  if (site.live == site.count && site.live < of_.options.loop_rounds) made.how_bad = severity::note;
   made.summary = fmt::format("{}, {} in all, from {} {} not freed when the program ended.", plural(site.live, "block"),
                              format_bytes(site.live_bytes), of_.allocate_call(block), site.live == 1 ? "was" : "were");
   of_.place_allocation(made, block);
@@ -197,7 +199,8 @@ void site_check::allocator_time() {
   for (const flaw other : {flaw::device_wide_stall, flaw::allocation_churn, flaw::pool_gives_back}) {
     if (of_.found.any(other)) return;  // said there, with the place
   }
-  if (loop_ns_ < 1e6 || loop_ns_ < 0.05 * all) return;
+  // Less than 10 ms in all is no matter for anyone.
+  if (loop_ns_ < 1e7 || loop_ns_ < 0.05 * all) return;
   auto [made, is_new] = of_.found.add(flaw::allocator_time, 0, 0, 0);
   made.count = of_.what.allocations;
   made.time_ns = loop_ns_;

@@ -64,7 +64,8 @@ result<launch_outcome> launch(const launch_request& request) {
   whole.how.path = fs::absolute(request.how.path, fault).string();
   whole.library = fs::absolute(request.library, fault).string();
   for (const std::string& old : traces_of_children(whole.how.path)) fs::remove(old, fault);
-  fs::remove(whole.how.path, fault);
+  // Only a file: the output may be a device, which is nobody's to remove.
+  if (fs::is_regular_file(whole.how.path, fault)) fs::remove(whole.how.path, fault);
 
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) return error{error_code::output_failure, "no pipe to the program"};
@@ -93,7 +94,7 @@ result<launch_outcome> launch(const launch_request& request) {
   } else {
     made.exit_status = WEXITSTATUS(status);
   }
-  const bool own = fs::exists(whole.how.path, fault);
+  const bool own = fs::is_regular_file(whole.how.path, fault);
   std::vector<std::string> children = traces_of_children(whole.how.path);
   if (!own && children.size() == 1) {
     fs::rename(children.front(), whole.how.path, fault);

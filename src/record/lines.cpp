@@ -23,7 +23,8 @@ struct line {
   std::string symbol, file;
   std::uint32_t number = 0;
 };
-using addresses = std::map<std::uint64_t, line>;
+// Innermost first: what was inlined there, then the function itself.
+using addresses = std::map<std::uint64_t, std::vector<line>>;
 
 // The address that frames_of wrote behind a symbol, or nothing.
 bool address_of(std::string_view symbol, std::uint64_t& address) {
@@ -32,6 +33,11 @@ bool address_of(std::string_view symbol, std::uint64_t& address) {
   const std::string_view digits = symbol.substr(at + 5, symbol.size() - at - 6);
   const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
   return fault == std::errc{} && end == digits.data() + digits.size();
+}
+
+// Wrappers that the toolkit's headers inline into the program.
+bool is_cuda_file(const std::string& path) {
+  return path.ends_with("/cuda_runtime.h") || path.ends_with("/cuda_runtime_api.h");
 }
 
 std::string quoted(const std::string& text) {
@@ -53,7 +59,7 @@ void resolve(const std::string& module, addresses& wanted) {
   const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   close(file);
   if (written) {
-    const std::string command = "addr2line -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
+    const std::string command = "addr2line -a -i -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
     if (FILE* output = popen(command.c_str(), "r")) {
       char* row = nullptr;
       std::size_t room = 0;
@@ -64,17 +70,27 @@ void resolve(const std::string& module, addresses& wanted) {
         while (!into.empty() && into.back() == '\n') into.pop_back();
         return true;
       };
-      for (auto& [address, into] : wanted) {
-        std::string symbol, place;
-        if (!next(symbol) || !next(place)) break;
-        if (symbol != "??") into.symbol = symbol;
+      std::string row_text, place;
+      auto into = wanted.begin();
+      bool first = true, more = next(row_text);
+      while (more) {
+        if (row_text.starts_with("0x")) {  // the next address; pairs of lines follow, one for each inlined function
+          if (!first && ++into == wanted.end()) break;
+          first = false;
+          more = next(row_text);
+          continue;
+        }
+        if (first || !next(place)) break;
+        line found;
+        if (row_text != "??") found.symbol = row_text;
         if (const auto note = place.find(" (discriminator"); note != std::string::npos) place.resize(note);
         const auto colon = place.rfind(':');
-        if (colon == std::string::npos || place.starts_with("??")) continue;
-        std::uint32_t number = 0;
-        std::from_chars(place.data() + colon + 1, place.data() + place.size(), number);
-        into.file = place.substr(0, colon);
-        into.number = number;
+        if (colon != std::string::npos && !place.starts_with("??")) {
+          std::from_chars(place.data() + colon + 1, place.data() + place.size(), found.number);
+          found.file = place.substr(0, colon);
+        }
+        into->second.push_back(std::move(found));
+        more = next(row_text);
       }
       std::free(row);
       pclose(output);
@@ -124,7 +140,7 @@ result<line_report> add_lines(const std::string& path) {
     if (module.empty() || !has_line_table(module)) continue;
     ++made.modules;
     resolve(module, wanted);
-    for (const auto& [address, found] : wanted) made.resolved += found.number != 0 ? 1u : 0u;
+    for (const auto& [address, found] : wanted) made.resolved += !found.empty() && found.front().number != 0 ? 1u : 0u;
   }
   // Second: the same events, with the stacks made anew under the same numbers. Strings keep theirs too.
   trace::string_table strings;
@@ -134,18 +150,23 @@ result<line_report> add_lines(const std::string& path) {
     std::vector<trace::frame> frames;
     for (trace::frame each : before.stacks.at(id)) {
       std::uint64_t address = 0;
-      std::string symbol(before.strings.at(each.symbol));
-      if (address_of(symbol, address)) {
-        const line& found = modules[std::string(before.strings.at(each.file))][address];
-        if (!found.symbol.empty()) symbol = found.symbol;
-        if (frames.empty() && is_cuda_symbol(symbol)) continue;
-        if (!found.symbol.empty()) each.symbol = strings.intern(symbol);
-        if (found.number != 0) {
-          each.file = strings.intern(found.file);
-          each.line = found.number;
-        }
+      const std::string_view symbol = before.strings.at(each.symbol);
+      const std::vector<line>* found = nullptr;
+      if (address_of(symbol, address)) found = &modules[std::string(before.strings.at(each.file))][address];
+      if (found == nullptr || found->empty()) {
+        if (!frames.empty() || !is_cuda_symbol(symbol)) frames.push_back(each);
+        continue;
       }
-      frames.push_back(each);
+      for (const line& one : *found) {
+        if (frames.empty() && (is_cuda_symbol(one.symbol) || is_cuda_file(one.file))) continue;
+        trace::frame named = each;
+        if (!one.symbol.empty()) named.symbol = strings.intern(one.symbol);
+        if (one.number != 0) {
+          named.file = strings.intern(one.file);
+          named.line = one.number;
+        }
+        frames.push_back(named);
+      }
     }
     stacks.append(frames);
   }

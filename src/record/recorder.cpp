@@ -16,7 +16,7 @@ namespace {
 // How long the background thread sleeps when there is nothing to write, and how often the file is made readable up to
 // now: what a killed program can lose.
 constexpr std::chrono::milliseconds nap{2};
-constexpr std::uint64_t flush_every_ns = 200'000'000, window_every_ns = 2'000'000'000, tick_every_ns = 100'000'000;
+constexpr std::uint64_t flush_every_ns = 25'000'000, window_every_ns = 2'000'000'000, tick_every_ns = 100'000'000;
 
 std::uint64_t monotonic_ns() noexcept {
   timespec now{};
@@ -29,8 +29,10 @@ std::atomic<std::uint32_t> next_thread{0};
 }  // namespace
 
 std::uint32_t thread_number() noexcept {
-  thread_local const std::uint32_t mine = next_thread.fetch_add(1, std::memory_order_relaxed);
-  return mine;
+  // One more than the number; 0 before the first call.
+  static constinit thread_local std::uint32_t mine __attribute__((tls_model("initial-exec"))) = 0;
+  if (mine == 0) mine = next_thread.fetch_add(1, std::memory_order_relaxed) + 1;
+  return mine - 1;
 }
 
 recorder::recorder(const settings& how, std::unique_ptr<scribe> to)

@@ -15,26 +15,27 @@ template <class Cell>
 class ring {
  public:
   // A power of two of cells.
-  explicit ring(std::size_t capacity) : slots_(std::make_unique<slot[]>(capacity)), mask_(capacity - 1) {
-    for (std::size_t at = 0; at < capacity; ++at) slots_[at].turn.store(at, std::memory_order_relaxed);
-  }
+  explicit ring(std::size_t capacity) : slots_(std::make_unique<slot[]>(capacity)), mask_(capacity - 1) {}
 
-  // From any thread: all cells side by side, or none. The position of the first.
+  // From any thread: all cells side by side, or none. The position of the first. A writer only stores to cells, and a
+  // store does not wait for the reader's cache to give the line back.
   std::optional<std::uint64_t> push(std::span<const Cell> cells) noexcept {
-    const std::uint64_t count = cells.size();
-    if (count == 0 || count > mask_ + 1) return std::nullopt;
+    const std::uint64_t count = cells.size(), room = mask_ + 1;
+    if (count == 0 || count > room) return std::nullopt;
     std::uint64_t at = tail_.load(std::memory_order_relaxed);
     for (;;) {
-      // Cells are given back in order, so that where the last one is free all before it are.
-      const std::uint64_t last = at + count - 1;
-      const std::uint64_t turn = slots_[last & mask_].turn.load(std::memory_order_acquire);
-      if (turn == last) {
-        if (tail_.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) break;
-      } else if (turn < last) {
-        return std::nullopt;
-      } else {
-        at = tail_.load(std::memory_order_relaxed);
+      if (at + count - head_seen_.load(std::memory_order_acquire) > room) {
+        const std::uint64_t head = head_.load(std::memory_order_acquire);
+        if (at + count - head > room) {
+          // What looks full may be a tail that is old by now.
+          const std::uint64_t newer = tail_.load(std::memory_order_relaxed);
+          if (newer == at) return std::nullopt;
+          at = newer;
+          continue;
+        }
+        head_seen_.store(head, std::memory_order_release);
       }
+      if (tail_.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) break;
     }
     for (std::uint64_t n = 0; n < count; ++n) {
       slot& mine = slots_[(at + n) & mask_];
@@ -46,12 +47,11 @@ class ring {
 
   // From the one reader: false where nothing is there.
   bool pop(Cell& into, std::uint64_t& position) noexcept {
-    slot& next = slots_[head_ & mask_];
-    if (next.turn.load(std::memory_order_acquire) != head_ + 1) return false;
+    slot& next = slots_[next_ & mask_];
+    if (next.turn.load(std::memory_order_acquire) != next_ + 1) return false;
     into = next.cell;
-    position = head_;
-    next.turn.store(head_ + mask_ + 1, std::memory_order_release);  // gives the cell back
-    ++head_;
+    position = next_++;
+    head_.store(next_, std::memory_order_release);  // gives the cell back
     return true;
   }
 
@@ -60,13 +60,15 @@ class ring {
 
  private:
   struct slot {
-    std::atomic<std::uint64_t> turn{0};  // position: free for it; position + 1: written
+    std::atomic<std::uint64_t> turn{0};  // the last position that was written here, plus 1
     Cell cell;
   };
   std::unique_ptr<slot[]> slots_;
   std::uint64_t mask_;
-  alignas(64) std::atomic<std::uint64_t> tail_{0};  // the next to be claimed
-  alignas(64) std::uint64_t head_ = 0;              // the next to be read; the reader's alone
+  alignas(64) std::atomic<std::uint64_t> tail_{0};       // the next to be claimed
+  std::atomic<std::uint64_t> head_seen_{0};              // of head_, as writers last looked: at most it
+  alignas(64) std::atomic<std::uint64_t> head_{0};       // the next to be read, for writers to look at
+  alignas(64) std::uint64_t next_ = 0;                   // the same; the reader's alone
 };
 
 }  // namespace millpond::record

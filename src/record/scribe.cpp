@@ -131,7 +131,7 @@ void scribe::resolve_copy(trace::event& at) {
 void scribe::event(const note& next, std::uint64_t position) {
   trace::event at = next.at;
   const std::uint64_t handle = at.stream;
-  at.stream = stream_number(handle, at.thread);
+  at.stream = at.what == action::stream_create ? 0 : stream_number(handle, at.thread);
   bool waits = next.awaits_amend;
   switch (at.what) {
     case action::allocate:

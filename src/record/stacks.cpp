@@ -20,7 +20,7 @@ struct remembered {
 };
 
 constexpr std::size_t remembered_stacks = 64;
-thread_local std::array<remembered, remembered_stacks>* cache = nullptr;
+constinit thread_local std::array<remembered, remembered_stacks>* cache __attribute__((tls_model("initial-exec"))) = nullptr;
 
 struct walk {
   std::size_t most = 0;

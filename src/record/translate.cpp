@@ -23,7 +23,7 @@ constexpr std::uint64_t largest_table_bytes = 4096;
 
 }  // namespace
 
-thread_local thread_state here;
+constinit thread_local thread_state here;
 
 std::uint64_t translator::handle_of(const call& of, CUstream stream) {
   return stream == nullptr && of.per_thread ? per_thread_stream : bits(stream);
@@ -35,6 +35,7 @@ note translator::begin(const call& of, action what) const {
     if (driver_.context_device(&device) == CUDA_SUCCESS) {
       here.device = static_cast<std::uint16_t>(device);
       here.context = of.data.context;
+      here.pool_version = 0;
     }
   }
   note made;
@@ -52,6 +53,12 @@ note translator::begin(const call& of, action what) const {
   return made;
 }
 
+// The runtime's callbacks for its stream-ordered pair would cost as much as the driver's call: a program that uses the
+// runtime is taken to make them through it.
+const char* translator::pair_name(const call& of, const char* runtime_name) const {
+  return runtime_used_.load(std::memory_order_relaxed) ? runtime_name : of.name();
+}
+
 void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes, kind what, CUstream stream,
                            std::uint64_t pool) {
   note made = begin(of, action::allocate);
@@ -59,7 +66,7 @@ void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes,
   made.at.bytes = bytes;
   made.at.of = what;
   made.at.stream = handle_of(of, stream);
-  made.at.object = text_bits(of.name());
+  made.at.object = text_bits(what != kind::driver_pool ? of.name() : of.data.functionName != nullptr && std::strstr(of.data.functionName, "FromPool") != nullptr ? pair_name(of, "cudaMallocFromPoolAsync") : pair_name(of, "cudaMallocAsync"));
   made.at.other = pool;
   made.at.stack = to_.stack(recorder::call_sort::memory);
   if (made.at.status == 0 && what != kind::pageable) {
@@ -86,7 +93,7 @@ void translator::freeing(call& of, std::uint64_t address, kind what, CUstream st
   made.at.address = address;
   made.at.of = what;
   made.at.stream = handle_of(of, stream);
-  made.at.object = text_bits(of.name());
+  made.at.object = text_bits(what == kind::driver_pool ? pair_name(of, "cudaFreeAsync") : of.name());
   made.at.stack = to_.stack(recorder::call_sort::memory);
   made.awaits_amend = true;
   const auto position = to_.put(made);
@@ -155,11 +162,14 @@ const translator::layout& translator::layout_of(CUfunction function, const char*
     known.release();  // another thread may still read it
     known = std::make_unique<layout>();
     known->name = to_.keep(name == nullptr ? "kernel" : name);
+    bool of_library = false;
     for (std::size_t index = 0;; ++index) {
       size_t offset = 0, bytes = 0;
       CUresult answer = CUDA_ERROR_NOT_SUPPORTED;
-      if (driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
-      if (answer != CUDA_SUCCESS && index == 0 && driver_.kernel_parameter != nullptr) {
+      if (!of_library && driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
+      // A launch takes a function of a module or a kernel of a library, in one argument; the runtime's are the latter.
+      if (answer != CUDA_SUCCESS && (index == 0 || of_library) && driver_.kernel_parameter != nullptr) {
+        of_library = true;
         answer = driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
       }
       if (answer == CUDA_SUCCESS) {
@@ -228,9 +238,15 @@ void translator::range(const char* text) {
 }
 
 void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId id) {
+  runtime_used_.store(true, std::memory_order_relaxed);
   // Where every call is counted, calls come here that lend no name.
   const auto known = runtime_ids();
   if (to_.how().count_calls && std::ranges::find(known, id) == known.end()) return;
+  // The reset itself is made through no driver call that CUPTI shows.
+  if (id == CUPTI_RUNTIME_TRACE_CBID_cudaDeviceReset_v3020 && data.callbackSite == CUPTI_API_ENTER && to_.recording()) {
+    here.runtime_name = data.functionName;
+    reset(call{data}, here.device);
+  }
   here.runtime_name = data.callbackSite == CUPTI_API_ENTER ? data.functionName : nullptr;
 }
 
@@ -240,13 +256,13 @@ void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data
   if (of.at_exit()) {
     if (!allocation(id, of) && !copy_or_set(id, of)) order(id, of);
   } else {
-    here.entered_ns = to_.now();
-    entered(id, of);
+    // What the noting itself takes is not the call's time.
+    if (entered(id, of)) here.entered_ns = to_.now();
   }
 }
 
 // What must be noted before the driver acts: once memory or a handle is given back, another thread may get it.
-void translator::entered(CUpti_CallbackId id, call& of) {
+bool translator::entered(CUpti_CallbackId id, call& of) {
   switch (id) {
     case MILLPOND_ID(cuMemFree_v2):
     case MILLPOND_ID(cuMemFreeHost):
@@ -260,26 +276,34 @@ void translator::entered(CUpti_CallbackId id, call& of) {
     case MILLPOND_ID(cuGraphDestroy):
       simple(of, action::graph_destroy, nullptr, bits(of.of<cuGraphDestroy_params>().hGraph));
       break;
+    case MILLPOND_ID(cuDevicePrimaryCtxReset):
     case MILLPOND_ID(cuDevicePrimaryCtxReset_v2):
-    case MILLPOND_ID(cuCtxDestroy_v2): {
-      note made = begin(of, action::free);
-      made.form = note_form::reset;
-      made.at.object = text_bits(of.name());
-      if (id == MILLPOND_ID(cuDevicePrimaryCtxReset_v2)) {
-        made.at.device = static_cast<std::uint16_t>(of.of<cuDevicePrimaryCtxReset_v2_params>().dev);
-      }
-      to_.put(made);
+      reset(of, static_cast<std::uint16_t>(of.of<cuDevicePrimaryCtxReset_v2_params>().dev));
       break;
-    }
+    case MILLPOND_ID(cuCtxDestroy_v2): reset(of, here.device); break;
     default: break;
   }
+  return true;
+}
+
+void translator::reset(const call& of, std::uint16_t device) {
+  note made = begin(of, action::free);
+  made.form = note_form::reset;
+  made.at.object = text_bits(of.name());
+  made.at.device = device;
+  to_.put(made);
 }
 
 bool translator::allocation(CUpti_CallbackId id, call& of) {
   const auto current_pool = [&]() -> std::uint64_t {
-    CUmemoryPool pool = nullptr;
-    if (driver_.current_pool == nullptr || driver_.current_pool(&pool, here.device) != CUDA_SUCCESS) return 0;
-    return bits(pool);
+    const std::uint32_t version = pool_version_.load(std::memory_order_relaxed);
+    if (here.pool_version != version) {
+      CUmemoryPool pool = nullptr;
+      if (driver_.current_pool == nullptr || driver_.current_pool(&pool, here.device) != CUDA_SUCCESS) return 0;
+      here.pool = bits(pool);
+      here.pool_version = version;
+    }
+    return here.pool;
   };
   switch (id) {
     case MILLPOND_ID(cuMemAlloc_v2): {
@@ -343,6 +367,7 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
       freeing(of, with.dptr, kind::driver_pool, with.hStream);
       return true;
     }
+    case MILLPOND_ID(cuDeviceSetMemPool): pool_version_.fetch_add(1, std::memory_order_relaxed); return true;
     case MILLPOND_ID(cuMemPoolSetAttribute): {
       const auto& with = of.of<cuMemPoolSetAttribute_params>();
       if (with.attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || of.status() != 0) return true;

@@ -51,7 +51,9 @@ class translator {
   };
   struct call;  // one callback being translated
 
-  void entered(CUpti_CallbackId id, call& of);
+  bool entered(CUpti_CallbackId id, call& of);
+  void reset(const call& of, std::uint16_t device);
+  [[nodiscard]] const char* pair_name(const call& of, const char* runtime_name) const;
   bool allocation(CUpti_CallbackId id, call& of);
   bool copy_or_set(CUpti_CallbackId id, call& of);
   bool order(CUpti_CallbackId id, call& of);
@@ -79,6 +81,8 @@ class translator {
   std::atomic<std::uint64_t> lowest_{UINT64_MAX}, highest_{0};  // of all blocks ever: a first sieve for arguments
   std::atomic<std::uint64_t> unknown_layouts_{0};
   std::atomic<bool> saw_managed_{false};
+  std::atomic<bool> runtime_used_{false};      // the runtime's callbacks have come
+  std::atomic<std::uint32_t> pool_version_{1}; // counts changes of devices' current pools
   std::mutex layouts_mutex_;
   std::unordered_map<CUfunction, std::unique_ptr<layout>> layouts_;
 };

@@ -16,9 +16,12 @@ struct thread_state {
   const char* runtime_name = nullptr;   // of the runtime's call in progress
   CUcontext context = nullptr;
   std::uint16_t device = 0;
+  std::uint64_t pool = 0;               // the device's current one
+  std::uint32_t pool_version = 0;       // of the translator's count of changes when it was asked; 0: never
 };
 
-extern thread_local thread_state here;
+// Static storage of the thread, reached without a call: the recorder is loaded at the start, when there is room for it.
+extern constinit thread_local thread_state here __attribute__((tls_model("initial-exec")));
 
 struct translator::call {
   const CUpti_CallbackData& data;

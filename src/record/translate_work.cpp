@@ -302,6 +302,7 @@ std::span<const CUpti_CallbackId> translator::driver_ids() noexcept {
       MILLPOND_BOTH(cuMemAllocFromPoolAsync), MILLPOND_ID(cuMemMap), MILLPOND_ID(cuMemUnmap), MILLPOND_ID(cuMemFree_v2),
       MILLPOND_ID(cuMemFreeHost), MILLPOND_BOTH(cuMemFreeAsync), MILLPOND_ID(cuMemPoolSetAttribute),
       MILLPOND_ID(cuStreamDestroy_v2), MILLPOND_ID(cuGraphDestroy), MILLPOND_ID(cuDevicePrimaryCtxReset_v2),
+      MILLPOND_ID(cuDevicePrimaryCtxReset), MILLPOND_ID(cuDeviceSetMemPool),
       MILLPOND_ID(cuCtxDestroy_v2), MILLPOND_SYNC(cuMemcpyHtoD_v2), MILLPOND_BOTH(cuMemcpyHtoDAsync_v2),
       MILLPOND_SYNC(cuMemcpyDtoH_v2), MILLPOND_BOTH(cuMemcpyDtoHAsync_v2), MILLPOND_SYNC(cuMemcpyDtoD_v2),
       MILLPOND_BOTH(cuMemcpyDtoDAsync_v2), MILLPOND_SYNC(cuMemcpy), MILLPOND_BOTH(cuMemcpyAsync),
@@ -328,10 +329,11 @@ std::span<const CUpti_CallbackId> translator::runtime_ids() noexcept {
       MILLPOND_RUNTIME(cudaMalloc, 3020), MILLPOND_RUNTIME(cudaMallocPitch, 3020), MILLPOND_RUNTIME(cudaFree, 3020),
       MILLPOND_RUNTIME(cudaMallocHost, 3020), MILLPOND_RUNTIME(cudaFreeHost, 3020), MILLPOND_RUNTIME(cudaHostAlloc, 3020),
       MILLPOND_RUNTIME(cudaHostRegister, 4000), MILLPOND_RUNTIME(cudaHostUnregister, 4000),
-      MILLPOND_RUNTIME(cudaMallocManaged, 6000), MILLPOND_RUNTIME(cudaMallocAsync, 11020),
-      MILLPOND_RUNTIME(cudaMallocAsync_ptsz, 11020), MILLPOND_RUNTIME(cudaFreeAsync, 11020),
-      MILLPOND_RUNTIME(cudaFreeAsync_ptsz, 11020), MILLPOND_RUNTIME(cudaMallocFromPoolAsync, 11020),
-      MILLPOND_RUNTIME(cudaMallocFromPoolAsync_ptsz, 11020), MILLPOND_RUNTIME(cudaDeviceReset, 3020)};
+      MILLPOND_RUNTIME(cudaMallocManaged, 6000), MILLPOND_RUNTIME(cudaDeviceReset, 3020),
+      // These lend no name; they tell that the program uses the runtime at all.
+      MILLPOND_RUNTIME(cudaStreamCreate, 3020), MILLPOND_RUNTIME(cudaStreamCreateWithFlags, 5000),
+      MILLPOND_RUNTIME(cudaStreamCreateWithPriority, 5050), MILLPOND_RUNTIME(cudaSetDevice, 3020),
+      MILLPOND_RUNTIME(cudaGetDeviceCount, 3020)};
 #undef MILLPOND_RUNTIME
   return std::span<const CUpti_CallbackId>(reinterpret_cast<const CUpti_CallbackId*>(ids.data()), ids.size());
 }

@@ -126,6 +126,9 @@ std::string explanation_json(const advise::explanation& of, const trace::trace_i
                    {"duration_us", static_cast<double>(what.duration_ns) / 1e3},
                    {"allocator_us", what.allocator_ns / 1e3},
                    {"remarks", what.remarks}};
+  ordered_json notes = ordered_json::object();
+  for (const auto& [name, value] : trace.meta.notes) notes[name] = value;
+  made["trace"]["notes"] = notes;
   ordered_json list = ordered_json::array();
   for (const finding& each : of.findings) {
     const advise::flaw_facts& facts = advise::facts_of(each.which);
