@@ -157,7 +157,7 @@ class buffer {
   }
   static void raise(const result<void>& answer) {
     if (answer) return;
-    if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
+    if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
     throw memory_error(answer.error());
   }
   result<void> move_to(std::size_t count, std::source_location where) {

@@ -16,14 +16,18 @@ inline constexpr std::uint64_t max_alignment = std::uint64_t{2} << 20;
 // More than any device or address space has, and far from where adding an alignment would wrap.
 inline constexpr std::uint64_t max_bytes = std::uint64_t{1} << 60;
 
-// Thrown by allocate when the memory is not there. what() is the whole report.
+// Thrown by allocate when the memory is not there. what() is the whole report; json() is it for programs, empty where
+// the resource has none (the pool has: memory_report.hpp).
 class out_of_memory : public std::bad_alloc {
  public:
-  explicit out_of_memory(std::string report) : report_(std::move(report)) {}
+  explicit out_of_memory(std::string report, std::string json = {}) : report_(std::move(report)), json_(std::move(json)) {}
+  explicit out_of_memory(const error& failure) : out_of_memory(failure.message, failure.json) {}
   [[nodiscard]] const char* what() const noexcept override { return report_.c_str(); }
+  [[nodiscard]] const std::string& json() const noexcept { return json_; }
 
  private:
   std::string report_;
+  std::string json_;
 };
 
 // Thrown by allocate for every other error.

@@ -8,8 +8,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "millpond/memory_budget.hpp"
+#include "millpond/memory_report.hpp"
 #include "millpond/memory_resource.hpp"
+#include "millpond/sleep.hpp"
 
 namespace millpond {
 
@@ -37,8 +41,14 @@ struct pool_options {
   memory_kind kind = memory_kind::device;  // device, pinned or managed
   // kind pinned: where its memory comes from, given back when the pool ends; nullptr: the driver (cuMemCreate on a host
   // node, or cuMemHostAlloc). pinned_pool.hpp makes one that is pinned by many threads.
-  std::shared_ptr<host_memory_source> host_memory;
+  std::shared_ptr<host_memory_source> host_memory = {};
+  std::string name = {};                   // in reports and budgets
   std::uint64_t limit_bytes = 0;           // hard limit on reserved bytes; 0: the device's
+  // Past it the pool first takes back what it keeps unused, and has its budget's other members do so, and then
+  // grows only by what is missing; 0: none.
+  std::uint64_t soft_limit_bytes = 0;
+  // Limits that several pools and buffers share; its own limits hold besides limit_bytes.
+  std::shared_ptr<memory_budget> budget = {};
   std::uint64_t initial_bytes = 0;         // reserved when the pool is made
   reuse_policy reuse = reuse_policy::idle;
   context_fences fences = context_fences::when_no_known_capture;
@@ -87,6 +97,9 @@ struct pool_statistics {
   std::uint64_t pressure_callbacks = 0;
   std::uint64_t out_of_memory = 0;
   std::uint64_t lock_waits = 0;            // times a thread found the heap's lock taken
+  std::uint64_t soft_limit_passes = 0;     // growths past the soft limit, the pool's or its budget's
+  std::uint64_t given_back_bytes = 0;      // by trim, age, pressure and sleep
+  std::uint64_t asleep_bytes = 0;          // physical memory that is away while the pool sleeps
   std::uint64_t streams = 0, lanes = 0, captures = 0;  // kept now
 };
 
@@ -135,6 +148,52 @@ class pool final : public memory_resource {
   // A new hard limit on reserved bytes in the place of pool_options::limit_bytes; 0: the device's. What is reserved beyond
   // it stays until trim; growth is refused.
   void set_limit_bytes(std::uint64_t bytes) noexcept;
+
+  // Makes sure that one block of so many bytes, or smaller ones of that sum, can be had without asking the driver for
+  // memory, by any stream, until somebody takes it or it is trimmed. out_of_memory where it cannot be; nothing else
+  // changes then. Never waits for the GPU.
+  result<void> reserve(std::uint64_t bytes);
+
+  // Whether a block of so many bytes could be had on `stream`, and how. Allocates nothing and asks the driver only how
+  // much memory is free; true of this moment alone.
+  enum class fit : std::uint8_t {
+    now,         // free memory of the pool would serve it
+    by_growing,  // the limits, the budget and the device leave room for it
+    by_waiting,  // once pending frees have passed
+    no,          // not before the program frees, or another owner does
+  };
+  struct admission {
+    fit how = fit::no;
+    std::uint64_t new_bytes = 0;      // physical memory that by_growing would take
+    std::uint64_t missing_bytes = 0;  // where `no`: what would have to be freed at least
+  };
+  [[nodiscard]] admission would_fit(std::uint64_t bytes, stream_handle stream = nullptr) const;
+
+  // Gives back whole spans that have been unused for so many nanoseconds (of pool_options::clock), as long as at least
+  // keep_bytes stay reserved; answers the bytes given back. An age counts from the first call that saw the span unused,
+  // so call it now and then, from a thread that serves nobody (background_give_back.hpp has one). Without a clock, what
+  // was unused at the call before and has not been used since is old enough. Never waits for the GPU; takes the pool's
+  // growth lock for one span at a time.
+  std::uint64_t give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes = 0);
+
+  // Gives a live block a name by which sleep can drop its contents. Ends when the block is freed. Blocks that many
+  // allocations a second go through should have none: their frees leave the fast path.
+  result<void> set_tag(void* ptr, std::string_view tag);
+
+  // Gives all physical memory back, while every address stays the block's. Waits for the device; nothing of the program
+  // may use the pool's memory from this call until wake() has returned. Kept contents are in pinned host memory meanwhile.
+  // Asleep, the pool refuses allocation (not_permitted) and takes frees. All or nothing: where a driver call fails
+  // everything is as it was before, and where even that is refused by the driver the pool stays asleep, loses
+  // nothing, and wake() can be tried again; the message says which. Device pools over virtual memory only; not while a
+  // capture is known to run.
+  [[nodiscard]] result<sleep_outcome> sleep(const sleep_options& options = {});
+  // The other way, at the same addresses. out_of_memory where another owner has the memory now: the pool then stays
+  // asleep with all contents.
+  [[nodiscard]] result<wake_outcome> wake();
+  [[nodiscard]] bool asleep() const noexcept;
+
+  // Where the memory is: who keeps it from a request. Slow (walks the heap).
+  [[nodiscard]] memory_report explain() const;
 
   [[nodiscard]] pool_statistics statistics() const;
 

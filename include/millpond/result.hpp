@@ -25,6 +25,7 @@ enum class error_code {
 struct error {
   error_code code{};
   std::string message;
+  std::string json{};  // the same for programs where there is more to say (memory_report's, of out_of_memory), or empty
 };
 
 template <class T>

@@ -480,6 +480,19 @@ bool heap::wholly_free(span_id span, owner_id owner) const {
   return true;
 }
 
+bool heap::holds_used(handle_id handle) const {
+  for (const span_id id : handles_[handle].spans) {
+    const span_record& span = spans_[id];
+    if (span.closed) return true;  // a window's block has it
+    if (!span.mapped) continue;
+    const std::uint64_t end = span.home.at + span.bytes;
+    for (const segment* s = index_.covering(span.home.at); s != nullptr && s->start() < end; s = s->after) {
+      if (s->state == segment_state::used) return true;
+    }
+  }
+  return false;
+}
+
 std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
   std::uint64_t bytes = 0;
   for (const segment* s = views_[view].last; s != nullptr && may_have(*s, owner); s = s->before) bytes += s->bytes;

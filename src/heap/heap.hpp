@@ -81,6 +81,8 @@ class heap {
   [[nodiscard]] segment* by_id(std::uint32_t id) const noexcept { return index_.at(id); }
   // The used segment that covers the address, or nullptr. Under the caller's lock.
   [[nodiscard]] segment* covering(std::uint64_t address) const;
+  // The segment that covers the address, used or not, or nullptr. Under the caller's lock.
+  [[nodiscard]] const segment* segment_at(std::uint64_t address) const { return index_.covering(address); }
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return index_.contains(address); }
 
   // Free bytes at the end of a view that `owner` may have, in one run.
@@ -122,6 +124,10 @@ class heap {
   };
   // Whether all of the span is free for this owner.
   [[nodiscard]] bool wholly_free(span_id span, owner_id owner) const;
+  // Whether a used segment lies in the handle, at least in part.
+  [[nodiscard]] bool holds_used(handle_id handle) const;
+  // The caller's name for a handle has changed.
+  void rename_handle(handle_id handle, std::uint64_t name) noexcept { handles_[handle].name = name; }
 
   [[nodiscard]] const std::vector<span_record>& spans() const noexcept { return spans_; }
   [[nodiscard]] const std::vector<handle_record>& handles() const noexcept { return handles_; }

@@ -61,7 +61,7 @@ result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t a
 void* memory_resource::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
   auto answer = try_allocate(bytes, alignment, stream);
   if (answer) return *answer;
-  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
+  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
   throw memory_error(answer.error());
 }
 

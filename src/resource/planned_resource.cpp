@@ -17,7 +17,7 @@ result<void*> planned_lane::try_allocate(std::uint64_t bytes, std::uint64_t alig
 void* planned_lane::allocate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t site) {
   auto made = state_->allocate(bytes, alignment, site);
   if (made) return *made;
-  if (made.error().code == error_code::out_of_memory) throw out_of_memory(made.error().message);
+  if (made.error().code == error_code::out_of_memory) throw out_of_memory(made.error());
   throw memory_error(made.error());
 }
 

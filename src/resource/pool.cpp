@@ -16,7 +16,7 @@ error refused_in_child() {
 // The throwing edge.
 void* given(result<void*> answer) {
   if (answer) return *answer;
-  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error().message);
+  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
   throw memory_error(answer.error());
 }
 
@@ -105,7 +105,7 @@ result<std::uint64_t> pool::core::identity(stream_handle stream) {
 
 // Whatever is unusual about the call is told apart here; usual_lane has the short way.
 result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
-  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  if (__builtin_expect(!serving(), 0)) return not_serving();
   capture_info capture;
   if (const call_result answer = gpu_->stream_capture(stream, &capture); __builtin_expect(!answer.ok(), 0)) {
     // A destroyed stream or a thread without a context: identity() knows the words and the way.
@@ -140,14 +140,14 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
 }
 
 result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
-  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in != nullptr && push(*in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, stream, in);
 }
 
 result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
-  if (closed()) return error{error_code::not_permitted, "the pool is closed"};
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, in.handle);
   if (push(in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, in.handle, &in);
 }
@@ -199,7 +199,7 @@ void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noex
 }
 
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
-  if (alignment <= heap::granule && !core_->closed()) {
+  if (alignment <= heap::granule && core_->serving()) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop(*in, bytes)) return ptr;
       return core_->allocate_from(*in, bytes, alignment);
@@ -231,6 +231,30 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
 }
 std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
 void pool::set_limit_bytes(std::uint64_t bytes) noexcept { core_->set_limit_bytes(bytes); }
+std::uint64_t pool::give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
+  return forked() ? 0 : core_->give_back_old(older_than_ns, keep_bytes);
+}
+result<void> pool::reserve(std::uint64_t bytes) {
+  if (forked()) return refused_in_child();
+  return core_->reserve(bytes);
+}
+pool::admission pool::would_fit(std::uint64_t bytes, stream_handle stream) const {
+  return forked() ? admission{fit::no, 0, bytes} : core_->would_fit(bytes, stream);
+}
+result<void> pool::set_tag(void* ptr, std::string_view tag) {
+  if (forked()) return refused_in_child();
+  return core_->set_tag(ptr, tag);
+}
+result<sleep_outcome> pool::sleep(const sleep_options& options) {
+  if (forked()) return refused_in_child();
+  return core_->sleep(options);
+}
+result<wake_outcome> pool::wake() {
+  if (forked()) return refused_in_child();
+  return core_->wake();
+}
+bool pool::asleep() const noexcept { return core_->asleep(); }
+memory_report pool::explain() const { return forked() ? memory_report{} : core_->explain(); }
 pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
 void pool::check() const {
   if (!forked()) core_->check();
@@ -268,7 +292,7 @@ void* pool::lane_handle::allocate(std::uint64_t bytes) {
 void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
   if (bytes == 0) return nullptr;
   if (core_->forked()) throw memory_error(refused_in_child());
-  if (core_->closed()) throw memory_error({error_code::not_permitted, "the pool is closed"});
+  if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
   return given(core_->allocate_from(*lane_, bytes, heap::granule));
 }

@@ -118,6 +118,10 @@ void pool::core::drain_released() noexcept {
     std::uint64_t orphaned = 0;
     std::uint64_t orphaned_bytes = 0;
     {
+      const std::lock_guard lock(guarded_mutex_);
+      for (heap::segment* const block : state->live) tags_.erase(block);
+    }
+    {
       const std::lock_guard lock(heap_mutex_);
       const std::uint64_t batch = limbo_.line->join(0);
       for (heap::segment* const block : state->live) {

@@ -23,17 +23,18 @@ std::vector<error> pool::core::close() noexcept {
   std::vector<error> failures;
   if (closed()) return failures;
   if (!gpu_->alive()) {  // the driver is gone, and all its memory with it
-    closed_.store(true, std::memory_order_release);
+    phase_.store(phase::closed, std::memory_order_release);
     return failures;
   }
   drain_released();
+  const bool slept = asleep();
   const pool_statistics last = statistics();
   if (last.live_blocks > 0) {
     failures.push_back({error_code::invalid_argument,
                         "a " + std::string(to_string(options_.kind)) + " pool ends with " + std::to_string(last.live_blocks) +
                             " blocks (" + format_bytes(last.live_bytes) + ") not freed: their memory goes with it"});
   }
-  closed_.store(true, std::memory_order_release);
+  phase_.store(phase::closed, std::memory_order_release);
   const relaxed_capture_scope relaxed(*gpu_);
   if (!insist(failures, "waiting for the device before the pool's memory goes", [&] { return gpu_->context_synchronize(); }) &&
       gpu_->alive()) {
@@ -53,11 +54,15 @@ std::vector<error> pool::core::close() noexcept {
     }
     guarded_.clear();
   }
+  if (slept) {
+    const std::lock_guard sleep_lock(sleep_mutex_);
+    sleeping_.abandon(sleeping_ways());
+  }
   const std::lock_guard growing(growth_mutex_);
   const std::lock_guard lock(heap_mutex_);
   if (granularity_ != 0) {
     for (const auto& handle : heap_.handles()) {
-      if (!handle.present) continue;
+      if (!handle.present || slept) continue;  // asleep, no memory is left to them
       for (const auto& m : handle.mappings) insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
       insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
     }
@@ -77,6 +82,7 @@ std::vector<error> pool::core::close() noexcept {
     }
   }
   reservations_.clear();
+  if (budget_ != nullptr) budget_->give(budget_->bytes());
   for (const event_handle e : events_.take_all()) {
     insist(failures, "destroying an event", [&] { return gpu_->event_destroy(e); });
   }

@@ -1,5 +1,5 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
-//   growth mutex -> heap mutex -> (nothing);  a lane's lock, the streams', lanes', captures',
+//   sleep mutex -> growth mutex -> heap mutex -> (nothing);  a lane's lock, the streams', lanes', captures',
 //   guarded and line mutexes are each taken alone, or under the growth mutex; the event cache's is innermost.
 // No lock is held over a driver call that can wait for the device. No call names a stream that the user's own call does
 // not name: a destroyed stream's handle crashes the driver now and then (H200, driver 580.159). The growth mutex is held over calls that
@@ -27,6 +27,8 @@
 #include "order/wide_fence.hpp"
 #include "resource/lane.hpp"
 #include "resource/shelf.hpp"
+#include "resource/sleeping_memory.hpp"
+#include "resource/span_ages.hpp"
 
 namespace millpond {
 
@@ -56,6 +58,15 @@ struct release_queue {
 
 class pool::core : public std::enable_shared_from_this<pool::core> {
  public:
+  struct request {
+    std::uint64_t bytes = 0;      // asked for
+    std::uint64_t size = 0;       // what is carved
+    std::uint64_t alignment = heap::granule;
+    std::uint16_t size_class = large_class;
+    heap::owner_id owner = heap::anyone;
+    stream_state* stream = nullptr;  // nullptr in a capture
+    stream_handle handle = nullptr;
+  };
   core(std::shared_ptr<driver> gpu, pool_options options);
   ~core();
   core(const core&) = delete;
@@ -96,12 +107,24 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
   result<pool::block_range> find(const void* ptr);
   std::uint64_t trim(std::uint64_t keep_bytes);
+  std::uint64_t give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes);
+  result<void> reserve(std::uint64_t bytes);
+  pool::admission would_fit(std::uint64_t bytes, stream_handle stream);
+  result<void> set_tag(void* ptr, std::string_view tag);
+  result<sleep_outcome> sleep(const sleep_options& options);
+  result<wake_outcome> wake();
+  memory_report explain(const request* what = nullptr, std::vector<ladder_step> ladder = {});
   pool_statistics statistics();
   void check();  // the whole-structure walker
 
-  [[nodiscard]] bool closed() const noexcept { return closed_.load(std::memory_order_acquire); }
-  // Neither closed nor in a forked child.
-  [[nodiscard]] bool open_here() const noexcept { return !closed() && !forked(); }
+  [[nodiscard]] bool closed() const noexcept { return phase_.load(std::memory_order_acquire) == phase::closed; }
+  [[nodiscard]] bool asleep() const noexcept { return phase_.load(std::memory_order_acquire) == phase::asleep; }
+  [[nodiscard]] bool serving() const noexcept { return phase_.load(std::memory_order_acquire) == phase::serving; }
+  [[nodiscard]] error not_serving() const;
+  // A free while the pool does not serve: asleep it is taken, and its contents are not brought back.
+  result<void> free_unserved(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
+  // Serving, and not in a forked child.
+  [[nodiscard]] bool open_here() const noexcept { return serving() && !forked(); }
   // True in a child of the process that made the pool: touch no lock and no driver then.
   [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
   [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
@@ -111,18 +134,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void set_limit_bytes(std::uint64_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
 
  private:
-  struct request {
-    std::uint64_t bytes = 0;      // asked for
-    std::uint64_t size = 0;       // what is carved
-    std::uint64_t alignment = heap::granule;
-    std::uint16_t size_class = large_class;
-    heap::owner_id owner = heap::anyone;
-    stream_state* stream = nullptr;  // nullptr in a capture
-    stream_handle handle = nullptr;
-  };
   struct counters {
     std::atomic<std::uint64_t> growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
-        stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0};
+        stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0}, soft_limit_passes{0},
+        given_back_bytes{0};
   };
 
   // Streams and lanes (pool_streams.cpp).
@@ -150,13 +165,27 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::segment* carve_locked(const request& what, bool runs);
   void take(heap::segment& block, const request& what);                     // counts a block out of the heap
   result<heap::segment*> acquire(const request& what, stream_lane* refill);
-  result<heap::segment*> under_pressure(const request& what);
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept;
   result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   [[nodiscard]] bool would_pass_slack(const request& what);
   heap::segment* chained(const request& what);
   heap::segment* settled(const request& what);
+
+  // The ladder (pool_pressure.cpp).
+  result<heap::segment*> under_pressure(const request& what);
+  [[nodiscard]] bool past_soft_limit(std::uint64_t more);
+  void relieve(std::uint64_t bytes);
+  std::uint64_t reclaim_from_others(std::uint64_t bytes);
+
+  // Physical memory, within the budget (pool_budget.cpp). The status of a refusal by the budget is out_of_memory.
+  call_result create_physical(physical_handle* out, std::uint64_t bytes);
+  call_result release_physical(physical_handle handle, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool take_budget(std::uint64_t bytes) noexcept;
+  void give_budget(std::uint64_t bytes) noexcept;
+  [[nodiscard]] error growth_error(call_result answer, std::uint64_t bytes) const;
+  void join_budget();
+  bool grow_for_later(const request& what);
 
   // Fences (pool_fences.cpp).
   bool poll_fences();
@@ -192,6 +221,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t give_back(std::uint64_t keep_bytes);
   bool give_back_handle(heap::handle_id id);
   void note_failure(error what);
+  void note_fence_failure(error what);
   [[nodiscard]] memory_place place() const noexcept {
     return options_.kind == memory_kind::device ? memory_place::device : memory_place::host;
   }
@@ -212,8 +242,14 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void free_in_capture(heap::segment* block, stream_handle stream) noexcept;
   void drain_released() noexcept;
 
-  // Words (pool_report.cpp).
-  error out_of_memory_report(const request& what);
+  // Sleep (pool_sleep.cpp).
+  sleeping_memory::ways sleeping_ways();
+  void woken();
+
+  // Words (pool_report.cpp, pool_explain.cpp).
+  error out_of_memory_report(const request& what, std::vector<ladder_step> ladder);
+  void find_keepers(memory_report& out);
+  void explain_reason(memory_report& out) const;
 
   [[nodiscard]] heap::absorb_idle absorb() const noexcept {
     return many_streams_.load(std::memory_order_relaxed) ? heap::absorb_idle::no : heap::absorb_idle::yes;
@@ -224,7 +260,14 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   pool_options options_;
   std::atomic<std::uint64_t> limit_bytes_{options_.limit_bytes};
   std::uint64_t granularity_ = 0;   // of handles; 0: the pool grows by chunks
-  std::atomic<bool> closed_{false};
+  // Written under sleep_mutex_, but for the end; read without it by every call.
+  enum class phase : std::uint8_t { serving, asleep, closed };
+  std::atomic<phase> phase_{phase::serving};
+  std::shared_ptr<memory_budget::member> budget_;  // nullptr: no budget
+  std::mutex sleep_mutex_;           // over a whole sleep or wake, before all others
+  sleeping_memory sleeping_;         // under sleep_mutex_
+  std::atomic<std::uint64_t> asleep_bytes_{0};
+  std::atomic<std::uint64_t> looks_{0};  // calls of give_back without a clock
 
   std::mutex growth_mutex_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_
@@ -243,6 +286,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
   error last_failure_;               // why the last growth failed
+  error last_fence_failure_;         // and the last fence
+  std::unique_ptr<span_ages> ages_;  // once give_back was asked for
 
   mutable std::shared_mutex streams_mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<stream_state>> streams_;  // by identity
@@ -283,6 +328,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     std::uint64_t stream_id;
   };
   std::unordered_map<heap::segment*, std::vector<told_use>> uses_;
+  std::unordered_map<heap::segment*, std::string> tags_;  // under guarded_mutex_, as uses_
 };
 
 }  // namespace millpond

@@ -26,7 +26,7 @@ bool pool::core::poll_fences() {
     }
   }
   retire_in_heap(limbo_);
-  if (!failure.ok()) note_failure(to_error(failure, "asking whether a fence has passed"));
+  if (!failure.ok()) note_fence_failure(to_error(failure, "asking whether a fence has passed"));
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
   return poll_guarded() || progress;
 }
@@ -128,12 +128,12 @@ bool pool::core::wide_seal() {
   if (options_.fences == context_fences::never) return false;
   const relaxed_capture_scope relaxed(*gpu_);
   if (captures_running()) {
-    note_failure({error_code::not_permitted, "frees whose stream makes no call wait for a capture to end that this pool has seen"});
+    note_fence_failure({error_code::not_permitted, "frees whose stream makes no call wait for a capture to end that this pool has seen"});
     return false;
   }
   call_result failure;
   if (!wide_.seal(*gpu_, events_, lines, &failure)) {
-    note_failure(to_error(failure, "a fence over the whole context"));
+    note_fence_failure(to_error(failure, "a fence over the whole context"));
     return false;
   }
   counts_.seals.fetch_add(1, std::memory_order_relaxed);
@@ -169,7 +169,7 @@ bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
     if (options_.clock && options_.clock() >= deadline_ns) return false;
     if (!options_.clock || gpu_->simulated()) {  // virtual time moves by waiting only
       if (const call_result answer = gpu_->event_synchronize(nearest); !answer.ok()) {
-        note_failure(to_error(answer, "waiting for a fence"));
+        note_fence_failure(to_error(answer, "waiting for a fence"));
         return false;
       }
       return poll_fences() || nearest_fence() != nearest;

@@ -47,6 +47,7 @@ pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
 pool::core::~core() = default;
 
 result<void> pool::core::open() {
+  join_budget();
   const device_info& info = gpu_->info();
   if (info.virtual_memory) {
     if (options_.kind == memory_kind::device) granularity_ = info.granularity;
@@ -93,6 +94,10 @@ void pool::core::note_failure(error what) {
   const std::lock_guard lock(heap_mutex_);
   last_failure_ = std::move(what);
 }
+void pool::core::note_fence_failure(error what) {
+  const std::lock_guard lock(heap_mutex_);
+  last_fence_failure_ = std::move(what);
+}
 
 // Under heap_mutex_. What the pool may reserve for a request of `size` before it rather moves pages.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
@@ -131,6 +136,10 @@ std::uint64_t pool::core::span_bytes() const {
 // last_failure_ says why there is none.
 pool::core::growth pool::core::grow(const request& what, heap::segment** block) {
   const std::lock_guard lock(growth_mutex_);
+  if (!serving()) {
+    note_failure(not_serving());
+    return growth::none;
+  }
   if (granularity_ == 0) {
     const auto grown = add_chunk(what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0));
     if (!grown) note_failure(grown.error());
@@ -182,7 +191,7 @@ result<void> pool::core::extend(std::uint64_t new_bytes) {
     std::uint64_t x = 0;
     for (const piece& p : pieces) {
       if (x < mapped) static_cast<void>(gpu_->unmap(at + x, p.bytes));
-      static_cast<void>(gpu_->physical_release(p.name));
+      static_cast<void>(release_physical(p.name, p.bytes));
       x += p.bytes;
     }
   };
@@ -203,14 +212,14 @@ result<void> pool::core::extend(std::uint64_t new_bytes) {
                                                   format_bytes(reserved) + " reserved, " + format_bytes(least) + " more needed"};
     }
     physical_handle handle = 0;
-    call_result answer = gpu_->physical_create(&handle, size, place(), driver::shareable::no);
+    call_result answer = create_physical(&handle, size);
     if (answer.status == driver_status::out_of_memory && size > least) {
       size = least;
-      answer = gpu_->physical_create(&handle, size, place(), driver::shareable::no);
+      answer = create_physical(&handle, size);
     }
     if (!answer.ok()) {
       undo(0);
-      return to_error(answer, "growing the pool by " + format_bytes(size));
+      return growth_error(answer, size);
     }
     pieces.push_back({handle, size});
     fresh += size;
@@ -258,11 +267,15 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
     if (heap_.regions_full()) return error{error_code::out_of_memory, "the pool holds as many chunks as it can"};
   }
   const std::uint64_t asked = options_.host_memory ? size : size + 2 * MiB;  // such a source's blocks start on 2 MiB
+  if (!take_budget(asked)) return growth_error({driver_status::out_of_memory, "memory_budget"}, asked);
   device_address start = 0;
   call_result answer;
   if (options_.host_memory) {
     const auto pinned = options_.host_memory->allocate(asked);
-    if (!pinned) return pinned.error();
+    if (!pinned) {
+      give_budget(asked);
+      return pinned.error();
+    }
     start = reinterpret_cast<std::uintptr_t>(*pinned);
   } else if (options_.kind == memory_kind::pinned) {
     void* host = nullptr;
@@ -273,7 +286,10 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
   } else {
     answer = gpu_->memory_allocate(&start, asked);
   }
-  if (!answer.ok()) return to_error(answer, "growing the pool by " + format_bytes(asked));
+  if (!answer.ok()) {
+    give_budget(asked);
+    return to_error(answer, "growing the pool by " + format_bytes(asked));
+  }
   reservations_.emplace_back(start, asked);
   const std::lock_guard lock(heap_mutex_);
   const std::uint64_t base = align_up(start, 2 * MiB);
@@ -287,7 +303,7 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 }
 
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
-  if (closed()) return 0;
+  if (!serving()) return 0;
   thread_lanes::drop_idle(this);
   drain_released();
   flush_lanes_of(nullptr);
@@ -327,6 +343,52 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
   return given;
 }
 
+// The same by age, and with the growth lock for one handle at a time, so that an allocation that must grow waits for one.
+std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
+  if (!serving() || granularity_ == 0) return 0;
+  const relaxed_capture_scope relaxed(*gpu_);
+  thread_lanes::drop_idle(this);
+  flush_lanes_of(nullptr);  // a few MiB in lanes would keep whole handles
+  wide_seal();
+  poll_fences();
+  // Without a clock a call is a moment: what was unused at the last one is old enough.
+  const bool timed = static_cast<bool>(options_.clock);
+  const std::uint64_t now = timed ? options_.clock() : ++looks_;
+  struct candidate {
+    heap::handle_id id;
+    std::uint64_t name, bytes, at;
+  };
+  std::vector<candidate> old;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (ages_ == nullptr) ages_ = std::make_unique<span_ages>();
+    for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
+      const auto& h = heap_.handles()[id];
+      const auto idle = [this](heap::span_id s) { return heap_.wholly_free(s, heap::anyone); };
+      if (!h.present || h.mappings.empty() || !std::all_of(h.spans.begin(), h.spans.end(), idle)) continue;
+      const std::uint64_t at = h.mappings.front().at;
+      const bool used = std::any_of(h.mappings.begin(), h.mappings.end(), [&](const auto& m) { return ages_->touched(m.at, h.bytes); });
+      const std::uint64_t since = ages_->look(h.name, used ? span_ages::use::since_last_look : span_ages::use::none, now);
+      if (timed ? now - since >= older_than_ns : since < now) old.push_back({id, h.name, h.bytes, at});
+    }
+    ages_->end_of_look();
+  }
+  std::sort(old.begin(), old.end(), [](const candidate& a, const candidate& b) { return a.at > b.at; });
+  std::uint64_t given = 0;
+  for (const candidate& c : old) {
+    const std::lock_guard growing(growth_mutex_);
+    if (!serving()) break;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (reserved_ < keep_bytes + c.bytes) continue;
+      // Another thread may have given it back, and its number may be another handle's by now.
+      if (!heap_.handles()[c.id].present || heap_.handles()[c.id].name != c.name) continue;
+    }
+    if (give_back_handle(c.id)) given += c.bytes;
+  }
+  return given;
+}
+
 // Takes the handle's spans out of use, then asks the driver. Where the driver refuses, what was unmapped is mapped again
 // and the handle goes on as before.
 bool pool::core::give_back_handle(heap::handle_id id) {
@@ -358,7 +420,7 @@ bool pool::core::give_back_handle(heap::handle_id id) {
     answer = gpu_->unmap(mappings[unmapped].at, bytes);
     if (!answer.ok()) break;
   }
-  if (answer.ok()) answer = gpu_->physical_release(name);
+  if (answer.ok()) answer = release_physical(name, bytes);
   if (!answer.ok()) {
     // Unmapped from some of its addresses but not given back: map it again.
     bool restored = true;
@@ -375,6 +437,7 @@ bool pool::core::give_back_handle(heap::handle_id id) {
   let_go();
   heap_.remove_handle(id);
   reserved_ -= bytes;
+  counts_.given_back_bytes.fetch_add(bytes, std::memory_order_relaxed);
   return true;
 }
 

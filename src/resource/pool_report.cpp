@@ -90,6 +90,9 @@ pool_statistics pool::core::statistics() {
   out.lanes_flushed = counts_.lanes_flushed.load(std::memory_order_relaxed);
   out.pressure_callbacks = counts_.pressure_callbacks.load(std::memory_order_relaxed);
   out.out_of_memory = counts_.out_of_memory.load(std::memory_order_relaxed);
+  out.soft_limit_passes = counts_.soft_limit_passes.load(std::memory_order_relaxed);
+  out.given_back_bytes = counts_.given_back_bytes.load(std::memory_order_relaxed);
+  out.asleep_bytes = asleep_bytes_.load(std::memory_order_relaxed);
   return out;
 }
 
@@ -141,43 +144,9 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
 }
 
-error pool::core::out_of_memory_report(const request& what) {
-  std::uint64_t free = 0;
-  std::uint64_t total = 0;
-  const bool known = gpu_->memory_info(&free, &total).ok();
-  const pool_statistics now = statistics();
-  std::ostringstream text;
-  text << "out of memory in the " << to_string(options_.kind) << " pool: asked for " << format_bytes(what.bytes) << " ("
-       << what.bytes << " bytes)";
-  if (what.alignment > heap::granule) text << " aligned to " << format_bytes(what.alignment);
-  text << " on stream " << address_text(what.handle) << ".\n";
-  text << "  live " << format_bytes(now.live_bytes) << " in " << now.live_blocks << " blocks; reserved "
-       << format_bytes(now.reserved_bytes) << ", peak " << format_bytes(now.peak_reserved_bytes);
-  if (limit_bytes() != 0) text << ", limit " << format_bytes(limit_bytes());
-  text << ".\n";
-  text << "  free in the pool: idle for anyone " << format_bytes(now.idle_bytes) << ", waiting for fences "
-       << format_bytes(now.pending_bytes) << ", in lanes and shelves " << format_bytes(now.cached_bytes)
-       << ", owned by graphs " << format_bytes(now.capture_bytes) << ".\n";
-  {
-    const std::shared_lock streams(streams_mutex_);
-    std::size_t named = 0;
-    for (const auto& [id, stream] : streams_) {
-      const std::lock_guard lock(heap_mutex_);
-      const std::uint64_t pending = heap_.free_bytes(stream->owner);
-      if (pending == 0 || ++named > 8) continue;
-      text << "  stream " << address_text(stream->line->handle()) << " (identity " << id << ") keeps "
-           << format_bytes(pending) << " until its fence passes, largest piece " << format_bytes(heap_.largest_free(stream->owner))
-           << (stream->line->gone() ? "; the stream is gone" : "") << ".\n";
-    }
-  }
-  {
-    const std::lock_guard lock(heap_mutex_);
-    text << "  largest block for this stream: " << format_bytes(std::max(heap_.largest_free(what.owner), heap_.largest_free(heap::anyone)))
-         << ".\n";
-    if (!last_failure_.message.empty()) text << "  no more from the driver: " << last_failure_.message << ".\n";
-  }
-  if (known) text << "  the device has " << format_bytes(free) << " free of " << format_bytes(total) << ".";
-  return {error_code::out_of_memory, text.str()};
+error pool::core::out_of_memory_report(const request& what, std::vector<ladder_step> ladder) {
+  const memory_report report = explain(&what, std::move(ladder));
+  return {error_code::out_of_memory, to_text(report), to_json(report)};
 }
 
 }  // namespace millpond

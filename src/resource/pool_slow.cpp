@@ -103,6 +103,7 @@ void pool::core::take(heap::segment& block, const request& what) {
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
+  if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);
 }
 
 heap::segment* pool::core::carve_locked(const request& what, bool runs) {
@@ -184,6 +185,7 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
       if (heap::segment* const block = chained(what)) return block;
     }
   }
+  if (past_soft_limit(what.size)) relieve(what.size);
   for (int tries = 0; tries < 8; ++tries) {
     heap::segment* block = nullptr;
     const growth grown = grow(what, &block);
@@ -193,57 +195,6 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
     if ((block = carve_locked(what, true)) != nullptr) return block;  // unless another thread took it
   }
   return under_pressure(what);
-}
-
-// The ladder. Each step frees what it can and tries again.
-result<heap::segment*> pool::core::under_pressure(const request& what) {
-  const auto again = [&](bool with_growth) -> heap::segment* {
-    {
-      const std::lock_guard lock(heap_mutex_);
-      if (heap::segment* const block = carve_locked(what, true)) return block;
-    }
-    if (!with_growth) return nullptr;
-    heap::segment* block = nullptr;
-    if (const growth grown = grow(what, &block); grown != growth::more) return block;
-    const std::lock_guard lock(heap_mutex_);
-    return carve_locked(what, true);
-  };
-  const auto fenced = [&] {
-    wide_seal();
-    poll_fences();
-  };
-  fenced();
-  if (heap::segment* const block = again(false)) return block;
-
-  counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
-  fenced();
-  if (heap::segment* const block = again(false)) return block;
-
-  // Spans that are free but in the wrong places make room for one that is in the right place.
-  if (granularity_ != 0 || options_.kind != memory_kind::device) {
-    if (give_back(0) > 0) {
-      if (heap::segment* const block = again(true)) return block;
-    }
-  }
-
-  const std::uint64_t deadline = options_.clock ? options_.clock() + options_.max_wait_ns : 0;
-  while (options_.max_wait_ns > 0 && options_.reuse != reuse_policy::same_stream && wait_for_a_fence(deadline)) {
-    if (heap::segment* const block = again(false)) return block;
-    if (give_back(0) > 0) {
-      if (heap::segment* const block = again(true)) return block;
-    }
-    if (options_.clock && options_.clock() >= deadline) break;
-  }
-
-  for (int calls = 0; calls < 16 && options_.on_pressure; ++calls) {
-    counts_.pressure_callbacks.fetch_add(1, std::memory_order_relaxed);
-    if (!options_.on_pressure(what.size)) break;
-    flush_lanes_of(nullptr);
-    fenced();
-    if (heap::segment* const block = again(true)) return block;
-  }
-  counts_.out_of_memory.fetch_add(1, std::memory_order_relaxed);
-  return out_of_memory_report(what);
 }
 
 bool pool::core::would_pass_slack(const request& what) {
@@ -343,6 +294,10 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
 
 result<void> pool::core::free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept {
   if (block->holder != nullptr) {
+    {
+      const std::lock_guard lock(guarded_mutex_);
+      tags_.erase(block);
+    }
     free_in_capture(block, stream);
     return {};
   }
@@ -353,6 +308,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
       used_on = std::move(found->second);
       uses_.erase(found);
     }
+    tags_.erase(block);
   }
   const relaxed_capture_scope relaxed(*gpu_);
   guarded_block guarded{block, &home, {}};

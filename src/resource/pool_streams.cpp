@@ -275,7 +275,7 @@ void pool::core::seal(stream_state& stream) noexcept {
     case order::seal_outcome::nothing:
       break;
     case order::seal_outcome::failed:
-      note_failure(to_error(failure, "sealing a batch of frees"));
+      note_fence_failure(to_error(failure, "sealing a batch of frees"));
       break;
   }
 }

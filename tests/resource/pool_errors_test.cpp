@@ -1,6 +1,9 @@
 // Bad calls: each is answered clearly, and nothing is lost.
 #include <algorithm>
 
+#include <map>
+#include <nlohmann/json.hpp>
+
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -230,10 +233,24 @@ TEST_F(pool_errors, the_report_of_out_of_memory_names_all_that_matters) {
   ASSERT_NE(of_graph, nullptr) << refusal.message;
   EXPECT_EQ(take(300 * MiB, a), nullptr);
   const std::string text = refusal.message;
-  for (const char* const part : {"300", "live", "150", "reserved", "limit", "fences", "lanes", "graphs", "50", "stream 0x",
-                                 "largest", "the device has"}) {
+  for (const char* const part : {"300", "live", "150", "reserved", "limit", "fences", "lanes", "capture", "50", "stream 0x",
+                                 "largest", "the device has", "why: 200 MiB are freed", "try: "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing from:\n" << text;
   }
+  const auto json = nlohmann::json::parse(refusal.json);
+  EXPECT_EQ(json.at("asked_bytes"), 300 * MiB);
+  EXPECT_EQ(json.at("live_bytes"), 150 * MiB);
+  std::uint64_t kept = 0;
+  std::map<std::string, std::uint64_t> by;
+  for (const auto& k : json.at("keepers")) {
+    kept += k.at("bytes").get<std::uint64_t>();
+    by[k.at("what").get<std::string>()] += k.at("bytes").get<std::uint64_t>();
+  }
+  EXPECT_EQ(kept, json.at("reserved_bytes")) << refusal.json;
+  EXPECT_EQ(by["live"], 100 * MiB);
+  EXPECT_EQ(by["capture_live"], 50 * MiB);
+  EXPECT_GE(by["fence"], 200 * MiB);
+  EXPECT_NE(json.at("reason").get<std::string>().find("200 MiB are freed"), std::string::npos);
   give(of_graph, c);
   graph_handle graph = nullptr;
   ok(gpu->capture_end(c, &graph));
