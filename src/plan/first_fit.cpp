@@ -26,6 +26,9 @@ const char* to_string(order_key key) noexcept {
     case order_key::start: return "start";
     case order_key::load: return "load";
     case order_key::size_by_root_length: return "size by root of lifetime";
+    case order_key::size_class: return "size class and start";
+    case order_key::size_class_coarse: return "coarse size class and start";
+    case order_key::size_class_fine: return "fine size class and start";
   }
   return "unknown";
 }
@@ -45,6 +48,14 @@ std::vector<index> make_order(const problem& of, const sections& in, order_key b
       case order_key::length: first[i] = length; break;
       case order_key::start: first[i] = ranges.empty() ? 0 : -static_cast<double>(ranges.front().first); break;
       case order_key::size_by_root_length: first[i] = size * std::sqrt(length); break;
+      case order_key::size_class:
+      case order_key::size_class_coarse:
+      case order_key::size_class_fine: {
+        const double classes = by == order_key::size_class ? 2 : by == order_key::size_class_coarse ? 1 : 6;
+        const double start = ranges.empty() ? 0 : static_cast<double>(ranges.front().first);
+        first[i] = std::floor(classes * std::log2(size)) - start / (static_cast<double>(in.count) + 1);
+        break;
+      }
       case order_key::load: {
         std::uint64_t most = 0;
         for (const section_range r : ranges)

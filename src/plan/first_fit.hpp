@@ -18,9 +18,15 @@ enum class order_key {
   start,             // earliest first
   load,              // those in the most loaded section first, then by size
   size_by_root_length,  // size x sqrt(sections), largest first
+  // Largest class first, in it earliest first: like sizes pack as intervals on a line. Classes a doubling: 2, 1, 6.
+  size_class,
+  size_class_coarse,
+  size_class_fine,
 };
 inline constexpr std::array all_order_keys = {order_key::size,  order_key::area, order_key::length,
                                               order_key::start, order_key::load, order_key::size_by_root_length};
+// Where there are many buffers of each size, this beats the others; where there are few it only takes turns from them.
+inline constexpr std::array large_order_keys = {order_key::size_class, order_key::size_class_fine, order_key::size_class_coarse};
 [[nodiscard]] const char* to_string(order_key key) noexcept;
 
 // Every buffer once; fixed ones first. Ties by the other measures and the index: no order depends on a sort.

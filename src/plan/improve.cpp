@@ -30,6 +30,8 @@ struct improver::start {
 
 improver::improver(const problem& of, const sections& in, std::uint64_t seed)
     : of_(of), in_(in), seed_(seed), taken_(in.count) {
+  if (of.buffers.size() > most_for_best_fit)
+    for (const order_key key : large_order_keys) starts_.push_back({key, fit::first, random(seed_ * 64 + 63), {}, {}, UINT64_MAX, 0});
   for (const fit how : {fit::first, fit::best}) {
     if (how == fit::best && of.buffers.size() > most_for_best_fit) break;
     for (const order_key key : all_order_keys) {
