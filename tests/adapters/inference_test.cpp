@@ -20,7 +20,7 @@ class inference : public ::testing::Test {
     options.memory_bytes = 256 * MiB;
     options.mode = simulated_gpu_options::contents::bytes;
     gpu = simulated_gpu::create(options).value();
-    growable = growable_memory::create(gpu, {.reserve_bytes = GiB}).value();
+    growable = growable_blocks::create(gpu, {.reserve_bytes = GiB}).value();
     memory = pool::create(gpu).value();
     ASSERT_TRUE(gpu->stream_create(&stream).ok());
   }
@@ -33,7 +33,7 @@ class inference : public ::testing::Test {
     EXPECT_EQ(left.total(), 0u) << to_string(left);
   }
   std::shared_ptr<simulated_gpu> gpu;
-  std::shared_ptr<growable_memory> growable;
+  std::shared_ptr<growable_blocks> growable;
   std::shared_ptr<pool> memory;
   stream_handle stream = nullptr;
 };
@@ -87,7 +87,7 @@ TEST_F(inference, wrong_pointers_are_told) {
   EXPECT_TRUE(growable->deallocate(nullptr).has_value());
   EXPECT_EQ(growable->allocate(0).value(), nullptr);
   EXPECT_EQ(growable->capacity(&mine), 0u);
-  EXPECT_EQ(growable_memory::create(nullptr).error().code, error_code::invalid_argument);
+  EXPECT_EQ(growable_blocks::create(nullptr).error().code, error_code::invalid_argument);
 }
 
 // Any failing call of the driver leaves the block as it was, and loses nothing.

@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "millpond/growable.hpp"
+#include "millpond/growable_blocks.hpp"
 #include "millpond/memory_resource.hpp"
 
 namespace millpond {
@@ -25,7 +25,7 @@ namespace detail {
 // What both interfaces share.
 class tensorrt_memory {
  public:
-  tensorrt_memory(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_memory> growable)
+  tensorrt_memory(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable)
       : memory_(std::move(memory)), growable_(std::move(growable)) {
     if (memory_ == nullptr || !memory_->device_accessible()) {
       throw memory_error({error_code::wrong_kind, "tensorrt_allocator: memory that kernels reach is needed"});
@@ -85,7 +85,7 @@ class tensorrt_memory {
     return nullptr;
   }
   const std::shared_ptr<memory_resource> memory_;
-  const std::shared_ptr<growable_memory> growable_;
+  const std::shared_ptr<growable_blocks> growable_;
   mutable std::mutex mutex_;  // a leaf, taken only when something fails
   std::string last_error_;
 };
@@ -93,7 +93,7 @@ class tensorrt_memory {
 
 class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
  public:
-  explicit tensorrt_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_memory> growable = nullptr)
+  explicit tensorrt_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable = nullptr)
       : memory_(std::move(memory), std::move(growable)) {}
 
   void* allocateAsync(std::uint64_t size, std::uint64_t alignment, nvinfer1::AllocatorFlags flags, cudaStream_t stream) noexcept override {
@@ -113,7 +113,7 @@ class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
 // allocation waits until the default stream's frees have run.
 class tensorrt_synchronous_allocator final : public nvinfer1::IGpuAllocator {
  public:
-  explicit tensorrt_synchronous_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_memory> growable = nullptr)
+  explicit tensorrt_synchronous_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable = nullptr)
       : gpu_(memory == nullptr ? nullptr : memory->gpu()), memory_(std::move(memory), std::move(growable)) {}
 
   void* allocate(std::uint64_t size, std::uint64_t alignment, nvinfer1::AllocatorFlags flags) noexcept override {
