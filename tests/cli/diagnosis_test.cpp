@@ -1,0 +1,142 @@
+// explain, diff, advise and record as a user runs them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace millpond::cli {
+namespace {
+
+using testing::HasSubstr;
+
+struct answer {
+  int status = -1;
+  std::string out, err;
+};
+
+class diagnosis : public testing::Test {
+ protected:
+  diagnosis() {
+    std::string name = (std::filesystem::temp_directory_path() / "millpond_diagnosis_XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~diagnosis() override { std::filesystem::remove_all(folder_); }
+
+  static std::string read(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  answer run(const std::string& arguments) const {
+    const auto out = folder_ / "out", err = folder_ / "err";
+    const std::string line = "cd " + folder_.string() + " && " + MILLPOND_BINARY_DIR + "/millpond " + arguments + " >" + out.string() + " 2>" +
+                             err.string() + " </dev/null";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
+  }
+  std::string write(const char* name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return (folder_ / name).string();
+  }
+  static std::string trace(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
+  std::filesystem::path folder_;
+};
+
+const char* const clean = "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_completed,5,1000,512,0\n";
+const char* const twice = "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_requested,6,1000,512,0\n";
+
+TEST_F(diagnosis, of_recorded_inference_is_its_fragmentation_with_status_1) {
+  const answer got = run("explain " + trace("resnet_serving"));
+  EXPECT_EQ(got.status, 1) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("1. [waste] fragmentation"));
+  EXPECT_THAT(got.out, HasSubstr("peak 1.45 GiB -> 797 MiB"));
+  EXPECT_THAT(got.out, HasSubstr("1 finding found"));
+}
+
+TEST_F(diagnosis, of_a_clean_trace_is_nothing_with_status_0) {
+  const answer got = run("explain " + write("clean.csv", clean));
+  EXPECT_EQ(got.status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("nothing found"));
+}
+
+TEST_F(diagnosis, in_json_has_every_part_of_a_finding) {
+  const answer got = run("explain --json " + write("twice.csv", twice));
+  EXPECT_EQ(got.status, 1);
+  const auto made = nlohmann::json::parse(got.out);
+  ASSERT_EQ(made["findings"].size(), 1u);
+  const auto& finding = made["findings"][0];
+  EXPECT_EQ(finding["name"], "double_free");
+  EXPECT_EQ(finding["severity"], "error");
+  for (const char* key : {"title", "drgpum_pattern", "summary", "count", "bytes", "time_us", "time_after_us", "time_estimated", "peak_bytes",
+                          "peak_after_bytes", "places", "events", "seen", "remedy"}) {
+    EXPECT_TRUE(finding.contains(key)) << key;
+  }
+  EXPECT_EQ(finding["events"], nlohmann::json({1, 2}));
+}
+
+TEST_F(diagnosis, of_what_is_no_trace_says_so_with_status_3) {
+  EXPECT_EQ(run("explain /no/such/file").status, 3);
+  const answer got = run("explain " + write("poem.txt", "calm as a millpond\n"));
+  EXPECT_EQ(got.status, 3);
+  EXPECT_THAT(got.err, HasSubstr("poem.txt"));
+  EXPECT_EQ(run("explain").status, 2);
+}
+
+TEST_F(diagnosis, of_several_traces_gives_the_worst_status) {
+  EXPECT_EQ(run("explain " + write("a.csv", clean) + " " + write("b.csv", twice)).status, 1);
+}
+
+TEST_F(diagnosis, committed_faulty_traces_each_give_their_finding_with_its_line) {
+  const std::filesystem::path faulty = std::filesystem::path(MILLPOND_SOURCE_DIR) / "data/traces/faulty";
+  std::ifstream expectations(std::string(MILLPOND_SOURCE_DIR) + "/tests/programs/expectations.txt");
+  std::size_t seen = 0;
+  for (std::string line; std::getline(expectations, line);) {
+    const auto colon = line.find(':');
+    if (line.starts_with('#') || colon == std::string::npos) continue;
+    const std::string name = line.substr(0, colon), expected = line.substr(colon + 2);
+    if (!std::filesystem::exists(faulty / (name + ".mpt"))) continue;
+    ++seen;
+    const answer got = run("explain --json " + (faulty / (name + ".mpt")).string());
+    EXPECT_EQ(got.status, 1) << name;
+    const auto made = nlohmann::json::parse(got.out);
+    ASSERT_EQ(made["findings"].size(), 1u) << name << ": " << got.out;
+    EXPECT_EQ(made["findings"][0]["name"], expected);
+    EXPECT_THAT(got.out, HasSubstr(name + ".cu")) << "the place in the program";
+  }
+  EXPECT_GE(seen, 28u) << "recorded on an H200, one a program of tests/programs";
+}
+
+TEST_F(diagnosis, diff_tells_better_from_worse_by_its_status) {
+  const std::string small = trace("resnet_serving"), large = trace("bert_varlen");
+  EXPECT_EQ(run("diff " + small + " " + small).status, 0);
+  const answer got = run("diff --json " + small + " " + large);
+  EXPECT_EQ(got.status, 1) << got.err;
+  const auto made = nlohmann::json::parse(got.out);
+  EXPECT_TRUE(made["regressed"]);
+  EXPECT_EQ(made["measures"][0]["before"], 835412040);
+  EXPECT_EQ(run("diff " + small + " /no/such/file").status, 3);
+  EXPECT_EQ(run("diff " + small + " " + small + " --least much").status, 2);
+}
+
+TEST_F(diagnosis, advise_replays_and_names_a_strategy) {
+  const answer got = run("advise --gpu sim --json " + trace("resnet_serving"));
+  EXPECT_EQ(got.status, 0) << got.err;
+  const auto made = nlohmann::json::parse(got.out);
+  EXPECT_EQ(made["strategy"], "millpond-pool");
+  EXPECT_THAT(made["gpu"].get<std::string>(), HasSubstr("simulated"));
+  EXPECT_FALSE(made["places"].empty());
+}
+
+TEST_F(diagnosis, record_of_a_program_without_cuda_says_that_nothing_was_recorded) {
+  const answer got = run("record -o none.mpt -- /bin/true");
+  EXPECT_EQ(got.status, std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so") ? 3 : 4) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("record"));
+  EXPECT_EQ(run("record").status, 2);
+}
+
+}  // namespace
+}  // namespace millpond::cli
