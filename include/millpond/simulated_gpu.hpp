@@ -52,6 +52,7 @@ struct gpu_profile {
   // one that makes it reserve more adds pool_growth by the bytes added.
   cost_table pool_growth;
   cost_table pool_shrink;                   // of the synchronise or trim that gives so many bytes back
+  double after_pageable_factor = 1;         // on these calls and an allocator's own paths, just after a pageable copy
   std::uint64_t pool_step_bytes = 0;        // pools reserve in multiples of this
   // Device time.
   double launch_latency_ns = 0;             // from the call's end to the start on an idle stream

@@ -186,8 +186,28 @@ void measure_pool_growth(bench& on, gpu_profile& into, std::uint64_t largest) {
 
 }  // namespace
 
+namespace {
+
+// What the first allocation of the process takes beyond the first of another pool.
+void measure_first_pool(bench& on, gpu_profile& into) {
+  double took[2] = {};
+  for (double& each : took) {
+    pool_handle pool = nullptr;
+    device_address at = 0;
+    on.need(on.gpu.pool_create(&pool, memory_place::device, 0));
+    const at_end destroyed([&] { static_cast<void>(on.gpu.pool_destroy(pool)); });
+    each = on.time([&] { return on.gpu.pool_allocate(&at, MiB, pool, on.stream); });
+    on.need(on.gpu.pool_free(at, on.stream));
+    on.wait();
+  }
+  into.calls["cuMemAllocFromPoolAsync.first"] = {{bench::point(0, {std::max(0.0, took[0] - took[1])})}};
+}
+
+}  // namespace
+
 void measure_pools(bench& on, gpu_profile& into, std::uint64_t largest) {
   driver& gpu = on.gpu;
+  measure_first_pool(on, into);
   measure_warm_pool(on, into, memory_place::device, "");
   if (gpu.info().host_granularity != 0) measure_warm_pool(on, into, memory_place::host, ".host");
   measure_pool_growth(on, into, largest);

@@ -42,6 +42,8 @@ class strategy {
   strategy& operator=(const strategy&) = delete;
   virtual ~strategy() = default;
 
+  // What the driver pays once in a process for the calls of this strategy is paid here, and not in its account.
+  [[nodiscard]] virtual result<void> wake(driver&, stream_handle, const std::function<std::uint64_t()>&) { return {}; }
   // Before the clock starts.
   [[nodiscard]] virtual result<void> prepare(const strategy_setting& setting) = 0;
   // bytes > 0. Usable by work put on the stream from now on.

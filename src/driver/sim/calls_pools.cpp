@@ -74,7 +74,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   if (p == nullptr || p->dying || bytes == 0) return c.answer(driver_status::invalid_value);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   const bool host = p->place() == memory_place::host;
-  state_->charge_named({host ? "cuMemAllocFromPoolAsync.host" : ""}, call::pool_allocate, bytes);
+  state_->charge_pool(host ? "cuMemAllocFromPoolAsync.host" : "", call::pool_allocate, bytes);
   state_->settle();
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
     return c.answer(implicit);
@@ -82,8 +82,8 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   state_->check_pollution(*s, call::pool_allocate);
   state_->join_legacy(*s);
   const sim::pool::answer got = p->allocate(bytes, s->current(), state_->now_ns);
-  if (got.moved_bytes > 0) state_->charge_table(state_->options.profile.pool_shrink, got.moved_bytes);
-  if (got.grown_bytes > 0) state_->charge_table(state_->options.profile.pool_growth, got.grown_bytes);
+  if (got.moved_bytes > 0) state_->charge_pool_table(state_->options.profile.pool_shrink, got.moved_bytes);
+  if (got.grown_bytes > 0) state_->charge_pool_table(state_->options.profile.pool_growth, got.grown_bytes);
   if (got.status != driver_status::success) return c.answer(got.status);
   if (s->capture != nullptr) {
     s->capture->body->pool_blocks.push_back(got.address);
@@ -112,7 +112,7 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
     return c.answer(driver_status::invalid_value);
   }
   const bool host = r->memory->place == memory_place::host;
-  state_->charge_named({host ? "cuMemFreeAsync.host" : ""}, call::pool_free, r->bytes);
+  state_->charge_pool(host ? "cuMemFreeAsync.host" : "", call::pool_free, r->bytes);
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
     return c.answer(implicit);
   }

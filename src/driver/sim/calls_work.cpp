@@ -54,7 +54,10 @@ call_result simulated_gpu::copy_async(device_address to, device_address from, st
   const auto queued = state_->queue(*s, sim::copy_work{to, from, bytes}, "copy");
   if (queued.status != driver_status::success) return c.answer(queued.status);
   // The driver stages pageable memory itself and comes back when it no longer needs it.
-  if (pageable && s->capture == nullptr) state_->wait_until(c.lock(), queued.end_ns);
+  if (pageable && s->capture == nullptr) {
+    state_->wait_until(c.lock(), queued.end_ns);
+    if (bytes >= sim::cold_bytes) state_->cold_calls = sim::cold_calls_after_copy;
+  }
   return c.done();
 }
 

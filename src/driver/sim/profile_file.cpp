@@ -137,6 +137,7 @@ void visit_rates(gpu_profile& p, Visitor&& v) {
   v("host_memory_bytes_per_s", p.host_memory_bytes_per_s);
   v("managed_fault_in_bytes_per_s", p.managed_fault_in_bytes_per_s);
   v("managed_together_share", p.managed_together_share);
+  v("after_pageable_factor", p.after_pageable_factor);
   v("managed_prefetch_bytes_per_s", p.managed_prefetch_bytes_per_s);
   v("managed_prefetch_back_bytes_per_s", p.managed_prefetch_back_bytes_per_s);
   v("managed_fault_back_bytes_per_s", p.managed_fault_back_bytes_per_s);

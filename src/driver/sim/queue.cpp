@@ -75,12 +75,17 @@ double simulated_gpu::state::duration_of(const sim::work& what,
   double moved = 0;
   if (!managed.empty()) {
     std::size_t i = 0;
+    double faulting = 0;
     sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
       if (bytes == 0) return;
       const auto& range = ranges[i++];
       if (range.front().in == nullptr || range.front().in->kind != sim::region_kind::managed) return;
-      moved += managed.stream_ns(at, bytes, kind, static_cast<double>(now_ns) + moved);
+      const double waited = managed.stream_ns(at, bytes, kind, static_cast<double>(now_ns) + moved);
+      moved += waited;
+      if (waited >= managed.first_fault_ns()) ++faulting;
     });
+    // The fault service wakes once for a kernel.
+    if (faulting > 1) moved -= (faulting - 1) * managed.first_fault_ns();
   }
   if (ranges.size() > 1) moved *= p.managed_together_share;
   // Kernels work on device memory at its bandwidth, on pinned memory at the link's.

@@ -25,6 +25,11 @@
 namespace millpond {
 namespace sim {
 
+// A copy of so many pageable bytes leaves the CPU's caches cold for so many calls on driver pools: a request's frees
+// and the next one's allocations.
+inline constexpr std::uint64_t cold_bytes = 1 * MiB;
+inline constexpr unsigned cold_calls_after_copy = 20;
+
 struct stream_record {
   timeline line;                       // its number is the stream's id
   std::uint64_t end_ns = 0;            // of the last work queued
@@ -61,6 +66,9 @@ class simulated_gpu::state {
   // By the first of these tables that the profile has ("cuMemFree.managed"), or the call's own.
   void charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise, std::uint64_t bytes);
   void charge_table(const cost_table& table, std::uint64_t bytes);
+  // A call on a driver pool: dearer just after the CPU has copied pageable memory, and once in a process.
+  void charge_pool(std::string_view table, sim::call which, std::uint64_t bytes);
+  void charge_pool_table(const cost_table& table, std::uint64_t bytes);
   void pools_after_synchronize();
 
   // --- Work (queue.cpp, effects.cpp) ---
@@ -109,6 +117,8 @@ class simulated_gpu::state {
   std::unique_ptr<sim::checker> check;                  // null when off
   sim::contents contents;
   sim::managed_memory managed;
+  bool pools_used = false;               // the first allocation from a driver pool has been paid for
+  unsigned cold_calls = 0;               // calls on pools that still find the CPU's caches cold
   std::uint64_t small_managed = 0;       // live managed blocks that share pages
   sim::agenda agenda;
   sim::faults faults;

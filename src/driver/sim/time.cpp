@@ -103,6 +103,23 @@ void simulated_gpu::state::charge_table(const cost_table& table, std::uint64_t b
   now_ns += sample(table, bytes);
 }
 
+void simulated_gpu::state::charge_pool_table(const cost_table& table, std::uint64_t bytes) {
+  const double factor = cold_calls > 0 ? options.profile.after_pageable_factor : 1;
+  now_ns += static_cast<std::uint64_t>(std::llround(static_cast<double>(sample(table, bytes)) * factor));
+}
+
+void simulated_gpu::state::charge_pool(std::string_view table, sim::call which, std::uint64_t bytes) {
+  const auto& calls = options.profile.calls;
+  if (which == sim::call::pool_allocate && !pools_used) {
+    pools_used = true;
+    const auto first = calls.find("cuMemAllocFromPoolAsync.first");
+    if (first != calls.end()) charge_table(first->second, bytes);
+  }
+  if (cold_calls > 0) --cold_calls;
+  const auto found = calls.find(table);
+  charge_pool_table(found != calls.end() ? found->second : *costs_[static_cast<std::size_t>(which)], bytes);
+}
+
 // Effects happen in the order of their ends. A host function stops everything behind it until it has been
 // run, with the lock released, by the thread that came upon it.
 void simulated_gpu::state::settle() {

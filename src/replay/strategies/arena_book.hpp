@@ -27,6 +27,7 @@ class arena_book {
   explicit arena_book(std::uint64_t capacity) : capacity_(capacity) {}
 
   [[nodiscard]] std::uint64_t high_water() const noexcept { return high_water_; }
+  [[nodiscard]] std::size_t holes() const noexcept { return holes_.size(); }
 
   // An offset, or none. `after` receives the frees that the block's bytes come from.
   std::uint64_t allocate(std::uint64_t bytes, std::vector<mark>& after) {

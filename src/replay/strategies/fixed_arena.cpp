@@ -2,6 +2,8 @@
 // an arena_book. Where a stream gets bytes that another freed, it waits for that stream on the GPU.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "millpond/units.hpp"
 #include "replay/strategies/arena_book.hpp"
 #include "replay/strategies/makers.hpp"
@@ -47,6 +49,7 @@ class fixed_arena final : public strategy {
 
   result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
     ++allocations_;
+    allocation_doublings_ += doublings();
     const std::uint64_t at = book_.allocate(bytes, after_);
     if (at == arena_book::none) {
       return error{error_code::out_of_memory,
@@ -67,6 +70,7 @@ class fixed_arena final : public strategy {
   result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream,
                     std::span<const std::uint16_t> users) override {
     ++frees_;
+    free_doublings_ += doublings();
     for (const std::uint16_t user : users) {
       if (auto done = order_.order(user, stream); !done) return done;
     }
@@ -86,7 +90,9 @@ class fixed_arena final : public strategy {
   double own_ns() const override {
     if (!costs_.ns) return 0;
     return static_cast<double>(allocations_) * costs_.ns("fixed_arena_allocate") +
-           static_cast<double>(frees_) * costs_.ns("fixed_arena_free");
+           allocation_doublings_ * costs_.ns("fixed_arena_allocate_doubling") +
+           static_cast<double>(frees_) * costs_.ns("fixed_arena_free") +
+           free_doublings_ * costs_.ns("fixed_arena_free_doubling");
   }
 
   std::vector<std::string> remarks() const override {
@@ -96,6 +102,9 @@ class fixed_arena final : public strategy {
   }
 
  private:
+  // The books are trees: a call takes longer by each doubling of the holes in them.
+  [[nodiscard]] double doublings() const { return costs_.ns ? std::log2(1.0 + static_cast<double>(book_.holes())) : 0; }
+
   std::shared_ptr<driver> gpu_;
   path_costs costs_;
   stream_order order_;
@@ -106,6 +115,7 @@ class fixed_arena final : public strategy {
   std::vector<std::uint64_t> ordered_;  // [to][from]: `to` runs after this many frees of `from`
   std::vector<arena_book::mark> after_;
   std::uint64_t allocations_ = 0, frees_ = 0, waits_ = 0;
+  double allocation_doublings_ = 0, free_doublings_ = 0;
 };
 
 }  // namespace
