@@ -45,8 +45,8 @@ struct request {
 };
 struct settings {
   std::string gpu = "0";
-  std::string requests = "96";
-  std::uint64_t budget = 4 * mp::GiB;
+  std::string requests = "200";
+  std::uint64_t budget = 2 * mp::GiB;
   std::size_t batch = 64;
   std::uint64_t step_us = 5000;
   std::uint64_t seed = 1;
@@ -113,6 +113,7 @@ class cache {
   virtual void end(std::size_t slot) = 0;
   virtual mp::device_address at(std::size_t slot) const = 0;
   virtual std::uint64_t held_bytes() const = 0;
+  virtual std::uint64_t spare_bytes() const = 0;  // that no sequence has
   std::uint64_t copied = 0;
 };
 
@@ -126,6 +127,7 @@ class growable_cache final : public cache {
     if (!mine.buffer) {
       mp::growable_options options;
       options.step_bytes = block_bytes;
+      options.largest_handle_bytes = 4 * block_bytes;  // a shorter sequence gives back what a longer one has left
       options.budget = budget_;
       options.name = "sequence slot " + std::to_string(slot);
       mine.buffer.emplace(gpu_, longest_blocks, stream_, options);
@@ -144,6 +146,11 @@ class growable_cache final : public cache {
   }
   mp::device_address at(std::size_t slot) const override { return slots_[slot].buffer->address(); }
   std::uint64_t held_bytes() const override { return budget_->used_bytes(); }
+  std::uint64_t spare_bytes() const override {
+    std::uint64_t used = 0;
+    for (const auto& s : slots_) used += s.buffer ? s.buffer->size_bytes() : 0;
+    return budget_->limits().hard_bytes - std::min(budget_->limits().hard_bytes, used);
+  }
 
  private:
   struct state {
@@ -176,6 +183,7 @@ class plain_cache : public cache {
   void end(std::size_t slot) override { release(slot); }
   mp::device_address at(std::size_t slot) const override { return reinterpret_cast<mp::device_address>(slots_[slot].data); }
   std::uint64_t held_bytes() const override { return held_; }
+  std::uint64_t spare_bytes() const override { return budget_ - held_; }
 
  protected:
   struct state {
@@ -319,11 +327,12 @@ class server {
     double used = 0, held = 0;
     const std::uint64_t start = now_ns();
     while (!waiting.empty() || !running.empty()) {
-      // Admission: in order, as long as there is a slot and memory for the prompt.
+      // Admission: in order, as long as there is a slot, and memory for the prompt and a block more for everyone.
       std::uint64_t prefill = 0;
       while (!waiting.empty() && !slots_.empty()) {
         sequence next = waiting.front();
         next.slot = slots_.back();
+        if (of.spare_bytes() < (blocks_of(next.wants.input + next.done) + running.size()) * block_bytes) break;
         if (!grow(of, next, next.wants.input + next.done, out)) break;
         slots_.pop_back();
         prefill += next.tokens;

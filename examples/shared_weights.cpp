@@ -3,6 +3,7 @@
 //
 //     shared_weights            the first CUDA device, or the simulated GPU where there is none; 1 GiB
 //     shared_weights sim        the simulated GPU; 64 MiB
+#include <millpond/memory_resource.hpp>
 #include <millpond/shared_memory.hpp>
 #include <millpond/simulated_gpu.hpp>
 #include <millpond/units.hpp>

@@ -48,6 +48,12 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
     out.device_total_bytes = total;
   }
   find_keepers(out);
+  if (what != nullptr && what->stream != nullptr) {
+    // What the stream itself freed is no obstacle to it, only the pieces that it is in.
+    for (memory_keeper& k : out.keepers) {
+      if (k.what == keeper_kind::fence && k.stream_id == what->stream->line->id()) k.what = keeper_kind::idle_between;
+    }
+  }
   const heap::owner_id owner = what != nullptr ? what->owner : heap::anyone;
   {
     const std::lock_guard lock(heap_mutex_);
@@ -225,8 +231,8 @@ void pool::core::explain_reason(memory_report& out) const {
       out.device_total_bytes - std::min(out.device_total_bytes, out.device_free_bytes + out.reserved_bytes);
   if (waiting >= out.asked_bytes || (waiting > idle && waiting > graphs && waiting * 4 > out.asked_bytes)) {
     out.reason = format_bytes(waiting) + " are freed, but the GPU has not been seen to pass the frees, and " + border + " is reached";
-    out.remedies.push_back("raise max_wait_ns (now " + format_duration(static_cast<double>(options_.max_wait_ns)) +
-                           "), so that the allocation waits longer for the GPU");
+    const std::string now = options_.max_wait_ns == 0 ? "0: it never waits" : format_duration(static_cast<double>(options_.max_wait_ns));
+    out.remedies.push_back("raise max_wait_ns (now " + now + "), so that the allocation waits longer for the GPU");
     out.remedies.push_back("free on the stream that used the block last, and call the pool now and then on streams that freed");
   } else if (idle >= out.asked_bytes) {
     out.reason = format_bytes(idle) + " are free, but not in one piece of " + asked + ": live blocks lie between, and " + border +
