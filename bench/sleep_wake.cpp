@@ -6,11 +6,16 @@
 #include "bench/support/harness.hpp"
 #include "base/bits.hpp"
 #include "millpond/sleep.hpp"
+#include "millpond/simulated_gpu.hpp"
 #include "millpond/units.hpp"
 
 using namespace millpond;
 
 namespace {
+
+// Of the host, or virtual where the GPU is simulated.
+const simulated_gpu* simulated = nullptr;
+std::uint64_t now_ns() { return simulated != nullptr ? simulated->now_ns() : bench::now_ns(); }
 
 void must(call_result answer) {
   if (!answer.ok()) throw memory_error(to_error(answer, "sleep_wake"));
@@ -20,7 +25,7 @@ T must(result<T> answer) {
   if (!answer) throw memory_error(answer.error());
   return std::move(answer).value();
 }
-double seconds_since(std::uint64_t start) { return static_cast<double>(bench::now_ns() - start) / 1e9; }
+double seconds_since(std::uint64_t start) { return static_cast<double>(now_ns() - start) / 1e9; }
 double gb_per_s(std::uint64_t bytes, double seconds) { return static_cast<double>(bytes) / seconds / 1e9; }
 
 }  // namespace
@@ -28,6 +33,7 @@ double gb_per_s(std::uint64_t bytes, double seconds) { return static_cast<double
 int main(int count, char** arguments) try {
   bench::harness h("sleep_wake", count, arguments);
   driver& gpu = h.gpu();
+  simulated = dynamic_cast<const simulated_gpu*>(&gpu);
   const std::shared_ptr<driver> shared(&gpu, [](driver*) {});  // the harness keeps it
   // --scale 0.25 is 4 GiB.
   const std::uint64_t bytes = align_up(static_cast<std::uint64_t>(16.0 * static_cast<double>(GiB) * h.settings().scale), 64 * MiB);
@@ -35,7 +41,7 @@ int main(int count, char** arguments) try {
   stream_handle s = nullptr;
   must(gpu.stream_create(&s));
   {
-    std::uint64_t start = bench::now_ns();
+    std::uint64_t start = now_ns();
     const auto store = must(pinned_store::create(shared, bytes));
     const double pin_s = seconds_since(start);
     h.add({{"name", "pinned_store"}, {"bytes", bytes}, {"seconds", pin_s}, {"GB_per_s", gb_per_s(bytes, pin_s)}});
@@ -49,11 +55,11 @@ int main(int count, char** arguments) try {
       must(gpu.stream_synchronize(s));
       const auto host = reinterpret_cast<device_address>(store->data());
       for (int i = 0; i < 3; ++i) {
-        start = bench::now_ns();
+        start = now_ns();
         must(gpu.copy_async(host, flat, bytes, s));
         must(gpu.stream_synchronize(s));
         to_host_s = std::min(to_host_s, seconds_since(start));
-        start = bench::now_ns();
+        start = now_ns();
         must(gpu.copy_async(flat, host, bytes, s));
         must(gpu.stream_synchronize(s));
         to_device_s = std::min(to_device_s, seconds_since(start));
@@ -63,7 +69,9 @@ int main(int count, char** arguments) try {
     h.add({{"name", "plain pinned copies"}, {"bytes", bytes}, {"to_host_s", to_host_s}, {"to_device_s", to_device_s},
            {"to_host_GB_per_s", gb_per_s(bytes, to_host_s)}, {"to_device_GB_per_s", gb_per_s(bytes, to_device_s)}});
 
-    const auto p = must(pool::create(shared, {.name = "model"}));
+    pool_options options;
+    options.name = "model";
+    const auto p = must(pool::create(shared, options));
     std::vector<identity_block> blocks;
     for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
       const std::uint64_t size = std::min(block_bytes, bytes - at);
@@ -82,11 +90,11 @@ int main(int count, char** arguments) try {
     for (int round = 0; round < 4; ++round) {
       std::uint64_t free_awake = 0, free_asleep = 0, total = 0;
       must(gpu.memory_info(&free_awake, &total));
-      start = bench::now_ns();
+      start = now_ns();
       const sleep_outcome slept = must(p->sleep({.host = store}));
       const double sleep_s = seconds_since(start);
       must(gpu.memory_info(&free_asleep, &total));
-      start = bench::now_ns();
+      start = now_ns();
       const wake_outcome woke = must(p->wake());
       const double wake_s = seconds_since(start);
       *report = {};
