@@ -1,8 +1,10 @@
-// pool_pairs lane|plain N: N pairs of an allocation and a free in a warm pool over the null driver, and the driver calls
-// that they made. Run under callgrind, the difference of two Ns is what a pair costs in instructions.
+// pool_pairs lane|plain|streams N: N pairs of an allocation and a free in a warm pool over the null driver, and the driver
+// calls that they made. Run under callgrind, the difference of two Ns is what a pair costs in instructions.
+// streams: by the plain call, going round 4096 streams.
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "driver/null/null_driver.hpp"
 #include "millpond/pool.hpp"
@@ -10,20 +12,23 @@
 int main(int count, char** words) {
   if (count != 3) return 2;
   const bool by_lane = std::string(words[1]) == "lane";
-  const long pairs = std::atol(words[2]);
+  const std::size_t streams = std::string(words[1]) == "streams" ? 4096 : 1;
+  const std::size_t pairs = std::strtoull(words[2], nullptr, 10);
   auto gpu = std::make_shared<millpond::null_driver>();
   auto pool = *millpond::pool::create(gpu);
-  millpond::stream_handle stream = nullptr;
-  static_cast<void>(gpu->stream_create(&stream));
-  auto lane = pool->lane(stream);
+  std::vector<millpond::stream_handle> all(streams);
+  for (auto& s : all) static_cast<void>(gpu->stream_create(&s));
+  auto lane = pool->lane(all[0]);
   const std::uint64_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 3 << 20};
-  const auto pair = [&](std::uint64_t bytes) {
+  const auto pair = [&](std::size_t i) {
+    const std::uint64_t bytes = streams == 1 ? sizes[i % 4] : sizes[1];
+    const millpond::stream_handle stream = all[i % streams];
     void* const x = by_lane ? lane.allocate(bytes) : pool->allocate(bytes, stream);
     by_lane ? lane.deallocate(x, bytes) : pool->deallocate(x, bytes, stream);
   };
-  for (int warm = 0; warm < 8; ++warm) pair(sizes[warm % 4]);
+  for (std::size_t warm = 0; warm < 2 * streams + 8; ++warm) pair(warm);
   gpu->reset_counters();
-  for (long i = 0; i < pairs; ++i) pair(sizes[i % 4]);
+  for (std::size_t i = 0; i < pairs; ++i) pair(i);
   std::cout << "driver_calls " << gpu->total_calls() << " identity " << gpu->calls("cuStreamGetId") << " capture "
             << gpu->calls("cuStreamGetCaptureInfo") << "\n";
 }
