@@ -149,6 +149,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void collect_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;
+  [[nodiscard]] bool flush_is_due() noexcept;
+  void flush_helped(bool helped) noexcept;
   std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
   void flush_chain(stream_state& stream, heap::segment* chain) noexcept;
   void flush_small(stream_lane& in) noexcept;
@@ -300,6 +302,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::mutex lanes_mutex_;
   std::vector<stream_lane*> lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
+  // Counts of a heuristic: threads may overwrite each other's.
+  std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
   std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get
   counters counts_;
 
