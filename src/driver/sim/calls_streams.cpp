@@ -19,6 +19,11 @@ constexpr auto capture_isolation = static_cast<driver_status>(905);
 call_result simulated_gpu::context_synchronize() noexcept {
   call_scope c(*state_, call::context_synchronize);
   if (c.refused()) return c.refusal();
+  // As the card does: not beside any capture, whatever its mode and the thread's.
+  if (!state_->captures.empty()) {
+    state_->invalidate_all("cuCtxSynchronize");
+    return c.answer(driver_status::capture_unsupported);
+  }
   state_->wait_for_device(c.lock());
   state_->pools_after_synchronize();
   return c.answer(state_->lost);
@@ -61,8 +66,14 @@ call_result simulated_gpu::stream_id(stream_handle stream, std::uint64_t* id) no
   if (c.refused()) return c.refusal();
   const stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
-  // As the card does (H200, driver 580.159).
-  if (s->capture != nullptr) return c.answer(driver_status::capture_unsupported);
+  // As the card does (H200, driver 580.159): refused, and the question alone breaks the capture, in every mode.
+  if (s->capture != nullptr) {
+    state_->invalidate(*s->capture);
+    return c.answer(driver_status::capture_unsupported);
+  }
+  if (const driver_status status = state_->implicit_capture(*s, state::on_conflict::breaks); status != driver_status::success) {
+    return c.answer(status);
+  }
   *id = s->line.number;
   return c.done();
 }
