@@ -319,6 +319,7 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
   if (granularity_ == 0) return 0;  // a chunk's own free waits for the whole device: close() does that
   const relaxed_capture_scope relaxed(*gpu_);
   const std::lock_guard growing(growth_mutex_);
+  if (asleep_bytes_.load(std::memory_order_relaxed) != 0) return 0;  // it has gone to sleep while the lock was waited for
   std::uint64_t given = 0;
   std::vector<heap::handle_id> candidates;
   {

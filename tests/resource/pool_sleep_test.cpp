@@ -1,7 +1,10 @@
 // Sleep and wake: the memory is gone meanwhile, the addresses and the contents are not, and a driver call that fails
 // changes nothing.
+#include <atomic>
 #include <map>
 #include <set>
+#include <thread>
+#include <utility>
 
 #include "support/failing_driver.hpp"
 #include "support/pool_fixture.hpp"
@@ -308,6 +311,59 @@ TEST_F(pool_sleep, where_another_process_has_the_memory_it_stays_asleep_and_wake
   gpu->set_faults({});
   wake();
   EXPECT_EQ(wrong(), 0u);
+  end();
+}
+
+TEST_F(pool_sleep, threads_that_call_meanwhile_are_served_or_refused_and_lose_nothing) {
+  begin();
+  fill();
+  std::atomic<bool> ends{false};
+  std::atomic<std::uint64_t> served{0}, refused{0}, wrong_answers{0};
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      auto lane = p->lane(s);
+      std::vector<std::pair<void*, std::uint64_t>> mine;
+      for (std::uint64_t i = 0; !ends.load(); ++i) {
+        const std::uint64_t bytes = (i * 7919 + t * 104729) % (3 * MiB) + 1;
+        const auto got = p->try_allocate(bytes, default_alignment, s);
+        if (got) {
+          ++served;
+          mine.emplace_back(*got, bytes);
+        } else {
+          ++refused;
+          const bool expected = got.error().code == error_code::not_permitted || got.error().message.find("sleeps") != std::string::npos;
+          if (!expected) ++wrong_answers;
+        }
+        if (mine.size() > 8 || (!got && !mine.empty())) {
+          const auto [at, size] = mine[i % mine.size()];
+          if (i % 2 == 0) p->deallocate(at, size, s);
+          else lane.deallocate(at, size);
+          mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(i % mine.size()));
+        }
+      }
+      for (const auto& [at, size] : mine) p->deallocate(at, size, s);
+    });
+  }
+  for (int round = 0; round < 15; ++round) {
+    const std::uint64_t before = served.load();
+    for (int i = 0; i < 1000 && served.load() < before + 50; ++i) std::this_thread::yield();
+    const simulated_gpu::library_scope library;
+    const auto slept = p->sleep();
+    EXPECT_TRUE(slept.has_value()) << slept.error().message;
+    const std::uint64_t seen = refused.load();
+    for (int i = 0; i < 1000 && refused.load() < seen + 5; ++i) std::this_thread::yield();
+    const auto woke = p->wake();
+    EXPECT_TRUE(woke.has_value()) << woke.error().message;
+  }
+  ends.store(true);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong_answers.load(), 0u);
+  EXPECT_GT(served.load(), 0u);
+  EXPECT_GT(refused.load(), 0u);
+  EXPECT_EQ(wrong(), 0u);
+  p->check();
+  EXPECT_EQ(now().live_blocks, live.size());
   end();
 }
 
