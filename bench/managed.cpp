@@ -165,10 +165,12 @@ int main(int count, char** arguments) {
   std::vector<std::string> inputs;
   std::string out, gpu_name = "0";
   unsigned repeats = 5;
+  bool table = false;
   app.add_option("inputs", inputs, "CSV files of cases")->required();
   app.add_option("--out", out, "the measured cases (CSV)");
   app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")->capture_default_str();
   app.add_option("--repeats", repeats, "of each case that takes less than a second")->capture_default_str();
+  app.add_flag("--table", table, "with --gpu sim: the rows of docs/managed_memory.md");
   CLI11_PARSE(app, count, arguments);
 
   std::vector<pages::page_case> cases;
@@ -206,6 +208,10 @@ int main(int count, char** arguments) {
   }
   std::unique_ptr<measurer> on;
   if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
+  if (table) {
+    for (const pages::page_case& one : cases) std::printf("%s\n", pages::table_line(one, costs).c_str());
+    return 0;
+  }
   std::printf("%-62s %9s %22s %11s %8s\n", "case", "size", "measured ms", "predicted", "error");
   for (pages::page_case& one : cases) {
     const double predicted = pages::predict_ms(one, costs);
@@ -218,7 +224,11 @@ int main(int count, char** arguments) {
       one.high_ms = std::ranges::max(times);
     }
     const double middle = one.middle_ms();
-    std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%%\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
+    if (table) {
+    for (const pages::page_case& one : cases) std::printf("%s\n", pages::table_line(one, costs).c_str());
+    return 0;
+  }
+  std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%%\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
                 one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0);
     std::fflush(stdout);
     if (file) file << pages::case_line(one) << '\n';

@@ -58,6 +58,7 @@ class managed_core {
   };
   managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes, stream_handle stream);
   result<void> wait_for_device();
+  result<void> set_mostly(bool on);
   result<void> guard(managed_debug debug);
   void protect(bool on) noexcept;
   void contradict(std::string what);
@@ -72,6 +73,7 @@ class managed_core {
   unsigned host_views_ = 0, device_views_ = 0;
   bool writing_ = false;                      // a view that writes is alive
   memory_side last_ = memory_side::nobody;
+  bool mostly_ = false;                       // the driver has been told read-mostly
   bool on_host_ = true;                       // the host has had it since the last prefetch to the device
   std::vector<user> users_;
   int guard_ = -1;                            // its place in the table of traps

@@ -15,8 +15,9 @@ namespace millpond {
 struct staging_options {
   unsigned threads = 0;                          // 0: half the processors, at least 1, at most 8
   std::uint64_t chunk_bytes = std::uint64_t{2} << 20;  // each thread has two
-  // Below this a plain copy is as fast, and is made: the driver stages small copies through a buffer of its own.
-  std::uint64_t least_bytes = std::uint64_t{256} << 10;
+  // Below this a plain copy is made: waking the threads costs more than they save (1 MiB: 12.8 GB/s plain and 7 staged;
+  // 16 MiB: 14 and 22; bench/results/bench_staging_h200.json).
+  std::uint64_t least_bytes = std::uint64_t{4} << 20;
 };
 
 struct staging_statistics {

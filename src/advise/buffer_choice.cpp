@@ -130,7 +130,7 @@ void fill_settings(buffer_choice& made, const question& q) {
     case memory_kind::pageable:
       made.pool = "none";
       if (on_device(q)) {
-        made.settings.push_back(exchanged(q) >= 256 * KiB ? "staging::to_device: several threads through pinned chunks, at the pinned rate"
+        made.settings.push_back(exchanged(q) >= 4 * MiB ? "staging::to_device: several threads through pinned chunks, at the pinned rate"
                                                           : "copy_async: the driver stages it");
       }
       break;

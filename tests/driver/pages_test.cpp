@@ -25,22 +25,6 @@ run_options streaming(std::uint64_t bytes) {
 
 advice_given advice(managed_advice what, memory_place place = memory_place::device) { return {what, place}; }
 
-std::string milliseconds(double ms) {
-  std::ostringstream text;
-  text.precision(3);
-  text << ms;
-  return text.str();
-}
-std::string table_line(const page_case& one, const page_costs& costs) {
-  const double predicted = predict_ms(one, costs);
-  std::string measured = milliseconds(one.low_ms);
-  if (milliseconds(one.high_ms) != measured) measured += " to " + milliseconds(one.high_ms);
-  std::ostringstream error;
-  error << std::showpos << std::lround(100 * (predicted / one.middle_ms() - 1)) << '%';
-  return "| " + one.name + " | " + format_bytes(one.what.bytes) + " | " + measured + " | " + milliseconds(predicted) + " | " +
-         error.str() + " |";
-}
-
 TEST(pages, the_textbooks_faults_of_a_gibibyte) {
   run_options o = streaming(GiB);
   o.ideal_page_bytes = 64 * KiB;
@@ -57,16 +41,20 @@ TEST(pages, the_textbooks_faults_of_a_gibibyte) {
   EXPECT_GT(small.total_ns(), 4 * large.total_ns());
 }
 
-// The rows that the constants were fitted to, within 30%.
-TEST(pages, predicts_the_rows_that_it_was_fitted_to) {
-  const auto cases = read_cases(MILLPOND_SOURCE_DIR "/data/managed/h200_fitted.csv");
-  ASSERT_TRUE(cases) << cases.error().message;
-  ASSERT_GE(cases->size(), 20u);
-  for (const page_case& one : *cases) {
-    const double predicted = predict_ms(one, h200());
-    EXPECT_NEAR(predicted / one.middle_ms(), 1, 0.30) << one.name << ", " << format_bytes(one.what.bytes) << ": predicted "
-                                                      << predicted << " ms, measured " << one.low_ms << " to " << one.high_ms;
+// The rows that the constants were fitted to within 30%, the rows measured afterwards within 40%.
+TEST(pages, predicts_the_measured_rows) {
+  std::size_t rows = 0;
+  for (const auto& [file, bound] : {std::pair{"h200_fitted", 0.30}, {"h200_fitted_2", 0.30}, {"h200_checked", 0.40}}) {
+    const auto cases = read_cases(MILLPOND_SOURCE_DIR "/data/managed/" + std::string(file) + ".csv");
+    ASSERT_TRUE(cases) << cases.error().message;
+    for (const page_case& one : *cases) {
+      const double predicted = predict_ms(one, h200());
+      EXPECT_NEAR(predicted / one.middle_ms(), 1, bound) << file << ": " << one.name << ", " << format_bytes(one.what.bytes) << ": predicted "
+                                                         << predicted << " ms, measured " << one.low_ms << " to " << one.high_ms;
+      ++rows;
+    }
   }
+  EXPECT_GE(rows, 45u);
 }
 
 TEST(pages, a_fault_grows_to_its_big_page_and_then_by_density) {
@@ -222,9 +210,8 @@ TEST(pages, is_the_same_on_every_run) {
 TEST(page_cases, the_documents_table_is_what_the_machine_predicts) {
   std::stringstream document;
   document << std::ifstream(MILLPOND_SOURCE_DIR "/docs/managed_memory.md").rdbuf();
-  for (const char* file : {"/data/managed/h200_fitted.csv", "/data/managed/h200_checked.csv"}) {
-    const auto cases = read_cases(MILLPOND_SOURCE_DIR + std::string(file));
-    if (!cases && std::string(file).find("checked") != std::string::npos) continue;  // not measured yet
+  for (const char* file : {"h200_fitted", "h200_fitted_2", "h200_checked"}) {
+    const auto cases = read_cases(MILLPOND_SOURCE_DIR "/data/managed/" + std::string(file) + ".csv");
     ASSERT_TRUE(cases) << cases.error().message;
     for (const page_case& one : *cases) {
       EXPECT_THAT(document.str(), testing::HasSubstr(table_line(one, h200())));

@@ -106,11 +106,10 @@ call_result cuda_driver::advise(device_address at, std::uint64_t bytes, managed_
                                 memory_place place) noexcept {
   // managed_advice counts from 0 in the order of CU_MEM_ADVISE_*, which count from 1.
   const int value = static_cast<int>(advice) + 1;
-  memory_location location = place == memory_place::device ? device_location_ : host_location_;
-  // "Accessed by" takes the host at large: cuda.h refuses a NUMA node there.
-  const bool accessed_by =
-      advice == managed_advice::set_accessed_by || advice == managed_advice::unset_accessed_by;
-  if (accessed_by && place == memory_place::host) location = {location_host, 0};
+  // The host at large: cuda.h refuses a NUMA node for "accessed by", and as the preferred location a node has no effect
+  // (H200, driver 580.159, 2026-11-30: a kernel moves the pages to the device, bench/results/managed_h200_node.csv).
+  const memory_location location =
+      place == memory_place::device ? device_location_ : memory_location{location_host, 0};
   return ask(functions_.advise, at, bytes, value, location);
 }
 

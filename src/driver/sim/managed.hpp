@@ -2,7 +2,9 @@
 // Everything the simulator knows of managed residency is behind this class.
 #pragma once
 #include <cstdint>
+#include <set>
 
+#include "base/bits.hpp"
 #include "driver/sim/pages/space.hpp"
 #include "millpond/simulated_gpu.hpp"
 
@@ -15,8 +17,22 @@ class managed_memory {
   managed_memory(const managed_memory&) = delete;
   managed_memory& operator=(const managed_memory&) = delete;
 
-  void add(std::uint64_t address, std::uint64_t bytes) { space_.add(address, bytes); }
-  void remove(std::uint64_t address) { space_.remove(address); }
+  // Allocations smaller than a block lie in blocks that they share and that stay when they go, so that the next one
+  // finds its pages where the last one left them (seen on a card: thousands of small blocks hardly fault).
+  void add(std::uint64_t address, std::uint64_t bytes) {
+    const std::uint64_t first = align_down(address, pages::block_bytes), last = align_up(address + bytes, pages::block_bytes);
+    for (std::uint64_t at = first; at < last; at += pages::block_bytes) {
+      if (bytes >= pages::block_bytes) {
+        if (shared_.erase(at) != 0) space_.remove(at);
+      } else if (shared_.insert(at).second) {
+        space_.add(at, pages::block_bytes);
+      }
+    }
+    if (bytes >= pages::block_bytes) space_.add(address, bytes);
+  }
+  void remove(std::uint64_t address) {
+    if (!shared_.contains(align_down(address, pages::block_bytes))) space_.remove(address);
+  }
   [[nodiscard]] bool empty() const noexcept { return space_.empty(); }
 
   // Device time that a kernel which starts at now_ns waits for a range. Outside managed ranges: 0. What the range has
@@ -44,6 +60,7 @@ class managed_memory {
  private:
   pages::page_costs costs_;
   pages::space space_;
+  std::set<std::uint64_t> shared_;       // blocks of small allocations
 };
 
 }  // namespace millpond::sim

@@ -5,6 +5,14 @@
 
 namespace millpond::sim::pages {
 
+std::size_t big_pages_of(const page_mask& pages) noexcept {
+  std::size_t found = 0;
+  for (unsigned first = 0; first < pages_a_block; first += pages_a_big_page) {
+    found += (pages & mask_of(first, first + pages_a_big_page)).any() ? 1 : 0;
+  }
+  return found;
+}
+
 page_mask grow_by_density(const page_mask& faulted, const page_mask& there, unsigned pages,
                           unsigned percent) noexcept {
   constexpr unsigned leaves = pages_a_block / pages_a_big_page;

@@ -34,9 +34,8 @@ struct block_policy {
 struct thrash_state {
   enum class side : std::uint8_t { none, host, device };
   side last_move = side::none;
-  unsigned events = 0;
   unsigned throttles = 0;
-  double last_event_ns = 0;
+  double event_ns[3] = {-1e18, -1e18, -1e18};   // of the last three events, the newest first
   double pinned_until_ns = 0;
 };
 
@@ -54,6 +53,11 @@ struct block {
   [[nodiscard]] page_mask duplicated() const noexcept { return on_host & on_device; }
   [[nodiscard]] page_mask touched() const noexcept { return on_host | on_device; }
 };
+
+// Stretches of pages side by side.
+[[nodiscard]] inline std::size_t regions_of(const page_mask& pages) noexcept { return (pages & ~(pages << 1)).count(); }
+// Big pages that hold one of the pages.
+[[nodiscard]] std::size_t big_pages_of(const page_mask& pages) noexcept;
 
 // The driver's prefetcher: the faulted pages grow to their big pages, and then each to the largest subtree of the
 // block's binary tree of which more than `percent` is at the target already or faulted. Never leaves the block.

@@ -117,7 +117,9 @@ std::string case_line(const page_case& one) {
   std::string advice;
   for (const advice_given& each : o.advice) {
     for (const auto& [name, value] : advices) {
-      if (value.what == each.what && value.place == each.place) advice += (advice.empty() ? "" : "+") + std::string(name);
+      if (value.what != each.what || value.place != each.place) continue;
+      if (!advice.empty()) advice += '+';
+      advice += name;
     }
   }
   const auto number = [](double ms) { return ms > 0 ? fmt::format("{:.5g}", ms) : std::string(); };
@@ -125,6 +127,15 @@ std::string case_line(const page_case& one) {
                      o.stride != 0 ? fmt::format("{}", o.stride) : "", name_of(accesses, o.access), name_of(starts, o.start),
                      advice, name_of(prefetches, o.each_kernel), o.rounds, name_of(parts, one.part), number(one.low_ms),
                      number(one.high_ms));
+}
+
+std::string table_line(const page_case& one, const page_costs& costs) {
+  const double predicted = predict_ms(one, costs);
+  const auto three = [](double ms) { return ms >= 1000 ? fmt::format("{:.0f}", ms) : fmt::format("{:.3g}", ms); };
+  std::string measured = three(one.low_ms);
+  if (three(one.high_ms) != measured) measured += " to " + three(one.high_ms);
+  return fmt::format("| {} | {} | {} | {} | {:+.0f}% |", one.name, format_bytes(one.what.bytes), measured, three(predicted),
+                     100 * (predicted / one.middle_ms() - 1));
 }
 
 double predict_ms(const page_case& one, const page_costs& costs) {

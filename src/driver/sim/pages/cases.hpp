@@ -34,6 +34,8 @@ inline constexpr const char* case_columns =
 // Lines that start with # are remarks. Errors: bad_input with file and line, what was expected and what was there.
 [[nodiscard]] result<std::vector<page_case>> read_cases(const std::string& path);
 [[nodiscard]] std::string case_line(const page_case& one);
+// A row of the table in docs/managed_memory.md: name, size, measured, predicted, error against the middle.
+[[nodiscard]] std::string table_line(const page_case& one, const page_costs& costs);
 [[nodiscard]] double predict_ms(const page_case& one, const page_costs& costs);
 
 }  // namespace millpond::sim::pages

@@ -31,6 +31,7 @@ class machine {
     const unsigned accessors = options_.ideal_page_bytes != 0 ? 1 : costs_.multiprocessors;
     for (unsigned i = 0; i < accessors; ++i) processors_.emplace_back(costs_.first_tlb_entries);
     in_flight_ = options_.ideal_page_bytes != 0 ? 1 : pattern_.in_flight();
+    depth_limit_ = pattern_.bytes_a_touch() == base_page_bytes ? costs_.stream_run_faults : costs_.batch_faults;
   }
 
   run_report run() {
@@ -187,7 +188,7 @@ class machine {
     batch.clear();
     std::unordered_set<std::uint64_t> seen;
     bool more = true;
-    for (std::size_t depth = 0; more && batch.size() < costs_.batch_faults; ++depth) {
+    for (std::size_t depth = 0; more && depth < depth_limit_ && batch.size() < costs_.batch_faults; ++depth) {
       more = false;
       for (std::size_t i = 0; i < processors_.size() && batch.size() < costs_.batch_faults; ++i) {
         const processor& p = processors_[(turn_ + i) % processors_.size()];
@@ -239,13 +240,14 @@ class machine {
       const page_mask whole = mask_of(first, std::min(b.pages, first + granule));
       if ((faulted & whole).none()) continue;
       ++space_.counts().faults;
-      ns += costs_.fault_ns + space_.move_exactly(b, whole);
+      ns += costs_.fault_ns + costs_.region_ns + costs_.big_page_ns + space_.move_exactly(b, whole);
     }
     return ns;
   }
 
   void kernel() {
     next_run_ = 0;
+    space_.set_loads(pattern_.bytes_a_touch() == base_page_bytes ? space::loads::of_whole_pages : space::loads::of_bytes);
     remote_bytes_ = local_bytes_ = 0;
     walk_ns_ = kernel_wait_ns_ = 0;
     last_used_ = nullptr;
@@ -282,6 +284,7 @@ class machine {
   double walk_ns_ = 0, kernel_wait_ns_ = 0;
   std::uint64_t next_run_ = 0;
   std::uint64_t in_flight_ = 1;
+  std::size_t depth_limit_ = 1;             // faults of one processor in a batch
   std::size_t turn_ = 0;
   std::uint64_t remote_bytes_ = 0, local_bytes_ = 0;
   block* last_used_ = nullptr;

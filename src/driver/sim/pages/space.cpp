@@ -99,21 +99,21 @@ void space::map_remotely(block& b, const page_mask& pages) {
   counts_.remote_mappings += fresh.count();
 }
 
-// A page moves to the other side. Moves to and fro within the lapse are events; from the third on a fault is
+// A page moves to the other side. A move to and fro is an event; when the last three lie within the lapse the fault is
 // throttled, and after ten throttles the block stays where it is for a while and is reached over the link.
 double space::note_move(block& b, thrash_state::side to, double now_ns) {
   thrash_state& t = b.thrash;
   const bool back = t.last_move != thrash_state::side::none && t.last_move != to;
   t.last_move = to;
   if (!back) return 0;
-  const double since = now_ns - t.last_event_ns;
-  if (since > costs_.thrash_reset_ns) t.throttles = 0;
-  t.events = since > 2 * costs_.thrash_lapse_ns ? 1 : t.events + 1;
-  t.last_event_ns = now_ns;
-  if (t.events < costs_.thrash_events) return 0;
+  if (now_ns - t.event_ns[0] > costs_.thrash_reset_ns) t.throttles = 0;
+  t.event_ns[2] = t.event_ns[1];
+  t.event_ns[1] = t.event_ns[0];
+  t.event_ns[0] = now_ns;
+  if (now_ns - t.event_ns[2] > costs_.thrash_lapse_ns) return 0;
   if (t.throttles >= costs_.thrash_throttles) {
     t.pinned_until_ns = now_ns + costs_.thrash_pin_ns;
-    t.events = t.throttles = 0;
+    t.throttles = 0;
     ++counts_.thrash_pins;
     return 0;
   }
@@ -163,6 +163,7 @@ double space::bring_to_device(block& b, const page_mask& wanted, keep what) {
   b.mapped |= wanted;
   if (what == keep::original) {
     counts_.duplicated_bytes += bytes_of(copied);
+    ns += costs_.duplicate_block_ns * static_cast<double>(copied.count()) / pages_a_block;
     b.writable &= ~copied;
     b.writable |= fresh;
   } else {
@@ -190,8 +191,8 @@ double space::bring_to_host(block& b, const page_mask& wanted, keep what) {
   return ns;
 }
 
-// Duplicated pages are written: every copy but one goes. With the CPU as the preferred location that one is the host's,
-// reached over the link, and the driver does it a page at a time.
+// Duplicated pages are written: every copy but one goes, a page at a time. With the CPU as the preferred location the one
+// that stays is the host's, reached over the link.
 double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_of_range) {
   const page_mask twice = written & b.duplicated();
   counts_.collapses += twice.count();
@@ -199,26 +200,26 @@ double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_
   if (b.policy.preferred != block_policy::place::host) {
     b.on_host &= ~twice;
     b.writable |= twice;
-    return 0;
+    return static_cast<double>(twice.count()) * costs_.collapse_ns;
   }
   b.on_device &= ~twice;
   if (twice.any() && b.on_device.none()) --chunks_;
   map_remotely(b, twice);
   return static_cast<double>(twice.count()) *
-         (costs_.collapse_ns + costs_.collapse_block_ns * static_cast<double>(blocks_of_range));
+         (costs_.collapse_to_host_ns + costs_.collapse_block_ns * static_cast<double>(blocks_of_range));
 }
 
 double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted, std::uint64_t entries,
                     access_kind kind, double now_ns) {
   note_use(b);
   counts_.faults += entries;
-  const double each = costs_.fault_ns * static_cast<double>(entries);
+  const bool replays = !writes(kind) && loads_ == loads::of_whole_pages;
+  const double each = (costs_.fault_ns + (replays ? costs_.replay_ns : 0)) * static_cast<double>(entries);
   // A write to what is duplicated. Where it collapses to the host, its cost is by the page.
   const page_mask collapsing = writes(kind) ? page_mask(faulted & b.duplicated()) : page_mask{};
   if (collapsing.any()) {
     ++counts_.block_services;
-    const bool to_host = b.policy.preferred == block_policy::place::host;
-    double ns = each + (to_host ? 0 : costs_.block_service_ns) + collapse(b, collapsing, blocks_of_range);
+    double ns = each + collapse(b, collapsing, blocks_of_range);
     const page_mask others = faulted & ~collapsing;
     if (others.any()) ns += serve(b, blocks_of_range, others, 0, kind, now_ns);
     return ns;
@@ -236,6 +237,7 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
     if (stays || pinned) b.on_host |= fresh;
     const page_mask there = faulted & b.on_host & ~b.on_device;
     map_remotely(b, there);
+    ns += costs_.remote_map_ns * static_cast<double>(there.count());
     const page_mask local = faulted & b.on_device;
     b.mapped |= local;
     b.writable |= local & ~b.on_host;
@@ -250,6 +252,9 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
     }
   }
   const page_mask wanted = grow_by_density(faulted, b.on_device, b.pages, costs_.density_percent);
+  const page_mask moving = wanted & ~b.on_device;
+  ns += costs_.region_ns * static_cast<double>(regions_of(moving)) +
+        costs_.big_page_ns * static_cast<double>(big_pages_of(moving));
   return ns + bring_to_device(b, wanted, duplicates ? keep::original : keep::nothing);
 }
 
@@ -266,6 +271,7 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
                      std::uint64_t& remote_bytes) {
   double ns = 0;
   bool faulted_once = false;
+  set_loads(loads::of_whole_pages);
   visit(address, bytes, [&](block& b, unsigned first, unsigned last, std::uint64_t blocks) {
     note_use(b);
     const page_mask touched = mask_of(first, last);
@@ -283,7 +289,7 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
             static_cast<double>(services) * costs_.batch_ns / 4;
       counts_.batches += divide_up(services, 4);
     };
-    if (kind == access_kind::read_write && b.policy.read_mostly) pass(access_kind::read);
+    if (kind == access_kind::read_write) pass(access_kind::read);
     pass(kind);
     const std::uint64_t remote = bytes_of(touched & ~b.on_device);
     remote_bytes += remote;

@@ -59,6 +59,9 @@ class space {
   }
   // Whether the device can make this access without a fault.
   [[nodiscard]] page_state look(const block& b, unsigned page, access_kind kind) const noexcept;
+  // Whether the kernel that runs reads whole pages: then its loads fault again while they wait.
+  enum class loads : std::uint8_t { of_bytes, of_whole_pages };
+  void set_loads(loads what) noexcept { loads_ = what; }
   // Serves the faults of one block in one batch: `entries` of them, on the pages of `faulted`. Nanoseconds.
   double serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted, std::uint64_t entries,
                access_kind kind, double now_ns);
@@ -104,6 +107,7 @@ class space {
   options options_;
   std::map<std::uint64_t, range> ranges_;
   page_counts counts_;
+  loads loads_ = loads::of_bytes;
   std::uint64_t chunks_ = 0;             // blocks with pages on the device
   std::uint64_t clock_ = 0;              // of use, for eviction
   // Uses, the oldest on top; an entry counts while its block has not been used since. Kept only with a limit.
