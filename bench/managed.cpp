@@ -209,7 +209,7 @@ int main(int count, char** arguments) {
   std::unique_ptr<measurer> on;
   if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
   if (table) {
-    for (const pages::page_case& one : cases) std::printf("%s\n", pages::table_line(one, costs).c_str());
+    for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
     return 0;
   }
   std::printf("%-62s %9s %22s %11s %8s\n", "case", "size", "measured ms", "predicted", "error");
@@ -225,7 +225,7 @@ int main(int count, char** arguments) {
     }
     const double middle = one.middle_ms();
     if (table) {
-    for (const pages::page_case& one : cases) std::printf("%s\n", pages::table_line(one, costs).c_str());
+    for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
     return 0;
   }
   std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%%\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
