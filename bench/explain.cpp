@@ -34,7 +34,9 @@ double processor_seconds() {
 
 // Three tenths allocations, three frees, three kernels with two blocks each, the rest waits; some hundred blocks live.
 void write_trace(const std::string& path, std::uint64_t events) {
-  trace::trace_writer to(std::move(*trace::make_file_sink(path)), {});
+  auto file = trace::make_file_sink(path);
+  if (!file) std::exit(1);
+  trace::trace_writer to(std::move(*file), {});
   const char* const names[] = {"cudaMallocAsync", "cudaFreeAsync", "step"};
   for (std::uint32_t id = 1; id <= 3; ++id) static_cast<void>(to.add_string(id, names[id - 1]));
   millpond::random numbers(1);
