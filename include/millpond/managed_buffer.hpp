@@ -58,9 +58,11 @@ class managed_core {
   };
   managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes, stream_handle stream);
   result<void> wait_for_device();
-  result<void> set_mostly(bool on);
+  enum class told : std::uint8_t { nothing, read_mostly };
+  result<void> tell(told what);
   result<void> guard(managed_debug debug);
-  void protect(bool on) noexcept;
+  enum class guarding : std::uint8_t { off, on };
+  void protect(guarding now) noexcept;
   void contradict(std::string what);
 
   managed_resource& from_;
@@ -73,7 +75,7 @@ class managed_core {
   unsigned host_views_ = 0, device_views_ = 0;
   bool writing_ = false;                      // a view that writes is alive
   memory_side last_ = memory_side::nobody;
-  bool mostly_ = false;                       // the driver has been told read-mostly
+  told told_ = told::nothing;                 // to the driver
   bool on_host_ = true;                       // the host has had it since the last prefetch to the device
   std::vector<user> users_;
   int guard_ = -1;                            // its place in the table of traps

@@ -30,8 +30,8 @@ result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& fro
   made->data_ = *got;
   made->on_host_ = !made->plan_.start_on_device;
   if (from.use().intent == managed_intent::read_mostly) {
-    made->mostly_ = true;  // by the resource
-    if (auto unset = made->set_mostly(false); !unset) return unset.error();
+    made->told_ = told::read_mostly;  // by the resource
+    if (auto unset = made->tell(told::nothing); !unset) return unset.error();
   }
   if (debug == managed_debug::trap) {
     if (!one_mapping_needed(from)) {
@@ -47,7 +47,7 @@ managed_core::~managed_core() {
   if (data_ == nullptr) return;
   static_cast<void>(wait_for_device());
   if (guard_ >= 0) {
-    protect(false);
+    protect(guarding::off);
     memory_traps::release(guard_);
   }
   for (const user& each : users_) static_cast<void>(gpu_.event_destroy(each.done));
@@ -56,12 +56,12 @@ managed_core::~managed_core() {
 
 // Read-mostly is told after the data has moved: a prefetch that duplicates takes 17 to 26 ms a 256 MiB where one that moves
 // takes 5.4 (H200, driver 580.159, 2026-11-30), and the copies are made when the other side reads.
-result<void> managed_core::set_mostly(bool on) {
-  if (mostly_ == on) return {};
+result<void> managed_core::tell(told what) {
+  if (told_ == what) return {};
   const auto answer = gpu_.advise(reinterpret_cast<device_address>(data_), bytes_,
-                                  on ? managed_advice::set_read_mostly : managed_advice::unset_read_mostly, memory_place::device);
+                                  what == told::read_mostly ? managed_advice::set_read_mostly : managed_advice::unset_read_mostly, memory_place::device);
   if (!answer.ok()) return to_error(answer, "managed_buffer: advising");
-  mostly_ = on;
+  told_ = what;
   return {};
 }
 
@@ -94,9 +94,9 @@ result<void> managed_core::begin_host(access how) {
                            to_string(use.intent)));
   }
   if (auto waited = wait_for_device(); !waited) return waited;
-  protect(false);
+  protect(guarding::off);
   if (writes) {
-    if (auto unset = set_mostly(false); !unset) return unset;
+    if (auto unset = tell(told::nothing); !unset) return unset;
   }
   if (last_ == memory_side::device) {
     ++history_.side_changes;
@@ -111,7 +111,7 @@ result<void> managed_core::begin_host(access how) {
     }
   }
   last_ = memory_side::host;
-  on_host_ = on_host_ || writes || !mostly_;
+  on_host_ = on_host_ || writes || told_ == told::nothing;
   ++host_views_;
   ++history_.host_views;
   history_.host_writes += writes ? 1 : 0;
@@ -163,11 +163,11 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
     ++history_.prefetches;
   }
   if (use.intent == managed_intent::read_mostly) {
-    if (auto set = set_mostly(true); !set) return set;
+    if (auto set = tell(told::read_mostly); !set) return set;
   }
   on_host_ = false;
   last_ = memory_side::device;
-  if (host_views_ == 0) protect(true);
+  if (host_views_ == 0) protect(guarding::on);
   ++device_views_;
   ++history_.device_views;
   history_.device_writes += writes ? 1 : 0;
@@ -198,8 +198,9 @@ result<void> managed_core::guard(managed_debug) {
   return {};
 }
 
-void managed_core::protect(bool on) noexcept {
+void managed_core::protect(guarding now) noexcept {
   if (guard_ < 0) return;
+  const bool on = now == guarding::on;
   static_cast<void>(::mprotect(data_, whole_, on ? PROT_NONE : PROT_READ | PROT_WRITE));
   memory_traps::arm(guard_, on);
 }
