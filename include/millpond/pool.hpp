@@ -56,7 +56,7 @@ struct pool_options {
   // it (and at least 8 MiB), before it prefers moving pages over growing. The trade-off curve is in docs/fragmentation.md.
   double slack = 0.04;
   // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact size; 0 for
-  // the default: half a percent each of the peak of live bytes, or 1 MiB and 4 MiB where that is more.
+  // the default: 0.5% and 0.1% of the peak of live bytes, or 1 MiB and 4 MiB where that is more.
   std::uint64_t lane_small_bytes = 0;
   std::uint64_t lane_large_bytes = 0;
   // Nanoseconds that an allocation may wait for the GPU before it reports out_of_memory. Waiting is the
