@@ -1,9 +1,11 @@
 // Recorded traces through each allocator: allocations and frees alone, the first round cold, the second warm. Host time
-// in the allocator, net of the clock's cost; reserved over the peak of what the trace asked for.
+// in the allocator, net of the clock's cost; reserved over the peak of what the trace asked for. With --paced the
+// recording's pauses are kept and a kernel writes each block on its stream, so that streams are busy as they were.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "bench/support/harness.hpp"
 #include "trace/source.hpp"
@@ -16,6 +18,7 @@ struct operation {
   std::uint32_t block;
   std::uint32_t stream;
   std::uint64_t bytes;  // 0: free
+  std::uint64_t gap_ns; // since the operation before
 };
 struct workload {
   std::vector<operation> operations;
@@ -33,17 +36,21 @@ workload load(const std::string& path) {
   workload out;
   std::map<std::uint64_t, std::pair<std::uint32_t, std::uint64_t>> live;
   std::map<std::uint64_t, std::uint32_t> streams;
-  std::uint64_t now = 0;
+  std::uint64_t now = 0, last_ns = 0;
   const auto visited = opened->for_each([&](const trace::event& e) {
     const auto stream = [&] { return streams.emplace(e.stream, static_cast<std::uint32_t>(streams.size())).first->second; };
+    const auto gap = [&] {
+      const std::uint64_t before = std::exchange(last_ns, std::max(last_ns, e.time_ns));
+      return out.operations.empty() ? 0 : last_ns - before;
+    };
     if (e.what == trace::action::allocate && e.bytes > 0) {
       live[e.address] = {out.blocks, e.bytes};
-      out.operations.push_back({out.blocks++, stream(), e.bytes});
+      out.operations.push_back({out.blocks++, stream(), e.bytes, gap()});
       now += e.bytes;
       out.peak = std::max(out.peak, now);
     } else if (e.what == trace::action::free) {
       if (const auto at = live.find(e.address); at != live.end()) {
-        out.operations.push_back({at->second.first, stream(), 0});
+        out.operations.push_back({at->second.first, stream(), 0, gap()});
         now -= at->second.second;
         live.erase(at);
       }
@@ -83,6 +90,10 @@ int main(int count, char** arguments) {
           double total = 0;
           std::uint64_t failures = 0;
           for (const operation& o : work.operations) {
+            if (h.settings().paced && o.gap_ns > 0) {
+              for (const std::uint64_t until = bench::now_ns() + o.gap_ns; bench::now_ns() < until;) {
+              }
+            }
             const std::uint64_t start = bench::now_ns();
             if (o.bytes > 0) {
               at[o.block] = sessions[o.stream]->allocate(o.bytes);
@@ -95,6 +106,10 @@ int main(int count, char** arguments) {
               allocate.push_back(static_cast<float>(ns));
               bytes[o.block] = o.bytes;
               failures += at[o.block] == nullptr;
+              if (h.settings().paced && at[o.block] != nullptr) {
+                const identity_block whole{reinterpret_cast<device_address>(at[o.block]), o.bytes, o.block};
+                static_cast<void>(h.gpu().identity_write({&whole, 1}, streams[o.stream]));
+              }
             } else {
               at[o.block] = nullptr;
             }

@@ -116,6 +116,7 @@ harness::harness(const char* name, int count, char** arguments) {
   app.add_option("--seed", options_.seed, "of random choices")->capture_default_str();
   app.add_option("--scale", options_.scale, "share of the full number of operations")->capture_default_str();
   app.add_option("--seconds", options_.seconds, "how long, where the benchmark runs for a time");
+  app.add_flag("--paced", options_.paced, "recordings keep their pauses, and a kernel writes each block on its stream");
   app.add_option("inputs", options_.inputs, "input files, where the benchmark takes some");
   try {
     app.parse(count, arguments);
@@ -162,6 +163,7 @@ harness::harness(const char* name, int count, char** arguments) {
              {"compiler", MILLPOND_COMPILER},
              {"seed", options_.seed},
              {"scale", options_.scale},
+             {"paced", options_.paced},
              {"host_threads", std::thread::hardware_concurrency()},
              {"clock_ns", clock_ns_},
              {"rows", nlohmann::json::array()}};

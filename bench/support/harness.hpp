@@ -22,6 +22,7 @@ struct options {
   double scale = 1;                     // of the operations; small in the tests
   std::vector<std::string> inputs;      // files, where the benchmark takes some
   double seconds = 0;
+  bool paced = false;                   // recordings keep their pauses, and their streams run kernels
 };
 
 // One thread's use of an allocator on one stream.

@@ -52,8 +52,9 @@ struct pool_options {
   std::uint64_t initial_bytes = 0;         // reserved when the pool is made
   reuse_policy reuse = reuse_policy::idle;
   context_fences fences = context_fences::when_no_known_capture;
-  // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a share of
-  // it (and at least 8 MiB), before it prefers moving pages over growing. The trade-off curve is in docs/fragmentation.md.
+  // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a share of it (at least
+  // 8 MiB; of a peak over 3 GiB the first 3 GiB count), before it prefers moving pages over growing. Up to there it grows unless moving costs no
+  // more. Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in docs/fragmentation.md.
   double slack = 0.04;
   // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact size; 0 for
   // the default: 0.5% and 0.1% of the peak of live bytes, or 1 MiB and 4 MiB where that is more.
@@ -87,8 +88,8 @@ struct pool_statistics {
   std::uint64_t shelf_hits = 0;
   std::uint64_t heap_hits = 0;
   std::uint64_t growths = 0;               // physical handles created
-  std::uint64_t moves = 0;                 // handles mapped a second time, where they were needed
-  std::uint64_t activations = 0;           // handles used again through a mapping that was there: no driver call
+  std::uint64_t moves = 0;                 // handles mapped once more, for a window
+  std::uint64_t activations = 0;           // windows that were mapped already: no driver call
   std::uint64_t seals = 0;                 // events recorded
   std::uint64_t fence_queries = 0;
   std::uint64_t stream_waits = 0;          // waits put on a stream, policy may_wait

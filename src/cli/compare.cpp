@@ -48,7 +48,7 @@ exit_status compare(session& here, const compare_arguments& arguments) {
   if (!first) return here.fail(first.error());
 
   replay::compare_options options;
-  options.each = arguments.input.run_options();
+  options.each = arguments.input.run_options(**first);
   options.strategies = *strategies;
   if ((*first)->simulated()) options.workers = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   std::mutex mutex;  // opening and progress are for one thread at a time

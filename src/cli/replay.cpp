@@ -34,7 +34,7 @@ exit_status replay_one(session& here, const replay_arguments& arguments) {
   auto gpu = here.open_gpu();
   if (!gpu) return here.fail(gpu.error());
 
-  replay::run_options options = arguments.input.run_options();
+  replay::run_options options = arguments.input.run_options(**gpu);
   options.copies = arguments.staging == "pageable" ? replay::staging::pageable : replay::staging::pinned;
   options.progress = [&](double share) {
     here.progress(fmt::format("{}: {:.0f}%", which->name, 100 * share));

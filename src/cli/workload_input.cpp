@@ -12,7 +12,7 @@ namespace millpond::cli {
 void workload_input::add_to(CLI::App& app) {
   app.add_option("TRACE", trace, "A recording: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz")
       ->type_name("FILE");
-  app.add_option("--workload", name, "Instead of a recording: inference, churn or training")->type_name("NAME");
+  app.add_option("--workload", name, "Instead of a recording: inference, churn, training, or a shape: llm, recompute, detection, diffusion, experts, streams")->type_name("NAME");
   app.add_option("--seed", seed, "Of the workload and of the simulated GPU")->capture_default_str();
   app.add_option("--length", length, "Requests, operations or steps of --workload; 0: its own default")
       ->capture_default_str();
@@ -22,7 +22,9 @@ void workload_input::add_to(CLI::App& app) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_flag("--no-touch", no_touch, "Time the allocator alone: no kernel writes or checks the blocks");
-  app.add_flag("--recorded-pace", recorded_pace, "Keep the recorded pauses between operations");
+  auto* const keep = app.add_flag("--recorded-pace", recorded_pace,
+                                  "Keep the recorded pauses between operations (a recording's default on the simulated GPU)");
+  app.add_flag("--flat-out", flat_out, "One operation after another (the default elsewhere)")->excludes(keep);
 }
 
 result<replay::workload> workload_input::load() const {
@@ -40,10 +42,11 @@ result<replay::workload> workload_input::load() const {
   return work;
 }
 
-replay::run_options workload_input::run_options() const {
+replay::run_options workload_input::run_options(const driver& gpu) const {
   replay::run_options made;
   made.contents = no_touch ? replay::contents_mode::no_touch : replay::contents_mode::touch;
-  made.pace = recorded_pace ? replay::pacing::recorded : replay::pacing::flat_out;
+  const bool keeps = recorded_pace || (!flat_out && !trace.empty() && gpu.simulated());
+  made.pace = keeps ? replay::pacing::recorded : replay::pacing::flat_out;
   made.rounds = rounds;
   made.clock = session::now_ns;
   return made;
@@ -62,7 +65,7 @@ report::comparison workload_input::describe(const session& here, const driver& g
   made.trace = report::facts_of(work);
   made.seed = seed;
   made.rounds = rounds;
-  const replay::run_options options = run_options();
+  const replay::run_options options = run_options(gpu);
   made.contents = options.contents;
   made.pace = options.pace;
   return made;

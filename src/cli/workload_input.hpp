@@ -21,12 +21,15 @@ struct workload_input {
   std::uint64_t rounds = 1;
   bool no_touch = false;
   bool recorded_pace = false;
+  bool flat_out = false;
 
-  // TRACE, --workload and its parameters, --rounds, --no-touch, --pace.
+  // TRACE, --workload and its parameters, --rounds, --no-touch, --recorded-pace, --flat-out.
   void add_to(CLI::App& app);
   // invalid_argument when neither or both of TRACE and --workload were given.
   [[nodiscard]] result<replay::workload> load() const;
-  [[nodiscard]] replay::run_options run_options() const;
+  // A recording keeps its pauses on the simulated GPU, where time is free: streams then run as far ahead of each other as
+  // they did. On a card, and for a named workload, one operation follows another unless told otherwise.
+  [[nodiscard]] replay::run_options run_options(const driver& gpu) const;
   // The parts of a report that do not depend on the outcomes. After the GPU was opened.
   [[nodiscard]] report::comparison describe(const session& here, const driver& gpu,
                                             const replay::workload& work) const;

@@ -313,6 +313,8 @@ void heap::map_span(view_id view, std::uint64_t at, span_id span) {
     spans_[span].home = {view, at};
     spans_[span].mapped = true;
     settle(make(view, at, bytes, segment_state::free, before), anyone, 0, absorb_idle::no);
+  } else if (before != nullptr && before->state == segment_state::closed && before->end() == at) {
+    before->bytes += bytes;  // a record for each span would cost host memory for nothing
   } else {
     make(view, at, bytes, segment_state::closed, before);
   }
@@ -403,6 +405,16 @@ segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t byt
   return block;
 }
 
+// The record changes: whoever still looks at the block's finds it unused.
+segment* heap::make_closed(segment* block) {
+  const view_id view = block->view;
+  const std::uint64_t at = block->start();
+  const std::uint64_t bytes = block->bytes;
+  segment* const before = block->before;
+  unlink(block);
+  return make(view, at, bytes, segment_state::closed, before);
+}
+
 void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   view_record& in = views_[block->view];
   const std::size_t first = slot_index(in, block->start());
@@ -415,11 +427,17 @@ void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, a
     view_record& home = views_[of.home.view];
     home.slots[slot_index(home, of.home.at)].active = true;
   }
-  const view_id view = block->view;
-  const std::uint64_t at = block->start();
-  segment* const before = block->before;
-  unlink(block);
-  make(view, at, end - at, segment_state::closed, before);
+  segment* closed = make_closed(block);
+  if (segment* const left = closed->before; left != nullptr && left->state == segment_state::closed) {
+    left->bytes += closed->bytes;
+    unlink(closed);
+    closed = left;
+  }
+  if (segment* const right = closed->after; right != nullptr && right->state == segment_state::closed) {
+    const std::uint64_t more = right->bytes;
+    unlink(right);
+    closed->bytes += more;
+  }
   for (const stretch& home : homes_of(in, first, last)) {
     segment* const gap = index_.exact(home.at);
     MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == home.bytes, home.at);
@@ -458,6 +476,7 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
   if (j + 1 < in.slots.size() && in.slots[j + 1].span == no_span) {
     in.slots[j].bytes += in.slots[j + 1].bytes;
     in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j) + 1);
+    cut(view, in.slots[j].at + in.slots[j].bytes);
     const std::uint64_t more = hole->after->bytes;
     unlink(hole->after);
     hole->bytes += more;

@@ -167,6 +167,7 @@ class heap {
   // The homes of the spans in these slots, neighbours taken together.
   [[nodiscard]] std::vector<stretch> homes_of(const view_record& in, std::size_t first, std::size_t last) const;
   void close(const stretch& of, owner_id* owner, std::uint64_t* batch);
+  segment* make_closed(segment* block);
   void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
 
   address_index index_;

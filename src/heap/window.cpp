@@ -95,7 +95,8 @@ class planner {
     std::sort(tails_.rbegin(), tails_.rend());
   }
 
-  // The free end of `beginning`, then whole handles, then the free beginning of one in use; what is missing is new.
+  // The free end of `beginning`, then whole handles, then the free beginning of one in use; what is missing is to be new,
+  // and the window to be planned again over it.
   void assemble(handle_id beginning, std::uint64_t tail) {
     window_plan c;
     std::vector<bool> taken(full_.size(), false);
@@ -127,6 +128,13 @@ class planner {
       c.handles.push_back(full_[pick].second);
       have += full_[pick].first;
       if (best_.possible && best_.new_bytes == 0 && c.handles.size() >= best_.handles.size()) return;
+    }
+    if (have < bytes_) {  // new memory goes before the longest free beginning
+      for (auto head = heads_.rbegin(); head != heads_.rend(); ++head) {
+        if (head->second == beginning) continue;
+        have += head->first;
+        break;
+      }
     }
     c.new_bytes = bytes_ - std::min(bytes_, have);
     c.possible = true;

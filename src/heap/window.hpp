@@ -17,9 +17,10 @@ struct window_plan {
   // Either a stretch of a window that is mapped: no driver call.
   view_id view = new_view;
   std::uint64_t at = 0;
-  // Or handles to map in this order, the block beginning so far into the first; and new memory behind them.
+  // Or handles to map in this order, the block beginning so far into the first.
   std::vector<handle_id> handles;
   std::uint64_t skip = 0;
+  // Not 0: nothing to map yet; so much new memory would make a window possible.
   std::uint64_t new_bytes = 0;
 };
 

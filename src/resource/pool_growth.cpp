@@ -17,7 +17,7 @@ namespace {
 // to serve others too, and then there are to be many enough that a few in use keep little from the others, and few enough
 // that the first round of a recorded workload costs no more than its peers'.
 constexpr std::uint64_t handles_of_a_load = 8;
-constexpr std::uint64_t handles_of_a_churn = 32;
+constexpr std::uint64_t handles_of_a_churn = 24;
 constexpr std::uint64_t churn_share = 16;  // of the peak, given back at once
 constexpr std::uint64_t smallest_bulk = 8 * MiB;
 constexpr std::uint64_t largest_bulk = 64 * MiB;

@@ -10,6 +10,7 @@
 
 #include "base/bits.hpp"
 #include "base/random.hpp"
+#include "trace/shapes.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -398,8 +399,13 @@ result<trace_data> make_workload(std::string_view name, const workload_options& 
     if (options.length != 0) o.steps = options.length;
     return make_training(o);
   }
+  if (is_shape(name)) {
+    if (options.streams != 1) return bad(name, "has its own streams");
+    return make_shape(name, options.seed, options.length);
+  }
   return error{error_code::invalid_argument,
-               fmt::format("no workload is named '{}': there are inference, churn and training", name)};
+               fmt::format("no workload is named '{}': there are inference, churn and training, and the shapes {}", name,
+                           fmt::join(shape_names(), ", "))};
 }
 
 }  // namespace millpond::trace

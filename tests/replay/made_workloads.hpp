@@ -39,6 +39,7 @@ class workload_writer {
     made_.largest_copy_bytes = std::max(made_.largest_copy_bytes, made_.blocks[id].bytes);
   }
   [[nodiscard]] std::uint64_t live() const noexcept { return live_; }
+  [[nodiscard]] std::uint64_t bytes_of(std::uint32_t id) const { return made_.blocks[id].bytes; }
   workload finish() {
     made_.events = made_.ops.size();
     made_.never_freed = made_.allocations - made_.frees;

@@ -1,0 +1,178 @@
+// What slack buys: reserved over peak, total time in the allocator and the warm 99th percentile for a row of slacks, each
+// workload. The streams really run: every block is written by a kernel and checked before its free.
+//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--flat-out] [--out FILE] INPUT...
+// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording is paced by its own pauses unless --flat-out;
+// a shape's times are made up, so it is not. Peers' points come from bench/traces.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "millpond/pool.hpp"
+#include "millpond/simulated_gpu.hpp"
+#include "millpond_commit.hpp"
+#include "replay/run.hpp"
+#include "trace/shapes.hpp"
+#include "trace/source.hpp"
+
+using namespace millpond;
+
+namespace {
+
+// What the library does by default, but for the slack; keeps what the report needs.
+class measured_pool final : public replay::strategy {
+ public:
+  struct findings {
+    pool_statistics at_end;
+    std::vector<float> allocate_ns;  // of all rounds, in order
+  };
+  measured_pool(double slack, findings& to) : slack_(slack), to_(to) {}
+
+  result<void> prepare(const replay::strategy_setting& setting) override {
+    streams_.assign(setting.streams.begin(), setting.streams.end());
+    clock_ = setting.clock;
+    pool_options options;
+    options.clock = setting.clock;
+    options.slack = slack_;
+    auto made = pool::create(setting.gpu, options);
+    if (!made) return made.error();
+    pool_ = std::move(*made);
+    return {};
+  }
+  result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
+    const std::uint64_t before = clock_();
+    auto answer = pool_->try_allocate(bytes, default_alignment, streams_[stream]);
+    to_.allocate_ns.push_back(static_cast<float>(clock_() - before));
+    if (!answer) return answer.error();
+    return reinterpret_cast<device_address>(*answer);
+  }
+  result<void> use(device_address at, std::uint16_t stream) override {
+    return pool_->record_use(reinterpret_cast<void*>(at), streams_[stream]);
+  }
+  result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream, std::span<const std::uint16_t>) override {
+    return pool_->try_deallocate(reinterpret_cast<void*>(at), bytes, streams_[stream]);
+  }
+  result<void> finish() override {
+    to_.at_end = pool_->statistics();
+    pool_.reset();
+    return {};
+  }
+
+ private:
+  double slack_;
+  findings& to_;
+  std::function<std::uint64_t()> clock_;
+  std::shared_ptr<pool> pool_;
+  std::vector<stream_handle> streams_;
+};
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+[[noreturn]] void stop(const std::string& why) {
+  std::cerr << why << '\n';
+  std::exit(3);
+}
+
+result<trace::trace_data> load(const std::string& input) {
+  if (input.rfind("shape:", 0) != 0) return trace::load_trace(input);
+  const std::size_t colon = input.find(':', 6);
+  const std::uint64_t seed = colon == std::string::npos ? 1 : std::strtoull(input.c_str() + colon + 1, nullptr, 10);
+  return trace::make_shape(input.substr(6, colon == std::string::npos ? colon : colon - 6), seed);
+}
+
+result<std::shared_ptr<driver>> open(const std::string& name) {
+  if (name != "sim") return open_cuda_driver(std::atoi(name.c_str()));
+  auto made = simulated_gpu::create();
+  if (!made) return made.error();
+  return std::shared_ptr<driver>(*made);
+}
+
+double percentile(std::vector<float> values, double share) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return static_cast<double>(*at);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  std::string gpu_name = "0", out;
+  std::vector<std::string> inputs;
+  std::vector<double> slacks{0, 0.02, 0.04, 0.08, 0.16};
+  std::uint64_t rounds = 3;
+  bool flat_out = false;
+  CLI::App app("millpond benchmark: fragmentation");
+  app.add_option("--gpu", gpu_name, "device number, or sim")->capture_default_str();
+  app.add_option("--slack", slacks, "slacks, parted by commas")->allow_extra_args(false)->delimiter(',')->capture_default_str();
+  app.add_option("--rounds", rounds, "the workload so many times; the first is cold, the last is warm")->capture_default_str();
+  app.add_flag("--flat-out", flat_out, "no pauses");
+  app.add_option("--out", out, "result file (JSON)");
+  app.add_option("inputs", inputs, "recordings, and shape:NAME[:SEED]")->required();
+  CLI11_PARSE(app, count, arguments);
+
+  nlohmann::json result{{"benchmark", "fragmentation"}, {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
+                        {"rounds", rounds}, {"rows", nlohmann::json::array()}};
+  std::printf("%-28s %6s %8s %8s %9s %9s %9s %7s %6s %6s %6s\n", "workload", "slack", "cold", "after all", "cold ms", "warm ms",
+              "p99 us", "grown", "moved", "again", "waits");
+  for (const std::string& input : inputs) {
+    auto loaded = load(input);
+    if (!loaded) stop(loaded.error().message);
+    const auto work = replay::lower(*loaded, {});
+    if (!work) stop(work.error().message);
+    const std::string name = std::filesystem::path(input).filename().string();
+    for (const double slack : slacks) {
+      nlohmann::json row{{"workload", name}, {"slack", slack}, {"paced", !flat_out && input.rfind("shape:", 0) != 0}};
+      for (const std::uint64_t so_many : {std::uint64_t{1}, rounds}) {
+        auto gpu = open(gpu_name);
+        if (!gpu) stop(gpu.error().message);
+        result["gpu"] = {{"name", (*gpu)->info().name}, {"simulated", (*gpu)->simulated()}};
+        measured_pool::findings found;
+        replay::run_options options;
+        options.clock = now_ns;
+        options.rounds = so_many;
+        options.pace = row["paced"].get<bool>() ? replay::pacing::recorded : replay::pacing::flat_out;
+        options.make = [&] { return std::make_unique<measured_pool>(slack, found); };
+        const auto outcome = replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
+        if (!outcome) stop(outcome.error().message);
+        if (so_many == 1) {
+          row["cold_ratio"] = outcome->reserved_ratio();
+          row["cold_ms"] = outcome->round_allocator_ns.front() / 1e6;
+          if (rounds == 1) break;
+          continue;
+        }
+        const pool_statistics& s = found.at_end;
+        found.allocate_ns.erase(found.allocate_ns.begin(),
+                                found.allocate_ns.end() - static_cast<std::ptrdiff_t>(found.allocate_ns.size() / so_many));
+        row["ratio"] = outcome->reserved_ratio();
+        row["warm_ms"] = outcome->round_allocator_ns.back() / 1e6;
+        row["warm_allocate_p99_us"] = percentile(found.allocate_ns, 0.99) / 1e3;
+        row["growths"] = s.growths;
+        row["moves"] = s.moves;
+        row["activations"] = s.activations;
+        row["host_waits"] = s.host_waits;
+        row["metadata_share"] = static_cast<double>(s.metadata_bytes) / static_cast<double>(s.peak_reserved_bytes);
+        row["failures"] = outcome->failures;
+        row["findings"] = outcome->finding_count;
+      }
+      std::printf("%-28s %6.3f %8.4f %8.4f %9.2f %9.2f %9.2f %7lu %6lu %6lu %6lu\n", name.c_str(), slack, row.value("cold_ratio", 0.0),
+                  row.value("ratio", 0.0), row.value("cold_ms", 0.0), row.value("warm_ms", 0.0), row.value("warm_allocate_p99_us", 0.0),
+                  row.value("growths", 0ul), row.value("moves", 0ul), row.value("activations", 0ul), row.value("host_waits", 0ul));
+      std::fflush(stdout);
+      result["rows"].push_back(std::move(row));
+    }
+  }
+  if (!out.empty()) {
+    std::ofstream file(out);
+    file << result.dump(1) << '\n';
+    if (!file) stop(out + ": cannot be written");
+  }
+  return 0;
+}
