@@ -1,6 +1,6 @@
 // What slack buys: reserved over peak, total time in the allocator and the warm 99th percentile for a row of slacks, each
 // workload. The streams really run: every block is written by a kernel and checked before its free.
-//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--flat-out] [--out FILE] INPUT...
+//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--flat-out] [--no-context-fences] [--out FILE] INPUT...
 // INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording is paced by its own pauses unless --flat-out;
 // a shape's times are made up, so it is not. Peers' points come from bench/traces.
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ class measured_pool final : public replay::strategy {
     pool_statistics at_end;
     std::vector<float> allocate_ns;  // of all rounds, in order
   };
-  measured_pool(double slack, findings& to) : slack_(slack), to_(to) {}
+  measured_pool(double slack, context_fences fences, findings& to) : slack_(slack), fences_(fences), to_(to) {}
 
   result<void> prepare(const replay::strategy_setting& setting) override {
     streams_.assign(setting.streams.begin(), setting.streams.end());
@@ -38,6 +38,7 @@ class measured_pool final : public replay::strategy {
     pool_options options;
     options.clock = setting.clock;
     options.slack = slack_;
+    options.fences = fences_;
     auto made = pool::create(setting.gpu, options);
     if (!made) return made.error();
     pool_ = std::move(*made);
@@ -64,6 +65,7 @@ class measured_pool final : public replay::strategy {
 
  private:
   double slack_;
+  context_fences fences_;
   findings& to_;
   std::function<std::uint64_t()> clock_;
   std::shared_ptr<pool> pool_;
@@ -108,16 +110,18 @@ int main(int count, char** arguments) {
   std::vector<std::string> inputs;
   std::vector<double> slacks{0, 0.02, 0.04, 0.08, 0.16};
   std::uint64_t rounds = 3;
-  bool flat_out = false;
+  bool flat_out = false, no_context_fences = false;
   CLI::App app("millpond benchmark: fragmentation");
   app.add_option("--gpu", gpu_name, "device number, or sim")->capture_default_str();
   app.add_option("--slack", slacks, "slacks, parted by commas")->allow_extra_args(false)->delimiter(',')->capture_default_str();
   app.add_option("--rounds", rounds, "the workload so many times; the first is cold, the last is warm")->capture_default_str();
   app.add_flag("--flat-out", flat_out, "no pauses");
+  app.add_flag("--no-context-fences", no_context_fences, "as a program that captures graphs of its own would set it");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("inputs", inputs, "recordings, and shape:NAME[:SEED]")->required();
   CLI11_PARSE(app, count, arguments);
 
+  const context_fences fences = no_context_fences ? context_fences::never : context_fences::when_no_known_capture;
   nlohmann::json result{{"benchmark", "fragmentation"}, {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
                         {"rounds", rounds}, {"rows", nlohmann::json::array()}};
   std::printf("%-28s %6s %8s %8s %9s %9s %9s %7s %6s %6s %6s\n", "workload", "slack", "cold", "after all", "cold ms", "warm ms",
@@ -139,7 +143,7 @@ int main(int count, char** arguments) {
         options.clock = now_ns;
         options.rounds = so_many;
         options.pace = row["paced"].get<bool>() ? replay::pacing::recorded : replay::pacing::flat_out;
-        options.make = [&] { return std::make_unique<measured_pool>(slack, found); };
+        options.make = [&] { return std::make_unique<measured_pool>(slack, fences, found); };
         const auto outcome = replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
         if (!outcome) stop(outcome.error().message);
         if (so_many == 1) {

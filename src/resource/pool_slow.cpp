@@ -150,10 +150,18 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
 // The ways to a block, cheapest first. Up to the slack the pool rather grows than takes what lanes keep.
 result<heap::segment*> pool::core::acquire(const request& what, stream_lane* refill) {
   const bool many = many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream;
-  if (many && what.size >= worth_asking) {
-    // A large block takes the place that it should have only if the heap knows what is free by now.
-    const relaxed_capture_scope relaxed(*gpu_);
-    poll_fences();
+  if (many && what.size >= worth_asking && refill != nullptr) {
+    // A large block takes the place that it should have only if the heap knows what is free by now. Asking goes over all
+    // streams, so the more there are the rarer it is done.
+    std::uint64_t streams = 0;
+    {
+      const std::shared_lock lock(streams_mutex_);
+      streams = streams_.size();
+    }
+    if (refill->counts.misses.get() % (1 + streams / 16) == 0) {
+      const relaxed_capture_scope relaxed(*gpu_);
+      poll_fences();
+    }
   }
   if (heap::segment* const block = carve(what, refill)) return block;
   const relaxed_capture_scope relaxed(*gpu_);
@@ -172,7 +180,9 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
     if (flushed) counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
     if (many) {
       if (what.stream != nullptr) seal(*what.stream);
-      wide_seal();
+      // Streams that make no call keep what was freed on them last unsealed. An event over the whole context would cover it,
+      // and would break a capture that the pool knows nothing of: not for the sake of some bytes.
+      if (any_gone()) wide_seal();
       poll_fences();
     }
     {
@@ -226,10 +236,12 @@ bool pool::core::would_pass_slack(const request& what) {
 // not less, so that a program whose queue is long does not pay for it.
 heap::segment* pool::core::settled(const request& what) {
   static constexpr std::uint32_t most_questions = 1024;
-  std::uint32_t left = patience_.load(std::memory_order_relaxed);
+  std::uint64_t left = patience_.load(std::memory_order_relaxed);
   while (left > 0 && nearest_fence() != nullptr) {
-    --left;
-    if (!poll_fences()) continue;
+    const std::uint64_t asked = counts_.fence_queries.load(std::memory_order_relaxed);
+    const bool passed = poll_fences();
+    left -= std::min(left, std::max<std::uint64_t>(1, counts_.fence_queries.load(std::memory_order_relaxed) - asked));
+    if (!passed) continue;
     const std::lock_guard lock(heap_mutex_);
     if (heap::segment* const block = carve_locked(what, true)) {
       patience_.store(std::min(most_questions, 2 * patience_.load(std::memory_order_relaxed)), std::memory_order_relaxed);
