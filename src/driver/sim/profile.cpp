@@ -167,7 +167,7 @@ gpu_profile gpu_profile::h200() {
   p.managed_fault_in_bytes_per_s = quarter_gib / 34e-3;    // never written before; 33 to 42 ms written by the CPU
   // Fitted: what is left of it in the recorded traces, where most kernels write several blocks, on two machines
   // (one has 24 to 30 ms where the other has 34).
-  p.managed_together_share = 0.80;
+  p.managed_together_share = 0.92;
   p.managed_prefetch_bytes_per_s = quarter_gib / 5.4e-3;   // 5.6 ms with the kernel's 0.2
   p.managed_prefetch_back_bytes_per_s = quarter_gib / 16.5e-3;
   p.managed_fault_back_bytes_per_s = quarter_gib / 38e-3;
