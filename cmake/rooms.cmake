@@ -25,7 +25,7 @@ set(millpond_libraries_plan Threads::Threads millpond_fmt)
 set(millpond_libraries_record ${CMAKE_DL_LIBS} Threads::Threads millpond_fmt)
 set(millpond_libraries_replay Threads::Threads millpond_fmt)
 set(millpond_libraries_advise millpond_fmt)
-set(millpond_libraries_report millpond_fmt nlohmann_json::nlohmann_json)
+set(millpond_libraries_report millpond_fmt nlohmann_json::nlohmann_json ${MILLPOND_ZLIB})
 set(millpond_libraries_cli millpond_fmt nlohmann_json::nlohmann_json CLI11::CLI11)
 
 # Adds the object library room_NAME from every source below its folder.

@@ -15,6 +15,7 @@ command_body add_pages(CLI::App& app);
 command_body add_plan(CLI::App& app);
 command_body add_record(CLI::App& app);
 command_body add_replay(CLI::App& app);
+command_body add_report(CLI::App& app);
 command_body add_run(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
@@ -50,6 +51,13 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond explain server.mpt\n"
                     "  millpond explain data/traces/resnet_serving.csv.gz --json\n",
                     add_explain},
+      command_entry{"report", "One page of charts that opens offline; or the trace for other tools",
+                    "  millpond report server.mpt -o report.html\n"
+                    "  millpond report before.mpt after.mpt -o both.html\n"
+                    "  millpond report snapshot.pickle --replay --gpu sim -o report.html\n"
+                    "  millpond report server.mpt --from 1.5s --to 1.7s -o there.html\n"
+                    "  millpond report server.mpt --format perfetto -o server.perfetto.json\n",
+                    add_report},
       command_entry{"calibrate", "What this card costs, as a profile for the simulated GPU",
                     "  millpond calibrate -o my_card.toml\n"
                     "  millpond compare trace.mpt --gpu sim:my_card.toml\n",

@@ -41,6 +41,14 @@ class latency_histogram {
     return max_ns_;
   }
 
+  // Calls visit(nanoseconds, count) for each bucket that has calls, in growing order.
+  template <class Visit>
+  void for_each_bucket(Visit&& visit) const {
+    for (std::size_t at = 0; at < counts_.size(); ++at) {
+      if (counts_[at] > 0) visit(middle_of(at), counts_[at]);
+    }
+  }
+
  private:
   static constexpr unsigned sub_bits = 6;
   static std::size_t bucket_of(std::uint64_t value) noexcept {

@@ -1,0 +1,199 @@
+// millpond report: traces as one page of charts, or for other tools.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <ostream>
+#include <thread>
+
+#include "advise/explain.hpp"
+#include "cli/command.hpp"
+#include "millpond/units.hpp"
+#include "replay/compare.hpp"
+#include "report/page.hpp"
+#include "report/perfetto.hpp"
+#include "report/table.hpp"
+#include "report/torch_snapshot.hpp"
+#include "trace/exporters.hpp"
+#include "trace/writer.hpp"
+
+namespace millpond::cli {
+namespace {
+
+struct report_settings {
+  std::vector<std::string> inputs;
+  std::string output, format = "html", from, to;
+  std::uint64_t most_events = 2'000'000;
+  std::uint64_t seed = 1;
+  bool replay = false;
+};
+
+// Findings whose events get a window of their own where a trace is too long to show whole.
+std::vector<std::uint64_t> places_of(const advise::explanation& of) {
+  std::vector<std::uint64_t> places;
+  for (const advise::finding& each : of.findings) {
+    if (!each.events.empty()) places.push_back(each.events.front());
+  }
+  return places;
+}
+
+// The trace's device memory through every strategy, contents not touched: what is asked for is the time of the calls.
+void replay_into(report::page_trace& into, const std::string& input, session& here) {
+  const auto fail = [&](const error& why) { into.not_replayed = why.message; };
+  auto loaded = trace::load_trace(input);
+  if (!loaded) return fail(loaded.error());
+  auto work = replay::lower(*loaded);
+  if (!work) return fail(work.error());
+  auto first = here.open_gpu();
+  if (!first) return fail(first.error());
+  into.replayed_on = here.gpu_label(**first);
+  replay::compare_options options;
+  options.each.contents = replay::contents_mode::no_touch;
+  options.each.clock = session::now_ns;
+  if ((*first)->simulated()) options.workers = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+  std::mutex mutex;
+  options.progress = [&](std::size_t done, std::size_t all, std::string_view label) {
+    const std::lock_guard lock(mutex);
+    here.progress(fmt::format("{} of {} strategies replayed ({})", done, all, label));
+  };
+  auto outcomes = replay::compare(*work, [&]() -> result<std::shared_ptr<driver>> {
+    const std::lock_guard lock(mutex);
+    return here.open_gpu();
+  }, options);
+  if (!outcomes) return fail(outcomes.error());
+  into.outcomes = std::move(*outcomes);
+}
+
+// Both readings of one file: what is wrong with it, and what it looks like. The source outlives the page that shows it.
+result<report::page_trace> read_one(const report_settings& settings, const std::string& input, const report::picture_options& options,
+                                    std::list<trace::trace_source>& sources, session& here) {
+  report::page_trace made;
+  const auto said = [&](std::uint64_t events, const char* doing) {
+    if (events % (1u << 20) < 4096) here.progress(fmt::format("{}: {} events {}", input, report::grouped(events), doing));
+  };
+  auto first = trace::open_trace(input);
+  if (!first) return first.error();
+  advise::explain_options explaining;
+  explaining.progress = [&](std::uint64_t events) { said(events, "examined"); };
+  auto explained = advise::explain(*first, explaining);
+  if (!explained) return explained.error();
+  made.explained = std::move(*explained);
+  auto second = trace::open_trace(input);
+  if (!second) return second.error();
+  sources.push_back(std::move(*second));
+  report::picture_options reading = options;
+  reading.progress = [&](std::uint64_t events) { said(events, "read"); };
+  auto shown = report::read_picture(sources.back(), reading);
+  if (!shown) return shown.error();
+  made.shown = std::move(*shown);
+  if (made.shown.events == 0) return error{error_code::bad_input, fmt::format("{}: expected events, found none", input)};
+  if (auto done = report::choose_windows(made.shown, places_of(made.explained), options); !done) return done.error();
+  made.info = &sources.back().info();
+  if (settings.replay) replay_into(made, input, here);
+  return made;
+}
+
+exit_status write_page(const report_settings& settings, session& here) {
+  if (report::embedded_page_files().d3.empty()) return here.fail(report::page_html({}).error());
+  report::picture_options options;
+  options.most_events = settings.most_events / settings.inputs.size();  // all of a page together
+  if (!settings.from.empty()) options.from = report::parse_place(settings.from);
+  if (!settings.to.empty()) options.to = report::parse_place(settings.to);
+  for (const auto& [name, text, read] : {std::tuple{"--from", &settings.from, &options.from}, {"--to", &settings.to, &options.to}}) {
+    if (!text->empty() && !*read) {
+      return here.fail(exit_status::usage, fmt::format("{}: expected an event (1200) or a time (1.5s, 20ms, 300us), found `{}`", name, *text));
+    }
+  }
+  std::list<trace::trace_source> sources;
+  report::page page;
+  const build_facts& build = build_info();
+  page.made_by = fmt::format("millpond {} ({})", build.version, build.commit);
+  for (const std::string& input : settings.inputs) {
+    auto one = read_one(settings, input, options, sources, here);
+    if (!one) return here.fail(one.error());
+    page.traces.push_back(std::move(*one));
+  }
+  advise::difference change;
+  if (page.traces.size() > 1) {
+    change = advise::compare({page.traces[0].explained, *page.traces[0].info}, {page.traces[1].explained, *page.traces[1].info});
+    page.change = &change;
+  }
+  here.progress("writing the page");
+  if (here.json()) {
+    here.end_progress();
+    here.out() << report::page_json(page) << '\n';
+    return exit_status::done;
+  }
+  auto html = report::page_html(page);
+  if (!html) return here.fail(html.error());
+  auto file = trace::make_file_sink(settings.output);
+  if (!file) return here.fail(file.error());
+  if (auto done = (*file)->write({reinterpret_cast<const std::uint8_t*>(html->data()), html->size()}); !done) return here.fail(done.error());
+  here.end_progress();
+  here.out() << fmt::format("{}: {}", settings.output, format_bytes(html->size()));
+  for (const report::page_trace& each : page.traces) {
+    here.out() << fmt::format("\n  {}: {} events, {} of them one by one; {} findings{}", each.shown.name, report::grouped(each.shown.events),
+                              report::grouped(each.shown.events_shown), each.explained.findings.size(),
+                              each.not_replayed.empty() ? "" : "\n  not replayed: " + each.not_replayed);
+  }
+  here.out() << '\n';
+  return exit_status::done;
+}
+
+exit_status convert(const report_settings& settings, session& here) {
+  if (settings.inputs.size() != 1) return here.fail(exit_status::usage, fmt::format("--format {} takes one trace", settings.format));
+  auto source = trace::open_trace(settings.inputs.front());
+  if (!source) return here.fail(source.error());
+  auto file = trace::make_file_sink(settings.output);
+  if (!file) return here.fail(file.error());
+  here.progress("converting");
+  const auto counts = settings.format == "perfetto" ? report::export_perfetto(*source, **file)
+                      : settings.format == "csv"    ? trace::export_csv(*source, **file)
+                                                    : report::export_torch_snapshot(*source, **file);
+  if (!counts) return here.fail(counts.error());
+  here.end_progress();
+  if (here.json()) {
+    here.out() << fmt::format("{{\"written\": {}, \"left_out\": {}}}\n", counts->written, counts->left_out);
+  } else {
+    here.out() << fmt::format("{}: {} events, {} left out that the format has no word for\n", settings.output,
+                              report::grouped(counts->written), report::grouped(counts->left_out));
+  }
+  return exit_status::done;
+}
+
+exit_status report_all(const report_settings& settings, session& here) {
+  here.set_seed(settings.seed);
+  const bool page = settings.format == "html";
+  if (settings.output.empty() && !(page && here.json())) return here.fail(exit_status::usage, "-o FILE is needed: where to write");
+  if (!page && (settings.replay || !settings.from.empty() || !settings.to.empty())) {
+    return here.fail(exit_status::usage, "--replay, --from and --to are for --format html");
+  }
+  return page ? write_page(settings, here) : convert(settings, here);
+}
+
+}  // namespace
+
+command_body add_report(CLI::App& app) {
+  auto settings = std::make_shared<report_settings>();
+  app.add_option("TRACE", settings->inputs, "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz. Two are compared")
+      ->type_name("FILE")
+      ->required()
+      ->expected(1, 4);
+  app.add_option("-o,--output", settings->output, "The file to write")->type_name("FILE");
+  app.add_option("--format", settings->format, "html: the page. perfetto, csv, pytorch: the trace for other tools")
+      ->check(CLI::IsMember({"html", "perfetto", "csv", "pytorch"}))
+      ->capture_default_str();
+  app.add_option("--from", settings->from, "The first event shown one by one: its number, or a time (1.5s, 20ms)")->type_name("PLACE");
+  app.add_option("--to", settings->to, "The event behind the last")->type_name("PLACE");
+  app.add_option("--events", settings->most_events, "How many events are shown one by one; the rest is summed up")
+      ->check(CLI::Range(1000, 20'000'000))
+      ->capture_default_str();
+  app.add_flag("--replay", settings->replay, "Also replay each trace through every strategy, for their latencies");
+  app.add_option("--seed", settings->seed, "Of the simulated GPU")->capture_default_str();
+  return [settings](session& here) { return report_all(*settings, here); };
+}
+
+}  // namespace millpond::cli

@@ -1,0 +1,93 @@
+// `millpond report` run as a user runs it: what it writes, and what it answers to bad input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "report/page.hpp"
+
+namespace millpond::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct answer {
+  int status = -1;
+  std::string out, err;
+};
+
+class report_command : public testing::Test {
+ protected:
+  report_command() {
+    std::string name = (std::filesystem::temp_directory_path() / "millpond_report_XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~report_command() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override {
+    if (report::embedded_page_files().d3.empty()) GTEST_SKIP() << "built without D3";
+  }
+
+  static std::string read(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  answer run(const std::string& arguments) const {
+    const std::string line = "cd " + folder_.string() + " && " + MILLPOND_BINARY_DIR + "/millpond report " + arguments + " >out 2>err </dev/null";
+    const int status = std::system(line.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder_ / "out"), read(folder_ / "err")};
+  }
+  static std::string trace(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
+  std::filesystem::path folder_;
+};
+
+TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
+  const answer got = run(trace("gpt2_generate") + " -o page.html");
+  EXPECT_EQ(got.status, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("97,715 events, 97,715 of them one by one"));
+  EXPECT_LT(std::filesystem::file_size(folder_ / "page.html"), 20'000'000u);
+  EXPECT_THAT(read(folder_ / "page.html"), StartsWith("<!DOCTYPE html>"));
+}
+
+TEST_F(report_command, json_is_what_the_page_carries) {
+  const answer got = run(trace("multistream_serving") + " --json");
+  EXPECT_EQ(got.status, 0) << got.err;
+  const auto whole = nlohmann::json::parse(got.out);
+  EXPECT_EQ(whole["traces"][0]["blocks"]["count"], whole["traces"][0]["allocations"]);
+}
+
+TEST_F(report_command, formats_for_other_tools_can_be_read_again) {
+  const std::string from = trace("multistream_serving");
+  EXPECT_EQ(run(from + " --format csv -o back.csv").status, 0);
+  EXPECT_EQ(run(from + " --format pytorch -o back.pickle").status, 0);
+  EXPECT_EQ(run(from + " --format perfetto -o back.json").status, 0);
+  EXPECT_TRUE(nlohmann::json::accept(read(folder_ / "back.json")));
+  const auto blocks = [&](const std::string& path) { return nlohmann::json::parse(run(path + " --json").out)["traces"][0]["allocations"]; };
+  EXPECT_EQ(blocks("back.csv"), blocks(from));
+  EXPECT_EQ(blocks("back.pickle"), blocks(from));
+}
+
+TEST_F(report_command, bad_input_is_answered_with_its_status) {
+  const std::string good = trace("multistream_serving");
+  std::ofstream(folder_ / "bad.csv") << "action,time_us,addr,size,stream\nalloc,1,zz,1,0\n";
+  std::ofstream(folder_ / "empty.csv") << "action,time_us,addr,size,stream\n";
+  struct one { std::string arguments; int status; const char* says; };
+  for (const one& each : {one{"nowhere.csv -o a.html", 3, "nowhere.csv"}, one{"bad.csv -o a.html", 3, "expected"},
+                          one{"empty.csv -o a.html", 3, "expected events, found none"}, one{good, 2, "-o FILE is needed"},
+                          one{good + " -o nowhere/a.html", 2, "nowhere/a.html"}, one{good + " --from x -o a.html", 2, "found `x`"},
+                          one{good + " --from 9s -o a.html", 2, "--from and --to"}, one{good + " --format word -o a", 2, "--format"},
+                          one{good + " --format csv --replay -o a.csv", 2, "--format html"}, one{"-o a.html", 2, "TRACE"},
+                          one{good + " " + good + " --format csv -o a.csv", 2, "takes one trace"}}) {
+    const answer got = run(each.arguments);
+    EXPECT_EQ(got.status, each.status) << each.arguments << '\n' << got.err;
+    EXPECT_THAT(got.err, HasSubstr(each.says)) << each.arguments;
+  }
+}
+
+}  // namespace
+}  // namespace millpond::cli
