@@ -191,6 +191,19 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
       if (flushed) flush_helped(block != nullptr);
       if (block != nullptr) return block;
     }
+    if (!flushed && granularity_ != 0) {
+      // Where pages can be moved nothing is added; where not, the lanes are emptied first after all.
+      heap::segment* block = nullptr;
+      {
+        const std::lock_guard growing(growth_mutex_);
+        if (move_pages(what, {}, &block) == growth::block) return block;
+      }
+      counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+      const std::lock_guard lock(heap_mutex_);
+      block = carve_locked(what, true);
+      flush_helped(block != nullptr);
+      if (block != nullptr) return block;
+    }
     if (many) {
       if (heap::segment* const block = settled(what)) return block;
     }
