@@ -251,13 +251,13 @@ result<void> choose_windows(picture& of, std::span<const std::uint64_t> places, 
   } else if (of.events <= options.most_events) {
     of.windows.push_back({0, of.events, "everything"});
   } else {
-    // Half of what may be shown lies round the peak, the other half is shared by the other places.
+    // Half of what may be shown lies round the peak, the other half is shared by the other places; where there are none, all.
     const auto add = [&](std::uint64_t event, std::uint64_t width, std::string why) {
       const std::uint64_t first = event > width / 2 ? event - width / 2 : 0;
       of.windows.push_back({first, std::min(of.events, first + width), std::move(why)});
     };
     const std::size_t most = std::min<std::size_t>(places.size(), 64);
-    add(of.peak_event, options.most_events / 2, "round the peak");
+    add(of.peak_event, most == 0 ? options.most_events : options.most_events / 2, "round the peak");
     for (std::size_t n = 0; n < most; ++n) add(places[n], options.most_events / 2 / most, "round a finding");
     std::ranges::sort(of.windows, {}, &picture_window::first);
     std::vector<picture_window> merged;

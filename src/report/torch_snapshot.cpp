@@ -17,6 +17,11 @@ class pickler {
   explicit pickler(trace::sink& to) : to_(to) { text_ = "\x80\x02"; }
   void begin_list() { text_ += "]("; }
   void end_list() { text_ += 'e'; }
+  // After each item of a list that may be long: the viewer passes what one opcode appends as arguments of one call, of which
+  // a browser takes some ten thousands; Python's pickler appends by the thousand as well.
+  void item_done(std::uint64_t so_far) {
+    if (so_far % 1000 == 0) text_ += "e(";
+  }
   void begin_dict() { text_ += "}("; }
   void end_dict() { text_ += 'u'; }
   void text(std::string_view value) {
@@ -117,14 +122,20 @@ class snapshot_maker {
     out.begin_dict();
     out.text("segments");
     out.begin_list();
-    for (const auto& [begin, each] : segments) write_segment(out, info, begin, each);
+    std::uint64_t items = 0;
+    for (const auto& [begin, each] : segments) {
+      write_segment(out, info, begin, each);
+      out.item_done(++items);
+    }
     out.end_list();
     out.text("device_traces");
     out.begin_list();
     out.begin_list();
+    items = 0;
     for (const entry& each : entries_) {
       if (synthetic_ && std::string_view(each.name).starts_with("segment")) continue;
       write_entry(out, info, each);
+      out.item_done(++items);
       if (auto done = out.flush(); !done) return done.error();
     }
     out.end_list();
@@ -296,7 +307,7 @@ class snapshot_maker {
     write_frames(out, info, 0);
     out.text("blocks");
     out.begin_list();
-    std::uint64_t at = begin;
+    std::uint64_t at = begin, items = 0;
     const auto block = [&](std::uint64_t address, std::uint64_t bytes, std::string_view state, std::uint32_t stack) {
       out.begin_dict();
       out.key("address", address);
@@ -305,6 +316,7 @@ class snapshot_maker {
       out.key("state", state);
       write_frames(out, info, stack);
       out.end_dict();
+      out.item_done(++items);
     };
     for (auto each = live_.lower_bound(begin); each != live_.end() && each->first < of.end; ++each) {
       if (each->first > at) block(at, each->first - at, "inactive", 0);

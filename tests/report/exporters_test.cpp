@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -61,6 +62,7 @@ TEST(torch_snapshot, reads_back_as_the_same_blocks) {
     const auto sink = trace::make_memory_sink(bytes);
     const auto counts = export_torch_snapshot(source, *sink);
     ASSERT_TRUE(counts) << counts.error().message;
+    EXPECT_GT(std::ranges::count(bytes, 'e'), static_cast<std::ptrdiff_t>(counts->written / 1000)) << "lists are appended to by the thousand";
     auto opened = trace::open_trace_bytes("back.pickle", bytes);
     ASSERT_TRUE(opened) << opened.error().message;
     auto back = trace::load_trace(std::move(*opened));
