@@ -302,9 +302,11 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   passing_lane passing{*this, nullptr};
   if (home == nullptr) {
     capture_info capture;
-    const bool asked = gpu_->stream_capture(stream, &capture).ok();
-    const bool captures = asked && capture.status != capture_status::none;
-    const auto id = captures ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"}) : identity(stream);
+    const call_result asked = gpu_->stream_capture(stream, &capture);
+    // Where the question failed the stream may capture, and asking its identity would break that. A thread without a context
+    // cannot be told from it otherwise.
+    const bool may_capture = asked.ok() ? capture.status != capture_status::none : asked.status != driver_status::invalid_context;
+    const auto id = may_capture ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"}) : identity(stream);
     if (id) {
       auto made = make_lane(stream, *id);
       if (!made) return made.error();
