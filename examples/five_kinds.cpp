@@ -72,6 +72,7 @@ void use(mp::driver& gpu, mp::memory_resource& memory, mp::buffer<mp::identity_r
 
 int main(int count, char** arguments) try {
   const auto gpu = open_gpu(count > 1 && std::string_view(arguments[1]) == "sim");
+  must(gpu->bind_thread());
   mp::stream_handle stream = nullptr;
   must(gpu->stream_create(&stream));
 

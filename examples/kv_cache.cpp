@@ -452,6 +452,7 @@ int main(int count, char** arguments) try {
     if (!simulated) throw mp::memory_error(simulated.error());
     gpu = *simulated;
   }
+  if (const mp::call_result bound = gpu->bind_thread(); !bound.ok()) throw mp::memory_error(mp::to_error(bound, "kv_cache"));
   const std::vector<request> requests = read_requests(how);
   std::vector<outcome> all;
   {

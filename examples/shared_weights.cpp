@@ -75,6 +75,7 @@ std::string hear(int socket) {
 
 int serve(int socket, const std::string& which) {
   const auto gpu = open_gpu(which);
+  must(gpu->bind_thread());
   mp::stream_handle stream = nullptr;
   must(gpu->stream_create(&stream));
   bool all_right = true;
@@ -121,6 +122,7 @@ server start_server(const std::string& which) {
 int own(const std::string& which) {
   const auto gpu = open_gpu(which);
   std::printf("GPU: %s\n", gpu->info().name.c_str());
+  must(gpu->bind_thread());
   mp::stream_handle stream = nullptr;
   must(gpu->stream_create(&stream));
   const std::uint64_t bytes = gpu->simulated() ? 64 * mp::MiB : mp::GiB;

@@ -22,7 +22,7 @@ int main(int count, char** arguments) try {
   }
   if (gpu == nullptr) gpu = mp::simulated_gpu::create().value();
   mp::stream_handle stream = nullptr;
-  if (!gpu->stream_create(&stream).ok()) return 4;
+  if (!gpu->bind_thread().ok() || !gpu->stream_create(&stream).ok()) return 4;
 
   mp::pool_options pinned;
   pinned.kind = mp::memory_kind::pinned;

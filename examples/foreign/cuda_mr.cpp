@@ -34,7 +34,7 @@ int main(int count, char** arguments) {
   if (gpu == nullptr) gpu = millpond::simulated_gpu::create().value();
   const auto pool = millpond::pool::create(gpu).value();
   millpond::stream_handle stream = nullptr;
-  if (!gpu->stream_create(&stream).ok()) return 4;
+  if (!gpu->bind_thread().ok() || !gpu->stream_create(&stream).ok()) return 4;
 
   millpond::cuda_device_resource memory(*pool);
   for (int n = 0; n < 1000; ++n) the_library::transform(memory, cuda::stream_ref(stream));
