@@ -383,7 +383,8 @@ TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {
   const auto events = read_all(outcome.traces.at(0), &info);
   EXPECT_GT(events.size(), 1000u);
   EXPECT_EQ(info.status, trace::read_status::complete);
-  if (events.size() < 400'023) {
+  // On a busy machine the ring may drop so many that the limit is never reached.
+  if (events.size() + info.meta.dropped_events < 400'023) {
     EXPECT_NE(std::ranges::find(info.meta.notes, "limit", &std::pair<std::string, std::string>::first), info.meta.notes.end());
   }
 }
