@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define SHOWN __attribute__((visibility("default")))
-static unsigned long calls = 0;
+static _Atomic unsigned long calls = 0;
 static int primary, other;
 static void* current = &primary;
 

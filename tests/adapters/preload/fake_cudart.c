@@ -7,7 +7,7 @@
 #define SHOWN __attribute__((visibility("default")))
 
 static int last_error = 0;
-static unsigned long calls = 0;
+static _Atomic unsigned long calls = 0;
 static void* owned[1024];
 static const size_t most = (size_t)4 << 30;
 
