@@ -1,4 +1,5 @@
 /* A test double of the shared CUDA runtime: memory from malloc, one device, and a count of the calls that reach it. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -6,9 +7,10 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-static int last_error = 0;
+static _Thread_local int last_error = 0;
 static _Atomic unsigned long calls = 0;
 static void* owned[1024];
+static pthread_mutex_t owned_mutex = PTHREAD_MUTEX_INITIALIZER;
 static const size_t most = (size_t)4 << 30;
 
 SHOWN unsigned long fake_runtime_calls(void) { return calls; }
@@ -25,25 +27,27 @@ static int take(void** out, size_t bytes) {
     return 0;
   }
   if (bytes > most) return fail(2);
-  for (int n = 0; n < 1024; ++n) {
-    if (owned[n] == NULL) {
-      *out = owned[n] = malloc(bytes);
-      return *out == NULL ? fail(2) : 0;
-    }
+  *out = NULL;
+  pthread_mutex_lock(&owned_mutex);
+  for (int n = 0; n < 1024 && *out == NULL; ++n) {
+    if (owned[n] == NULL) *out = owned[n] = malloc(bytes);
   }
-  return fail(2);
+  pthread_mutex_unlock(&owned_mutex);
+  return *out == NULL ? fail(2) : 0;
 }
 static int give(void* ptr) {
   ++calls;
   if (ptr == NULL) return 0;
-  for (int n = 0; n < 1024; ++n) {
-    if (owned[n] == ptr) {
-      free(ptr);
-      owned[n] = NULL;
-      return 0;
-    }
+  int found = 0;
+  pthread_mutex_lock(&owned_mutex);
+  for (int n = 0; n < 1024 && !found; ++n) {
+    if (owned[n] != ptr) continue;
+    free(ptr);
+    owned[n] = NULL;
+    found = 1;
   }
-  return fail(1);
+  pthread_mutex_unlock(&owned_mutex);
+  return found ? 0 : fail(1);
 }
 
 SHOWN int cudaGetDevice(int* out) { *out = 0; return 0; }
