@@ -49,7 +49,10 @@ bool number(const std::string& text, std::uint64_t& into) {
 std::string format_settings(const settings& of) {
   std::string made;
   const auto add = [&made](const char* name, const std::string& value) {
-    made += (made.empty() ? "" : ";") + std::string(name) + '=' + escaped(value);
+    if (!made.empty()) made += ';';
+    made += name;
+    made += '=';
+    made += escaped(value);
   };
   add("path", of.path);
   add("root", std::to_string(of.root));
@@ -102,8 +105,10 @@ std::string path_of_process(const settings& of, std::uint64_t process) {
   const std::size_t slash = of.path.rfind('/');
   std::size_t dot = of.path.rfind('.');
   if (dot == std::string::npos || (slash != std::string::npos && dot < slash)) dot = of.path.size();
-  std::string made = of.path;
-  return made.insert(dot, "." + std::to_string(process));
+  std::string made(of.path, 0, dot);
+  made += '.';
+  made += std::to_string(process);
+  return made.append(of.path, dot);
 }
 
 }  // namespace millpond::record
