@@ -2,13 +2,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <mutex>
 #include <ostream>
-#include <thread>
+#include <utility>
 
 #include "advise/choose.hpp"
+#include "cli/replay_all.hpp"
 #include "cli/workload_input.hpp"
-#include "replay/compare.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -50,17 +49,7 @@ exit_status compare(session& here, const compare_arguments& arguments) {
   replay::compare_options options;
   options.each = arguments.input.run_options(**first);
   options.strategies = *strategies;
-  if ((*first)->simulated()) options.workers = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
-  std::mutex mutex;  // opening and progress are for one thread at a time
-  options.progress = [&](std::size_t done, std::size_t all, std::string_view label) {
-    const std::lock_guard lock(mutex);
-    here.progress(fmt::format("{} of {} strategies replayed ({})", done, all, label));
-  };
-  const auto source = [&]() -> result<std::shared_ptr<driver>> {
-    const std::lock_guard lock(mutex);
-    return here.open_gpu();
-  };
-  auto outcomes = replay::compare(*work, source, options);
+  auto outcomes = replay_all(*work, **first, std::move(options), here);
   if (!outcomes) return here.fail(outcomes.error());
 
   report::comparison made = arguments.input.describe(here, **first, *work);

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <ostream>
-#include <thread>
+#include <utility>
 
 #include "advise/explain.hpp"
 #include "cli/command.hpp"
+#include "cli/replay_all.hpp"
 #include "millpond/units.hpp"
-#include "replay/compare.hpp"
 #include "report/page.hpp"
 #include "report/perfetto.hpp"
 #include "report/table.hpp"
@@ -53,16 +52,7 @@ void replay_into(report::page_trace& into, const std::string& input, session& he
   replay::compare_options options;
   options.each.contents = replay::contents_mode::no_touch;
   options.each.clock = session::now_ns;
-  if ((*first)->simulated()) options.workers = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
-  std::mutex mutex;
-  options.progress = [&](std::size_t done, std::size_t all, std::string_view label) {
-    const std::lock_guard lock(mutex);
-    here.progress(fmt::format("{} of {} strategies replayed ({})", done, all, label));
-  };
-  auto outcomes = replay::compare(*work, [&]() -> result<std::shared_ptr<driver>> {
-    const std::lock_guard lock(mutex);
-    return here.open_gpu();
-  }, options);
+  auto outcomes = replay_all(*work, **first, std::move(options), here);
   if (!outcomes) return fail(outcomes.error());
   into.outcomes = std::move(*outcomes);
 }
