@@ -1,17 +1,15 @@
 // The built command, run as a user runs it: exit statuses, the JSON's keys, what it says of bad input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/command.hpp"
+#include "support/command_run.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -19,40 +17,9 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-struct answer {
-  int status = -1;
-  std::string out, err;
-};
-
-std::string read_all(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class command : public testing::Test {
+class command : public command_run {
  protected:
-  command() {
-    std::string name = (std::filesystem::temp_directory_path() / "millpond_cli_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~command() override { std::filesystem::remove_all(folder_); }
-
-  answer run(const std::string& arguments) const {
-    const auto out = folder_ / "out", err = folder_ / "err";
-    const std::string line = std::string(MILLPOND_BINARY_DIR) + "/millpond " + arguments + " >" + out.string() +
-                             " 2>" + err.string() + " </dev/null";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
-  }
-  std::string write(const char* name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
-  static std::string trace(const char* name) {
-    return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz";
-  }
-
-  std::filesystem::path folder_;
+  answer run(const std::string& arguments) const { return millpond(arguments); }
 };
 
 TEST_F(command, without_arguments_is_usage) {

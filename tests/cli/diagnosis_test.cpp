@@ -1,49 +1,22 @@
 // explain, diff, advise and record as a user runs them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "support/command_run.hpp"
+
 namespace millpond::cli {
 namespace {
 
 using testing::HasSubstr;
 
-struct answer {
-  int status = -1;
-  std::string out, err;
-};
-
-class diagnosis : public testing::Test {
+class diagnosis : public command_run {
  protected:
-  diagnosis() {
-    std::string name = (std::filesystem::temp_directory_path() / "millpond_diagnosis_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~diagnosis() override { std::filesystem::remove_all(folder_); }
-
-  static std::string read(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  answer run(const std::string& arguments) const {
-    const auto out = folder_ / "out", err = folder_ / "err";
-    const std::string line = "cd " + folder_.string() + " && " + MILLPOND_BINARY_DIR + "/millpond " + arguments + " >" + out.string() + " 2>" +
-                             err.string() + " </dev/null";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(out), read(err)};
-  }
-  std::string write(const char* name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
-  static std::string trace(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
-  std::filesystem::path folder_;
+  answer run(const std::string& arguments) const { return millpond_here(arguments); }
 };
 
 const char* const clean = "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_completed,5,1000,512,0\n";

@@ -1,13 +1,12 @@
 // `millpond plan` as a user runs it: the published instances, traces, what it says of bad input, exit statuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "support/command_run.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -15,38 +14,11 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct answer {
-  int status = -1;
-  std::string out, err;
-};
-
-std::string read_all(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class plan_command : public testing::Test {
+class plan_command : public command_run {
  protected:
-  plan_command() {
-    std::string name = (std::filesystem::temp_directory_path() / "millpond_plan_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~plan_command() override { std::filesystem::remove_all(folder_); }
-
-  answer run(const std::string& arguments) const {
-    const auto out = folder_ / "out", err = folder_ / "err";
-    const std::string line = std::string(MILLPOND_BINARY_DIR) + "/millpond plan " + arguments + " >" + out.string() +
-                             " 2>" + err.string() + " </dev/null";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
-  }
-  std::string write(const char* name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
+  answer run(const std::string& arguments) const { return millpond("plan " + arguments); }
   std::string file(const char* name) const { return (folder_ / name).string(); }
   static std::string instance(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/planning/" + name; }
-  static std::string trace(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
 
   // Status 3, one line on stderr with the words, nothing on stdout.
   void expect_bad(const std::string& arguments, const std::vector<std::string>& words) const {
@@ -56,8 +28,6 @@ class plan_command : public testing::Test {
     EXPECT_EQ(got.out, "") << arguments;
     for (const std::string& each : words) EXPECT_THAT(got.err, HasSubstr(each)) << arguments;
   }
-
-  std::filesystem::path folder_;
 };
 
 const std::string header = "id,lower,upper,size\n";

@@ -1,7 +1,6 @@
 // `millpond report` run as a user runs it: what it writes, and what it answers to bad input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "report/page.hpp"
+#include "support/command_run.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -17,33 +17,13 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-struct answer {
-  int status = -1;
-  std::string out, err;
-};
-
-class report_command : public testing::Test {
+class report_command : public command_run {
  protected:
-  report_command() {
-    std::string name = (std::filesystem::temp_directory_path() / "millpond_report_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~report_command() override { std::filesystem::remove_all(folder_); }
   void SetUp() override {
     if (report::embedded_page_files().d3.empty()) GTEST_SKIP() << "built without D3";
   }
 
-  static std::string read(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  answer run(const std::string& arguments) const {
-    const std::string line = "cd " + folder_.string() + " && " + MILLPOND_BINARY_DIR + "/millpond report " + arguments + " >out 2>err </dev/null";
-    const int status = std::system(line.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder_ / "out"), read(folder_ / "err")};
-  }
-  static std::string trace(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
-  std::filesystem::path folder_;
+  answer run(const std::string& arguments) const { return millpond_here("report " + arguments); }
 };
 
 TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
@@ -51,7 +31,7 @@ TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
   EXPECT_EQ(got.status, 0) << got.err;
   EXPECT_THAT(got.out, HasSubstr("97,715 events, 97,715 of them one by one"));
   EXPECT_LT(std::filesystem::file_size(folder_ / "page.html"), 20'000'000u);
-  EXPECT_THAT(read(folder_ / "page.html"), StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(read_all(folder_ / "page.html"), StartsWith("<!DOCTYPE html>"));
 }
 
 TEST_F(report_command, json_is_what_the_page_carries) {
@@ -66,7 +46,7 @@ TEST_F(report_command, formats_for_other_tools_can_be_read_again) {
   EXPECT_EQ(run(from + " --format csv -o back.csv").status, 0);
   EXPECT_EQ(run(from + " --format pytorch -o back.pickle").status, 0);
   EXPECT_EQ(run(from + " --format perfetto -o back.json").status, 0);
-  EXPECT_TRUE(nlohmann::json::accept(read(folder_ / "back.json")));
+  EXPECT_TRUE(nlohmann::json::accept(read_all(folder_ / "back.json")));
   const auto blocks = [&](const std::string& path) { return nlohmann::json::parse(run(path + " --json").out)["traces"][0]["allocations"]; };
   EXPECT_EQ(blocks("back.csv"), blocks(from));
   EXPECT_EQ(blocks("back.pickle"), blocks(from));
