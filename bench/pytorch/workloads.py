@@ -36,7 +36,7 @@ def serving(s):
         draw = random.Random(number)
         outputs = []
         with torch.inference_mode():
-            for _ in range(s.size(60, 3)):
+            for _ in range(s.size(40, 3)):
                 batch, length = draw.randint(1, s.size(48, 2)), draw.randint(8, s.size(512, 16))
                 ids = torch.randint(0, config.vocab_size, (batch, length), device=s.device,
                                     generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)))
@@ -57,12 +57,12 @@ def generation(s):
         draw = random.Random(number)
         outputs = []
         with torch.inference_mode():
-            for _ in range(s.size(3, 1)):
+            for _ in range(s.size(2, 1)):
                 batch, length = draw.randint(4, s.size(48, 5)), draw.randint(16, s.size(256, 20))
                 ids = torch.randint(0, config.vocab_size, (batch, length), device=s.device,
                                     generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)))
                 cache, words = None, []
-                for _ in range(s.size(80, 3)):
+                for _ in range(s.size(60, 3)):
                     answer = model(ids, past_key_values=cache, use_cache=True)
                     cache = answer.past_key_values
                     ids = answer.logits[:, -1:].argmax(-1)
@@ -167,7 +167,7 @@ def several_streams(s):
         draw = random.Random(number)
         outputs = []
         with torch.inference_mode():
-            for step in range(s.size(48, 4)):
+            for step in range(s.size(40, 4)):
                 g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
                 side = 32 * draw.randint(3, 9)
                 images = torch.rand((draw.randint(1, 32), 3, side, side), device=s.device, generator=g).to(s.half)

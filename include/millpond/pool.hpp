@@ -149,6 +149,8 @@ class pool final : public memory_resource {
   // A new hard limit on reserved bytes in the place of pool_options::limit_bytes; 0: the device's. What is reserved beyond
   // it stays until trim; growth is refused.
   void set_limit_bytes(std::uint64_t bytes) noexcept;
+  // peak_reserved_bytes of the statistics starts anew from what is reserved now.
+  void reset_peak_reserved() noexcept;
 
   // Makes sure that one block of so many bytes, or smaller ones of that sum, can be had without asking the driver for
   // memory, by any stream, until somebody takes it or it is trimmed. out_of_memory where it cannot be; nothing else

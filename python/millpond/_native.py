@@ -28,10 +28,15 @@ class PoolOptions(ctypes.Structure):
                 ("on_pressure", ctypes.c_void_p), ("user", ctypes.c_void_p)]
 
 
+# The pool's own counts, by the names of millpond::pool_statistics.
+POOL_COUNTS = ("growths", "moves", "activations", "host_waits", "stream_waits", "fence_queries", "lane_hits", "heap_hits",
+               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes")
+
+
 class TorchNumbers(ctypes.Structure):
     _fields_ = [("struct_bytes", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
         "requested", "peak_requested", "allocated", "freed", "allocations", "deallocations", "live_blocks",
-        "peak_live_blocks", "reserved", "peak_reserved", "graph_bytes", "out_of_memory")]
+        "peak_live_blocks", "reserved", "peak_reserved", "graph_bytes", "out_of_memory", *POOL_COUNTS)]
 
 
 def _file(folder, *names):

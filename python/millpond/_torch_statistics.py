@@ -42,6 +42,8 @@ def memory_stats(device=None):
     stats["num_ooms"] = int(n.out_of_memory)
     stats["num_alloc_retries"] = 0
     stats["millpond.graph_bytes"] = int(n.graph_bytes)
+    for name in _native.POOL_COUNTS:
+        stats[f"millpond.{name}"] = int(getattr(n, name))
     return stats
 
 

@@ -230,6 +230,9 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
   return core_->find(ptr);
 }
 std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
+void pool::reset_peak_reserved() noexcept {
+  if (!forked()) core_->reset_peak_reserved();
+}
 void pool::set_limit_bytes(std::uint64_t bytes) noexcept { core_->set_limit_bytes(bytes); }
 std::uint64_t pool::give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
   return forked() ? 0 : core_->give_back_old(older_than_ns, keep_bytes);

@@ -131,6 +131,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] const pool_options& options() const noexcept { return options_; }
   // The hard limit on reserved bytes; 0: the device's. A number alone: it publishes nothing.
   [[nodiscard]] std::uint64_t limit_bytes() const noexcept { return limit_bytes_.load(std::memory_order_relaxed); }
+  void reset_peak_reserved() noexcept {
+    const std::lock_guard lock(heap_mutex_);
+    peak_reserved_ = reserved_;
+  }
   void set_limit_bytes(std::uint64_t bytes) noexcept { limit_bytes_.store(bytes, std::memory_order_relaxed); }
 
  private:

@@ -209,10 +209,8 @@ device_memory::numbers device_memory::statistics() const {
   out.peak_live_blocks = peak_live_blocks_.load(std::memory_order_relaxed);
   out.out_of_memory = out_of_memory_.load(std::memory_order_relaxed);
   out.reserved = now.reserved_bytes;
-  const std::uint64_t before = peak_reserved_before_.load(std::memory_order_relaxed);
-  out.peak_reserved = now.peak_reserved_bytes > before
-                          ? now.peak_reserved_bytes
-                          : std::max(now.reserved_bytes, reserved_at_reset_.load(std::memory_order_relaxed));
+  out.peak_reserved = now.peak_reserved_bytes;
+  out.pool = now;
   const std::lock_guard lock(graphs_mutex_);
   out.graph_bytes = graph_bytes_;
   return out;
@@ -221,9 +219,7 @@ device_memory::numbers device_memory::statistics() const {
 void device_memory::reset_peaks() {
   peak_requested_.store(requested_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   peak_live_blocks_.store(live_blocks_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  const pool_statistics now = pool_->statistics();
-  peak_reserved_before_.store(now.peak_reserved_bytes, std::memory_order_relaxed);
-  reserved_at_reset_.store(now.reserved_bytes, std::memory_order_relaxed);
+  pool_->reset_peak_reserved();
 }
 
 }  // namespace millpond::torch

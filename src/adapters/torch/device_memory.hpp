@@ -49,7 +49,7 @@ class device_memory {
     std::uint64_t reserved = 0, peak_reserved = 0;
     std::uint64_t graph_bytes = 0;   // chunks lent to graph pools
     std::uint64_t out_of_memory = 0;
-    std::uint64_t limit = 0;
+    pool_statistics pool;
   };
   [[nodiscard]] numbers statistics() const;
   void reset_peaks();
@@ -76,8 +76,6 @@ class device_memory {
   // Counts alone: they publish nothing. The peak is exact: each adds its own bytes before it looks.
   std::atomic<std::uint64_t> requested_{0}, peak_requested_{0}, live_blocks_{0}, peak_live_blocks_{0};
   std::atomic<std::uint64_t> allocated_{0}, allocations_{0}, deallocations_{0}, freed_{0}, out_of_memory_{0};
-  // pool_statistics' peak never falls; the peak since the last reset is the larger of now and what was seen then.
-  std::atomic<std::uint64_t> peak_reserved_before_{0}, reserved_at_reset_{0};
 
   std::atomic<int> graph_pools_{0};            // how many exist; published with their making
   mutable std::mutex graphs_mutex_;            // held over the pool's own locks, never the other way round
