@@ -132,9 +132,12 @@ TEST_F(inference, tensorrt_gets_streams_order_and_growth_in_place) {
   int mine = 0;
   EXPECT_FALSE(as_trt_sees_it.deallocateAsync(&mine, stream));
   EXPECT_TRUE(as_trt_sees_it.deallocateAsync(nullptr, stream));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // as TensorRT 9 calls
   void* const old_way = as_trt_sees_it.allocate(1000, 256, 0);
   EXPECT_NE(old_way, nullptr);
   EXPECT_TRUE(as_trt_sees_it.deallocate(old_way));
+#pragma GCC diagnostic pop
 }
 
 TEST_F(inference, tensorrt_without_streams) {
