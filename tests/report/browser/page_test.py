@@ -7,6 +7,7 @@ usage: page_test.py MILLPOND SOURCE_TREE OUTPUT_FOLDER      (the pictures stay i
 import csv
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,19 @@ import time
 from pathlib import Path
 
 try:
+    import selenium  # noqa: F401
+except ImportError:
+    # scripts/install-dependencies test has put it beside the build.
+    tools = Path(sys.argv[2] if len(sys.argv) > 2 else ".") / "build/tools/bin/python"
+    if tools.exists() and Path(sys.prefix) != tools.parent.parent.resolve():
+        os.execv(tools, [str(tools), *sys.argv])
+try:
     from selenium import webdriver
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    print("skipped: Python has no selenium (PyPI)")
+    print("skipped: Python has no selenium (PyPI); scripts/install-dependencies test installs it")
     sys.exit(77)
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 chromedriver = shutil.which("chromedriver")
@@ -27,7 +35,7 @@ if not chromium or not chromedriver:
     print("skipped: no chromium with its chromedriver (Debian: chromium, chromium-driver)")
     sys.exit(77)
 
-millpond, source, folder = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+millpond, source, folder = sys.argv[1], Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve()
 folder.mkdir(parents=True, exist_ok=True)
 checks = 0
 
