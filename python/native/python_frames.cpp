@@ -11,7 +11,9 @@
 namespace {
 
 struct python {
-  int (*has_gil)() = nullptr;
+  int (*running)() = nullptr;               // Py_IsInitialized
+  int (*take_gil)() = nullptr;              // PyGILState_Ensure: from any thread, also one that has it
+  void (*give_gil)(int) = nullptr;          // PyGILState_Release
   void* (*frame)() = nullptr;               // PyEval_GetFrame, borrowed
   void* (*code)(void*) = nullptr;           // PyFrame_GetCode, new
   void* (*back)(void*) = nullptr;           // PyFrame_GetBack, new
@@ -32,7 +34,8 @@ bool find(Function*& out, const char* name) {
 const python& here() {
   static const python found = [] {
     python p;
-    p.whole = find(p.has_gil, "PyGILState_Check") && find(p.frame, "PyEval_GetFrame") && find(p.code, "PyFrame_GetCode") &&
+    p.whole = find(p.running, "Py_IsInitialized") && find(p.take_gil, "PyGILState_Ensure") &&
+              find(p.give_gil, "PyGILState_Release") && find(p.frame, "PyEval_GetFrame") && find(p.code, "PyFrame_GetCode") &&
               find(p.back, "PyFrame_GetBack") && find(p.line, "PyFrame_GetLineNumber") &&
               find(p.attribute, "PyObject_GetAttrString") && find(p.text, "PyUnicode_AsUTF8") && find(p.drop, "Py_DecRef") &&
               find(p.clear, "PyErr_Clear");
@@ -54,10 +57,24 @@ std::string word(const python& p, void* code, const char* attribute) {
   return out;
 }
 
-// name US file US line, frames parted by RS, the innermost first.
+class lock_of_python {
+ public:
+  explicit lock_of_python(const python& of) : of_(of), was_(of.take_gil()) {}
+  ~lock_of_python() { of_.give_gil(was_); }
+  lock_of_python(const lock_of_python&) = delete;
+  lock_of_python& operator=(const lock_of_python&) = delete;
+
+ private:
+  const python& of_;
+  const int was_;
+};
+
+// name US file US line, frames parted by RS, the innermost first. PyTorch lets go of Python's lock before it allocates, so that it
+// is taken here; nobody who calls this holds a lock of ours.
 std::uint64_t frames(char* text, std::uint64_t most) {
   const python& p = here();
-  if (!p.whole || p.has_gil() == 0) return 0;
+  if (!p.whole || p.running() == 0) return 0;
+  const lock_of_python held(p);
   void* frame = p.frame();
   bool owned = false;
   std::uint64_t used = 0;

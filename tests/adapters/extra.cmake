@@ -32,6 +32,10 @@ if(Python3_FOUND AND TARGET python_package AND NOT MILLPOND_SANITIZE)
   add_dependencies(adapter_tests python_package)
   adapter_test(wheel ${Python3_EXECUTABLE} ${here}/python/wheel_test.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${PROJECT_BINARY_DIR}/adapters-venv)
+  # Everything compiled once more, as `pip install .` does on a user's machine: minutes the first time.
+  adapter_test(wheel_from_source ${Python3_EXECUTABLE} ${here}/python/wheel_test.py ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
+    ${PROJECT_BINARY_DIR}/adapters-source-venv --from-source)
+  set_tests_properties(adapters.wheel_from_source PROPERTIES LABELS "adapters;slow" TIMEOUT 3000 RUN_SERIAL ON)
 endif()
 
 # What needs foreign headers is built where they are: the CUDA toolkit's CCCL, another CCCL (MILLPOND_CCCL_DIR, a folder that

@@ -30,6 +30,11 @@ real_function<status(const char*, void**, int, std::uint64_t, int*)> real_proc_a
 void* pointer(address at) { return reinterpret_cast<void*>(at); }
 stream_handle of_thread(stream_handle stream) { return stream == nullptr ? per_thread_stream : stream; }
 
+template <class Real>
+status freed(taken answer, address at, Real&& real) {
+  return answer == taken::yes ? success : real(answer == taken::before ? reinterpret_cast<address>(nobodys_memory()) : at);
+}
+
 status serve_address(memory_kind kind, std::size_t bytes, address* out, bool* served) {
   void* ptr = nullptr;
   *served = out != nullptr && serve(device_by_context(), kind, bytes, &ptr);
@@ -56,7 +61,7 @@ SHOWN status cuMemAlloc_v2(address* out, std::size_t bytes) {
   const status answer = serve_address(memory_kind::device, bytes, out, &served);
   return served ? answer : real_alloc(out, bytes);
 }
-SHOWN status cuMemFree_v2(address at) { return take_back(pointer(at)) ? success : real_free(at); }
+SHOWN status cuMemFree_v2(address at) { return freed(take_back(pointer(at), freed_as::device_memory), at, real_free); }
 
 SHOWN status cuMemAllocAsync(address* out, std::size_t bytes, stream_handle stream) {
   return serve_address_async(bytes, stream, out) ? success : real_alloc_async(out, bytes, stream);
@@ -65,10 +70,10 @@ SHOWN status cuMemAllocAsync_ptsz(address* out, std::size_t bytes, stream_handle
   return serve_address_async(bytes, of_thread(stream), out) ? success : real_alloc_async_ptsz(out, bytes, stream);
 }
 SHOWN status cuMemFreeAsync(address at, stream_handle stream) {
-  return take_back_async(pointer(at), stream) ? success : real_free_async(at, stream);
+  return freed(take_back_async(pointer(at), stream), at, [stream](address it) { return real_free_async(it, stream); });
 }
 SHOWN status cuMemFreeAsync_ptsz(address at, stream_handle stream) {
-  return take_back_async(pointer(at), of_thread(stream)) ? success : real_free_async_ptsz(at, stream);
+  return freed(take_back_async(pointer(at), of_thread(stream)), at, [stream](address it) { return real_free_async_ptsz(it, stream); });
 }
 
 SHOWN status cuMemAllocHost_v2(void** out, std::size_t bytes) {
@@ -78,7 +83,10 @@ SHOWN status cuMemHostAlloc(void** out, std::size_t bytes, unsigned flags) {
   if ((flags & host_write_combined) == 0 && serve(device_by_context(), memory_kind::pinned, bytes, out)) return success;
   return real_host_alloc(out, bytes, flags);
 }
-SHOWN status cuMemFreeHost(void* ptr) { return take_back(ptr) ? success : real_free_host(ptr); }
+SHOWN status cuMemFreeHost(void* ptr) {
+  const taken answer = take_back(ptr, freed_as::host_memory);
+  return answer == taken::yes ? success : real_free_host(answer == taken::before ? nobodys_memory() : ptr);
+}
 
 SHOWN status cuMemAllocManaged(address* out, std::size_t bytes, unsigned flags) {
   bool served = false;

@@ -239,30 +239,43 @@ bool serve_async(served_device* device, std::uint64_t bytes, stream_handle strea
 
 namespace {
 template <class Call>
-bool on_owner(void* ptr, Call&& call) noexcept {
-  if (ptr == nullptr || out_of_reach()) return false;
+taken on_owner(void* ptr, Call&& call) noexcept {
+  if (ptr == nullptr || out_of_reach()) return taken::no;
   for (auto& each : here().devices) {
     served_device* const device = each.load(std::memory_order_acquire);
     if (device == nullptr) continue;
     pool::block_range range;
-    if (device->find(ptr, &range) == served_device::owner::nobody) continue;
+    const served_device::owner who = device->find(ptr, &range);
+    if (who == served_device::owner::nobody) {
+      if (device->keeps(ptr)) return taken::before;
+      continue;
+    }
     const scope ours;
     const context_guard current(device->gpu(), devices_of_process());
     try {
-      return call(*device);
+      return call(*device, who) ? taken::yes : taken::no;
     } catch (const std::exception&) {
-      return false;
+      return taken::no;
     }
   }
-  return false;
+  return taken::no;
 }
 }  // namespace
 
-bool take_back(void* ptr) noexcept {
-  return on_owner(ptr, [ptr](served_device& d) { return d.deallocate(ptr); });
+taken take_back(void* ptr, freed_as how) noexcept {
+  return on_owner(ptr, [ptr, how](served_device& d, served_device::owner who) {
+    return (who == served_device::owner::pinned) == (how == freed_as::host_memory) && d.deallocate(ptr);
+  });
 }
-bool take_back_async(void* ptr, stream_handle stream) noexcept {
-  return on_owner(ptr, [ptr, stream](served_device& d) { return d.deallocate_async(ptr, stream); });
+taken take_back_async(void* ptr, stream_handle stream) noexcept {
+  return on_owner(ptr, [ptr, stream](served_device& d, served_device::owner who) {
+    return who != served_device::owner::pinned && d.deallocate_async(ptr, stream);
+  });
+}
+
+void* nobodys_memory() noexcept {
+  alignas(64) static char never_allocated[64];
+  return never_allocated;
 }
 
 bool refuses_ipc(const void* ptr) noexcept {

@@ -33,8 +33,17 @@ void say_once(std::atomic<bool>& said, const char* sentence) noexcept;
 // What the two interfaces have in common. Each answers nothing (false) where the program's own call must be made.
 bool serve(served_device* device, memory_kind kind, std::uint64_t bytes, void** out) noexcept;
 bool serve_async(served_device* device, std::uint64_t bytes, stream_handle stream, void** out) noexcept;
-bool take_back(void* ptr) noexcept;
-bool take_back_async(void* ptr, stream_handle stream) noexcept;
+// Frees, by cudaFree or cudaFreeHost: CUDA refuses the other kind's memory, and so do we.
+enum class freed_as : std::uint8_t { device_memory, host_memory };
+enum class taken : std::uint8_t {
+  yes,
+  no,      // not ours to take: the program's own call says why
+  before,  // freed before, and still an allocation of CUDA's that we keep: CUDA must not see the address
+};
+[[nodiscard]] taken take_back(void* ptr, freed_as how) noexcept;
+[[nodiscard]] taken take_back_async(void* ptr, stream_handle stream) noexcept;
+// An address that CUDA never gave: what a call with it is answered is what `taken::before` deserves.
+[[nodiscard]] void* nobodys_memory() noexcept;
 // For cudaIpcGetMemHandle: true where the address is ours and cannot be opened by others; says what to do.
 bool refuses_ipc(const void* ptr) noexcept;
 

@@ -40,7 +40,10 @@ real_function<status(stream_handle, void*, std::size_t, unsigned)> real_attach(h
 // The per-thread default stream is handle 2 where the program was compiled for it.
 stream_handle of_thread(stream_handle stream) { return stream == nullptr ? per_thread_stream : stream; }
 
-status freed(void* ptr, real_function<status(void*)>& real) { return take_back(ptr) ? success : real(ptr); }
+template <class Real>
+status freed(taken answer, void* ptr, Real&& real) {
+  return answer == taken::yes ? success : real(answer == taken::before ? nobodys_memory() : ptr);
+}
 
 }  // namespace
 
@@ -49,7 +52,7 @@ status freed(void* ptr, real_function<status(void*)>& real) { return take_back(p
 SHOWN status cudaMalloc(void** out, std::size_t bytes) {
   return serve(device_by_runtime(), memory_kind::device, bytes, out) ? success : real_malloc(out, bytes);
 }
-SHOWN status cudaFree(void* ptr) { return freed(ptr, real_free); }
+SHOWN status cudaFree(void* ptr) { return freed(take_back(ptr, freed_as::device_memory), ptr, real_free); }
 
 SHOWN status cudaMallocAsync(void** out, std::size_t bytes, stream_handle stream) {
   return serve_async(device_by_runtime(), bytes, stream, out) ? success : real_malloc_async(out, bytes, stream);
@@ -58,10 +61,10 @@ SHOWN status cudaMallocAsync_ptsz(void** out, std::size_t bytes, stream_handle s
   return serve_async(device_by_runtime(), bytes, of_thread(stream), out) ? success : real_malloc_async_ptsz(out, bytes, stream);
 }
 SHOWN status cudaFreeAsync(void* ptr, stream_handle stream) {
-  return take_back_async(ptr, stream) ? success : real_free_async(ptr, stream);
+  return freed(take_back_async(ptr, stream), ptr, [stream](void* at) { return real_free_async(at, stream); });
 }
 SHOWN status cudaFreeAsync_ptsz(void* ptr, stream_handle stream) {
-  return take_back_async(ptr, of_thread(stream)) ? success : real_free_async_ptsz(ptr, stream);
+  return freed(take_back_async(ptr, of_thread(stream)), ptr, [stream](void* at) { return real_free_async_ptsz(at, stream); });
 }
 
 SHOWN status cudaHostAlloc(void** out, std::size_t bytes, unsigned flags) {
@@ -72,7 +75,7 @@ SHOWN status cudaHostAlloc(void** out, std::size_t bytes, unsigned flags) {
 SHOWN status cudaMallocHost(void** out, std::size_t bytes) {
   return serve(device_by_runtime(), memory_kind::pinned, bytes, out) ? success : real_malloc_host(out, bytes);
 }
-SHOWN status cudaFreeHost(void* ptr) { return freed(ptr, real_free_host); }
+SHOWN status cudaFreeHost(void* ptr) { return freed(take_back(ptr, freed_as::host_memory), ptr, real_free_host); }
 
 SHOWN status cudaMallocManaged(void** out, std::size_t bytes, unsigned flags) {
   if (flags == attach_global && serve(device_by_runtime(), memory_kind::managed, bytes, out)) return success;

@@ -1,5 +1,7 @@
 #include "adapters/preload/segments.hpp"
 
+#include <algorithm>
+
 #include "base/bits.hpp"
 #include "millpond/units.hpp"
 
@@ -35,6 +37,7 @@ device_address segments::allocate(std::uint64_t bytes) {
   live_[at] = size;
   now_.live += size;
   now_.reserved += size;
+  now_.peak_reserved = std::max(now_.peak_reserved, now_.reserved);
   return at;
 }
 
@@ -51,6 +54,11 @@ bool segments::deallocate(device_address at) {
 bool segments::owns(device_address at) const {
   const std::lock_guard lock(mutex_);
   return live_.contains(at);
+}
+
+bool segments::keeps(device_address at) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(kept_.begin(), kept_.end(), [at](const auto& each) { return each.second == at; });
 }
 
 void segments::trim() {

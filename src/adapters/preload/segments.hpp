@@ -23,10 +23,12 @@ class segments {
   // False where the address is not the start of a live block.
   bool deallocate(device_address at);
   [[nodiscard]] bool owns(device_address at) const;
+  // Freed by the program, and kept. For errors: it looks at all that is kept.
+  [[nodiscard]] bool keeps(device_address at) const;
   void trim();
 
   struct numbers {
-    std::uint64_t live = 0, reserved = 0;
+    std::uint64_t live = 0, reserved = 0, peak_reserved = 0;
   };
   [[nodiscard]] numbers count() const;
 

@@ -120,6 +120,10 @@ served_device::owner served_device::find(const void* ptr, pool::block_range* ran
   return owner::nobody;
 }
 
+bool served_device::keeps(const void* ptr) const {
+  return segments_ != nullptr && segments_->keeps(reinterpret_cast<device_address>(ptr));
+}
+
 void served_device::give(pool& to, void* ptr, stream_handle stream) { to.deallocate(ptr, 0, stream); }
 
 bool served_device::deallocate(void* ptr) {
@@ -146,6 +150,10 @@ bool served_device::deallocate_async(void* ptr, stream_handle stream) {
   if (who == owner::ordered) {
     give(*ordered_, ptr, stream);
     return true;
+  }
+  if (settings_.on_free == free_mode::later) {
+    const std::lock_guard lock(later_mutex_);
+    if (waiting_.contains(ptr)) return false;  // freed already
   }
   // cudaMalloc's memory freed in a stream's order: its pool holds only what is done.
   static_cast<void>(gpu_->stream_synchronize(stream));
@@ -222,8 +230,10 @@ served_device::numbers served_device::count() const {
     out.peak_reserved_bytes += now.peak_reserved_bytes;
   }
   if (segments_ != nullptr) {
-    out.live_bytes += segments_->count().live;
-    out.reserved_bytes += segments_->count().reserved;
+    const segments::numbers now = segments_->count();
+    out.live_bytes += now.live;
+    out.reserved_bytes += now.reserved;
+    out.peak_reserved_bytes += now.peak_reserved;
   }
   return out;
 }

@@ -30,6 +30,8 @@ class served_device {
   // Who has the block that starts, or merely lies, at this address.
   enum class owner : std::uint8_t { nobody, device, ordered, pinned, managed, segment };
   [[nodiscard]] owner find(const void* ptr, pool::block_range* range) const;
+  // Freed by the program, and still an allocation of the driver's (--ipc).
+  [[nodiscard]] bool keeps(const void* ptr) const;
 
   // As cudaFree, cudaFreeHost; and as cudaFreeAsync. False where the address is not the start of a live block.
   bool deallocate(void* ptr);

@@ -21,8 +21,7 @@ std::uint64_t graph_pool::chunk_bytes_for(std::uint64_t bytes) const noexcept {
 void graph_pool::add_chunk(chunk lent, stream_handle stream) {
   chunks_.push_back(lent);
   chunk_bytes_ += lent.bytes;
-  blocks_[lent.start] = {lent.bytes, 0, stream, state::free, false, true};
-  free_.insert({stream, lent.bytes, lent.start});
+  make_free(blocks_.insert_or_assign(lent.start, block{lent.bytes, 0, stream, state::free, false}).first);
 }
 
 void* graph_pool::allocate(std::uint64_t bytes, stream_handle stream) {
@@ -33,7 +32,7 @@ void* graph_pool::allocate(std::uint64_t bytes, stream_handle stream) {
   free_.erase(found);
   block& taken = blocks_[start];
   if (taken.bytes > size) {
-    blocks_[start + size] = {taken.bytes - size, 0, stream, state::free, false, false};
+    blocks_[start + size] = {taken.bytes - size, 0, stream, state::free, false};
     free_.insert({stream, taken.bytes - size, start + size});
     taken.bytes = size;
   }
@@ -59,7 +58,7 @@ std::uint64_t graph_pool::deallocate(void* ptr) {
 
 void graph_pool::make_free(blocks::iterator at) {
   const auto joins = [](const blocks::iterator& first, const blocks::iterator& second) {
-    return first->second.is == state::free && !second->second.first_of_chunk && first->second.stream == second->second.stream &&
+    return first->second.is == state::free && first->second.stream == second->second.stream &&
            first->first + first->second.bytes == second->first;
   };
   at->second.is = state::free;

@@ -55,9 +55,9 @@ class graph_pool {
     stream_handle stream = nullptr;
     state is = state::free;
     bool other_use = false;
-    bool first_of_chunk = false;
   };
-  using blocks = std::map<std::uint64_t, block>;  // by address, without gaps within a chunk
+  // By address, without gaps within a chunk; chunks that abut are one, since all of them go back at once.
+  using blocks = std::map<std::uint64_t, block>;
   void make_free(blocks::iterator at);
 
   blocks blocks_;

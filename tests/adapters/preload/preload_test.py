@@ -48,6 +48,10 @@ for options in ([], ["--free", "later"], ["--ipc"], ["--kinds", "device"], ["--l
     expect("reserved at most" in under.stderr, under.stderr)
 
 expect("# type 1" in served().stdout, "a pinned block is host memory")
+# A segment that --ipc keeps is an allocation of CUDA's: a second free of it must not get there.
+for options, seen in (([], 1), (["--ipc"], 0)):
+    text = served(*options).stdout
+    expect(f"saw the address: {seen}" in text and f"saw it in order: {seen}" in text, f"{options}: a second free: {text}")
 ipc = served(arguments=["ipc"])
 expect("# ipc: 801" in ipc.stdout and "--ipc" in ipc.stderr, f"a handle is refused with the way out: {ipc.stdout} {ipc.stderr}")
 ipc = served("--ipc", arguments=["ipc"])

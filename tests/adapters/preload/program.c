@@ -26,6 +26,7 @@ int cudaHostGetFlags(unsigned*, void*);
 int cudaIpcGetMemHandle(void*, void*);
 int cudaDeviceReset(void);
 unsigned long fake_runtime_calls(void);
+void* fake_runtime_last_freed(void);
 
 /* A call a statement: the arguments of printf have no order. */
 static void say(const char* what, int answer) { printf("%s: %d\n", what, answer); }
@@ -61,6 +62,9 @@ int main(int count, char** arguments) {
   memset(p, 1, 1 << 20);
   say("free", cudaFree(p));
   say("twice", cudaFree(p));
+  printf("# the runtime saw the address: %d\n", fake_runtime_last_freed() == p);
+  say("twice in order", cudaFreeAsync(p, NULL));
+  printf("# the runtime saw it in order: %d\n", fake_runtime_last_freed() == p);
   say("not ours", cudaFree(&mine));
   say("last error", cudaGetLastError());
   say("too much", cudaMalloc(&p, (size_t)1 << 50));
@@ -84,7 +88,13 @@ int main(int count, char** arguments) {
   struct attributes facts;
   say("attributes", cudaPointerGetAttributes(&facts, p));
   printf("# type %d\n", facts.type);
+  say("by the other kind's call", cudaFree(p));
+  say("last error", cudaGetLastError());
   say("free pinned", cudaFreeHost(p));
+  say("a block", cudaMalloc(&p, 1000));
+  say("by the other kind's call", cudaFreeHost(p));
+  say("last error", cudaGetLastError());
+  say("by its own", cudaFree(p));
   say("pinned again", cudaMallocHost(&p, 100));
   say("back", cudaFreeHost(p));
   say("write-combined", cudaHostAlloc(&p, 100, 4));

@@ -27,7 +27,7 @@ def simulated():
 def entry():
     from millpond import _native
 
-    loaded = ctypes.PyDLL(_native.entry_path())  # with the lock of Python held, as PyTorch calls
+    loaded = ctypes.CDLL(_native.entry_path())  # with the lock of Python let go, as PyTorch calls
     loaded.millpond_entry_malloc.restype = ctypes.c_void_p
     loaded.millpond_entry_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
     loaded.millpond_entry_free.restype = None

@@ -1,17 +1,20 @@
-"""Makes a clean virtual environment, installs the wheel there by `pip install .`, and runs package_test.py in it.
+"""Makes a clean virtual environment, installs the package there by `pip install .`, and runs package_test.py in it.
 
-The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is compiled twice. Skips
-(77) where pip can reach neither an index nor an installed scikit-build-core.
+The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is compiled twice; with
+--from-source everything is compiled, as on a user's machine (into SCRATCH.build, so that a second time is short). Skips (77)
+where pip can reach neither an index nor an installed scikit-build-core.
 
-usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH
+usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH [--from-source]
 """
+import os
 import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
-source, build, scratch = sys.argv[1:]
+source, build, scratch = sys.argv[1:4]
+from_source = sys.argv[4:] == ["--from-source"]
 tests = Path(__file__).resolve().parent
 shutil.rmtree(scratch, ignore_errors=True)
 try:
@@ -20,10 +23,16 @@ except subprocess.CalledProcessError:
     print("this Python cannot make virtual environments (Debian: python3-venv)")
     sys.exit(77)
 python = Path(scratch) / "bin/python"
-install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source, "-C", f"cmake.define.MILLPOND_PREBUILT={build}"]
-done = subprocess.run(install, capture_output=True, text=True)
+install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source]
+environment = dict(os.environ)
+if from_source:
+    install += ["-C", f"build-dir={scratch}.build"]
+    environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
+else:
+    install += ["-C", f"cmake.define.MILLPOND_PREBUILT={build}"]
+done = subprocess.run(install, capture_output=True, text=True, env=environment)
 if done.returncode != 0:
-    if "scikit-build-core" in done.stderr + done.stdout:
+    if "No matching distribution found for scikit-build-core" in done.stderr + done.stdout:
         print("pip cannot fetch scikit-build-core here:", (done.stderr + done.stdout)[-300:])
         sys.exit(77)
     print(done.stdout + done.stderr)
@@ -32,6 +41,11 @@ listed = subprocess.run([python, "-m", "pip", "list", "--format", "freeze"], che
 assert "torch" not in listed and "millpond==0.1.0" in listed, listed
 work = Path(scratch) / "work"
 work.mkdir()
+told = subprocess.run([python, "-c", "import millpond, millpond.torch; print(millpond.doctor())"], cwd=work, capture_output=True, text=True)
+assert told.returncode == 0 and len(told.stdout) > 100, told
+if from_source:
+    print(told.stdout)
+    sys.exit(0)
 for example in sorted((Path(source) / "examples/python").glob("*.py")):
     done = subprocess.run([python, example], cwd=work, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("millpond"), (example, done)
