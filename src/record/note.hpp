@@ -1,7 +1,10 @@
 // What a callback writes down: an event in the program's own terms. Names are pointers to text that is never freed,
-// streams and graphs are handles, and what takes a search is left to the thread that reads the notes (scribe.hpp).
+// streams and graphs are handles, times are ticks of the recorder's clock, and what takes a search or a division is left to
+// the thread that reads the notes (scribe.hpp).
 #pragma once
+#include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "trace/event.hpp"
 
@@ -9,18 +12,35 @@ namespace millpond::record {
 
 enum class note_form : std::uint8_t {
   event,      // `at` with object: `const char*` for allocate, free, kernel and mark; stream: a handle
-  amend,      // `at.status` and `at.duration_ns` belong to the event noted at position `link`
-  argument,   // of the kernel noted before: at.address, at.object: trace::use_form; `link` counts those left
+  amend,      // `at.status` and `took` belong to the event noted at position `link`
+  arguments,  // of the kernel noted before: `words`
   graph_made, // at.object: executable graph, at.other: the graph it was made of
   reset,      // every block of at.device is gone
 };
 
+// Words among a kernel's arguments that look like addresses of blocks: many to a note, since launches are what a program
+// makes most.
+struct argument_words {
+  static constexpr std::size_t most = 9;
+  std::array<std::uint64_t, most> address{};
+  std::uint16_t count = 0;
+  std::uint16_t structures = 0;  // bit n: address[n] lay inside a larger argument
+};
+
 struct note {
-  trace::event at;
-  std::uint64_t link = 0;    // kernel: how many arguments follow; amend: position; see note_form
+  union {
+    trace::event at;         // of every form but arguments
+    argument_words words;
+  };
+  std::uint64_t link = 0;    // kernel: how many notes of arguments follow; amend: position
+  std::uint64_t took = 0;    // ticks from the call's begin to its end; event, amend
   note_form form = note_form::event;
   bool awaits_amend = false; // its status and duration come later
+  bool in_ns = false;        // at.time_ns and at.duration_ns are nanoseconds already
+
+  note() noexcept : at() {}
 };
+static_assert(std::is_trivially_copyable_v<note>);
 
 // Handles that stand for default streams (cuda.h: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
 inline constexpr std::uint64_t legacy_stream = 1, per_thread_stream = 2;

@@ -2,8 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <new>
@@ -18,12 +18,6 @@ namespace {
 constexpr std::chrono::milliseconds nap{2};
 constexpr std::uint64_t flush_every_ns = 25'000'000, window_every_ns = 2'000'000'000, tick_every_ns = 100'000'000;
 
-std::uint64_t monotonic_ns() noexcept {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
 std::atomic<std::uint32_t> next_thread{0};
 
 }  // namespace
@@ -36,7 +30,7 @@ std::uint32_t thread_number() noexcept {
 }
 
 recorder::recorder(const settings& how, std::unique_ptr<scribe> to)
-    : how_(how), scribe_(std::move(to)), ring_(how.ring_cells), start_ns_(monotonic_ns()) {}
+    : how_(how), scribe_(std::move(to)), ring_(how.ring_cells) {}
 
 result<std::unique_ptr<recorder>> recorder::start(const settings& how, const trace::metadata& meta) {
   scribe_options options;
@@ -59,8 +53,6 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how, const tra
 }
 
 recorder::~recorder() { finish(""); }
-
-std::uint64_t recorder::now() const noexcept { return monotonic_ns() - start_ns_; }
 
 std::optional<std::uint64_t> recorder::put(std::span<const note> notes) noexcept {
   const auto at = ring_.push(notes);
@@ -104,11 +96,16 @@ bool recorder::drain() {
   note next;
   std::uint64_t position = 0;
   bool any = false;
+  clock_.look();
   // Stacks are stored before the notes that name them, so that they are taken after a note was seen. A busy program must not
   // keep us from the file and the limits.
   for (int left = 16384; left > 0 && ring_.pop(next, position); --left) {
     any = true;
     if (!failure_.empty()) continue;
+    if (!next.in_ns && next.form != note_form::arguments) {
+      next.at.time_ns = clock_.to_ns(next.at.time_ns);
+      next.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
+    }
     stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) { scribe_->add_stack(id, stack); });
     if (auto done = scribe_->add(next, position); !done) failed(done.error());
   }

@@ -15,6 +15,7 @@
 #include "record/scribe.hpp"
 #include "record/settings.hpp"
 #include "record/stacks.hpp"
+#include "record/tick_clock.hpp"
 
 namespace millpond::record {
 
@@ -28,9 +29,10 @@ class recorder {
 
   // False once a limit was reached, the file failed, or the recording is over: then callbacks need do nothing.
   [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
-  // Host nanoseconds since the recording began.
-  [[nodiscard]] std::uint64_t now() const noexcept;
-  [[nodiscard]] std::uint64_t start_ns() const noexcept { return start_ns_; }
+  // The time for a note: a few nanoseconds to ask for.
+  [[nodiscard]] std::uint64_t ticks() const noexcept { return clock_.ticks(); }
+  // Host nanoseconds since the recording began, as events have them.
+  [[nodiscard]] std::uint64_t now() const noexcept { return monotonic_ns() - clock_.start_ns(); }
 
   // The position, or nothing where the ring is full: counted as dropped.
   std::optional<std::uint64_t> put(std::span<const note> notes) noexcept;
@@ -68,7 +70,7 @@ class recorder {
   std::unique_ptr<scribe> scribe_;
   ring<note> ring_;
   stack_store stacks_;
-  std::uint64_t start_ns_ = 0;
+  tick_clock clock_;                 // but for ticks, the background thread's
   std::atomic<bool> recording_{true};
   std::atomic<bool> stop_{false};
   std::atomic<bool> abandoned_{false};

@@ -183,6 +183,24 @@ void scribe::finish_kernel() {
   arguments_.clear();
 }
 
+void scribe::argument(std::uint64_t address, bool in_structure) {
+  const block* mine = block_at(address, nullptr);
+  // A leftover address inside a structure is nothing to speak of.
+  if (mine == nullptr && (in_structure || freed_.holding(address) == nullptr)) return;
+  const bool known = std::ranges::any_of(arguments_, [&](const trace::event& each) {
+    return each.address == address || (mine != nullptr && block_at(each.address, nullptr) == mine);
+  });
+  if (known) return;
+  trace::event use = kernel_;
+  use.what = action::use;
+  use.address = address;
+  use.object = static_cast<std::uint64_t>(in_structure ? trace::use_form::structure : trace::use_form::argument);
+  use.other = 0;
+  use.bytes = 0;
+  use.duration_ns = 0;
+  arguments_.push_back(use);
+}
+
 void scribe::reset(const note& next, std::uint64_t position) {
   std::vector<std::uint64_t> gone;
   for (const auto& [address, each] : blocks_) {
@@ -206,30 +224,13 @@ void scribe::reset(const note& next, std::uint64_t position) {
 result<void> scribe::add(const note& next, std::uint64_t position) {
   switch (next.form) {
     case note_form::event: event(next, position); break;
-    case note_form::argument: {
+    case note_form::arguments:
       if (arguments_left_ == 0) break;
-      std::uint64_t begin = 0;
-      const bool live = block_at(next.at.address, &begin) != nullptr;
-      const auto* freed = live ? nullptr : freed_.holding(next.at.address);
-      if (freed != nullptr) begin = freed->begin;
-      // A leftover address inside a structure is nothing to speak of.
-      const bool plain = next.at.object == 0;
-      const bool known = std::ranges::any_of(arguments_, [&](const trace::event& each) {
-        return each.address == next.at.address || (live && block_at(each.address, nullptr) == block_at(next.at.address, nullptr));
-      });
-      if ((live || (freed != nullptr && plain)) && !known) {
-        trace::event use = kernel_;
-        use.what = action::use;
-        use.address = next.at.address;
-        use.object = next.at.object;
-        use.other = 0;
-        use.bytes = 0;
-        use.duration_ns = 0;
-        arguments_.push_back(use);
+      for (std::size_t n = 0; n < next.words.count; ++n) {
+        argument(next.words.address[n], (next.words.structures >> n & 1) != 0);
       }
       if (--arguments_left_ == 0) finish_kernel();
       break;
-    }
     case note_form::amend:
       for (held& each : held_) {
         if (each.position != next.link || !each.waits) continue;

@@ -62,6 +62,7 @@ class scribe {
   explicit scribe(scribe_options options) : options_(std::move(options)) {}
 
   void event(const note& next, std::uint64_t position);
+  void argument(std::uint64_t address, bool in_structure);
   void finish_kernel();
   void resolve_copy(trace::event& at);
   void follow(const trace::event& at, std::uint64_t position);  // keeps the blocks up to date
@@ -83,7 +84,7 @@ class scribe {
   std::deque<held> held_;
   std::uint64_t waiting_ = 0;
 
-  // A kernel and the arguments that have come of it.
+  // A kernel, how many notes of its arguments are to come, and the blocks that were found in those that came.
   trace::event kernel_;
   std::uint64_t kernel_position_ = 0, arguments_left_ = 0;
   std::vector<trace::event> arguments_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 
 namespace millpond::record {
 namespace {
@@ -16,8 +17,8 @@ using trace::kind;
 
 std::uint64_t bits(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
-// The most words that one kernel's arguments are looked through for: kernels of libraries take up to 4 KiB by value.
-constexpr std::size_t most_arguments = 96;
+// The most notes for the words of one kernel's arguments, of which libraries pass up to 4 KiB by value: 99 words.
+constexpr std::size_t most_argument_notes = 11;
 // Small copies to the device may carry tables of pointers.
 constexpr std::uint64_t largest_table_bytes = 4096;
 
@@ -42,10 +43,10 @@ note translator::begin(const call& of, action what) const {
   made.at.what = what;
   made.at.thread = thread_number();
   made.at.device = here.device;
-  const std::uint64_t now = to_.now();
+  const std::uint64_t now = to_.ticks();
   if (of.at_exit()) {
-    made.at.time_ns = here.entered_ns;
-    made.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(now - here.entered_ns, UINT32_MAX));
+    made.at.time_ns = here.entered;
+    made.took = now - here.entered;
     made.at.status = of.status();
   } else {
     made.at.time_ns = now;
@@ -60,13 +61,13 @@ const char* translator::pair_name(const call& of, const char* runtime_name) cons
 }
 
 void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes, kind what, CUstream stream,
-                           std::uint64_t pool) {
+                           std::uint64_t pool, const char* runtime_name) {
   note made = begin(of, action::allocate);
   made.at.address = made.at.status == 0 ? address : 0;
   made.at.bytes = bytes;
   made.at.of = what;
   made.at.stream = handle_of(of, stream);
-  made.at.object = text_bits(what != kind::driver_pool ? of.name() : of.data.functionName != nullptr && std::strstr(of.data.functionName, "FromPool") != nullptr ? pair_name(of, "cudaMallocFromPoolAsync") : pair_name(of, "cudaMallocAsync"));
+  made.at.object = text_bits(runtime_name == nullptr ? of.name() : pair_name(of, runtime_name));
   made.at.other = pool;
   made.at.stack = to_.stack(recorder::call_sort::memory);
   if (made.at.status == 0 && what != kind::pageable) {
@@ -75,7 +76,7 @@ void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes,
     for (std::uint64_t high = highest_.load(); address + bytes > high && !highest_.compare_exchange_weak(high, address + bytes);) {
     }
   }
-  if (what == kind::managed) saw_managed_.store(true, std::memory_order_relaxed);
+  if (what == kind::managed && !saw_managed_.load(std::memory_order_relaxed)) saw_managed_.store(true, std::memory_order_relaxed);
   to_.put(made);
 }
 
@@ -103,9 +104,9 @@ void translator::freeing(call& of, std::uint64_t address, kind what, CUstream st
 
 void translator::stored_addresses(const call& of, const void* from, std::uint64_t bytes, CUstream stream) {
   if (bytes > largest_table_bytes || bits(from) % sizeof(std::uint64_t) != 0) return;
-  std::array<note, 64> found;
+  constexpr std::size_t most_stored = 64;
   std::size_t count = 0;
-  for (std::uint64_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < found.size(); at += sizeof(std::uint64_t)) {
+  for (std::uint64_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < most_stored; at += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
     std::memcpy(&word, static_cast<const char*>(from) + at, sizeof word);
     if (!may_be_block(word)) continue;
@@ -113,10 +114,10 @@ void translator::stored_addresses(const call& of, const void* from, std::uint64_
     made.at.address = word;
     made.at.stream = handle_of(of, stream);
     made.at.object = static_cast<std::uint64_t>(trace::use_form::stored);
-    made.at.duration_ns = 0;
-    found[count++] = made;
+    made.took = 0;
+    to_.put(made);
+    ++count;
   }
-  if (count > 0) to_.put(std::span(found).first(count));
 }
 
 void translator::copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes, copy_direction direction,
@@ -190,18 +191,32 @@ const translator::layout& translator::layout_of(CUfunction function, const char*
 
 void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
   const layout& shape = layout_of(function, of.data.symbolName);
-  std::array<note, most_arguments + 1> notes;
+  // Room that is not made ready beforehand: most kernels need two notes of it.
+  union notes_room {
+    notes_room() {}
+    std::array<note, 1 + most_argument_notes> notes;
+  } room;
+  auto& notes = room.notes;
   std::size_t count = 1;
+  // Everything in the range of blocks, by one comparison a word: structures of libraries are hundreds of words long.
+  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed), highest = highest_.load(std::memory_order_relaxed);
+  const std::uint64_t range = highest > lowest ? highest - lowest : 0;
   const auto look = [&](const char* from, std::uint32_t bytes) {
     const bool plain = bytes == sizeof(std::uint64_t);
-    for (std::uint32_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < notes.size(); at += sizeof(std::uint64_t)) {
+    for (std::uint32_t at = 0; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) {
       std::uint64_t word = 0;
       std::memcpy(&word, from + at, sizeof word);
-      if (!may_be_block(word)) continue;
-      note& made = notes[count++];
-      made.form = note_form::argument;
-      made.at.address = word;
-      made.at.object = static_cast<std::uint64_t>(plain ? trace::use_form::argument : trace::use_form::structure);
+      if (word - lowest >= range) continue;
+      if (count == 1 || notes[count - 1].words.count == argument_words::most) {
+        if (count == notes.size()) return;
+        note& next = *std::construct_at(&notes[count++]);
+        next.form = note_form::arguments;
+        std::construct_at(&next.words);
+      }
+      argument_words& to = notes[count - 1].words;
+      to.address[to.count] = word;
+      if (!plain) to.structures = static_cast<std::uint16_t>(to.structures | 1u << to.count);
+      ++to.count;
     }
   };
   if (parameters != nullptr) {
@@ -219,7 +234,7 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
       if (buffer != nullptr && each.offset + each.bytes <= bytes) look(buffer + each.offset, each.bytes);
     }
   }
-  notes[0] = begin(of, action::kernel);
+  std::construct_at(&notes[0], begin(of, action::kernel));
   notes[0].at.stream = handle_of(of, stream);
   notes[0].at.object = text_bits(shape.name);
   notes[0].at.stack = to_.stack(recorder::call_sort::kernel);
@@ -232,13 +247,14 @@ void translator::range(const char* text) {
   note made;
   made.at.what = action::mark;
   made.at.thread = thread_number();
-  made.at.time_ns = to_.now();
+  made.at.time_ns = to_.ticks();
   made.at.object = text_bits(to_.keep(text));
   to_.put(made);
 }
 
 void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId id) {
-  runtime_used_.store(true, std::memory_order_relaxed);
+  // Stored once: launches of all threads read the same line.
+  if (!runtime_used_.load(std::memory_order_relaxed)) runtime_used_.store(true, std::memory_order_relaxed);
   // Where every call is counted, calls come here that lend no name.
   const auto known = runtime_ids();
   if (to_.how().count_calls && std::ranges::find(known, id) == known.end()) return;
@@ -257,7 +273,7 @@ void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data
     if (!allocation(id, of) && !copy_or_set(id, of)) order(id, of);
   } else {
     // What the noting itself takes is not the call's time.
-    if (entered(id, of)) here.entered_ns = to_.now();
+    if (entered(id, of)) here.entered = to_.ticks();
   }
 }
 
@@ -341,13 +357,13 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
     case MILLPOND_ID(cuMemAllocAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemAllocAsync): {
       const auto& with = of.of<cuMemAllocAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool());
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool(), "cudaMallocAsync");
       return true;
     }
     case MILLPOND_ID(cuMemAllocFromPoolAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemAllocFromPoolAsync): {
       const auto& with = of.of<cuMemAllocFromPoolAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool));
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool), "cudaMallocFromPoolAsync");
       return true;
     }
     case MILLPOND_ID(cuMemMap): {

@@ -60,7 +60,9 @@ class translator {
   void launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra);
   const layout& layout_of(CUfunction function, const char* name);
 
-  void allocated(call& of, std::uint64_t address, std::uint64_t bytes, trace::kind kind, CUstream stream, std::uint64_t pool);
+  // runtime_name: of the runtime's call that makes the driver's, where its own callbacks are not subscribed to.
+  void allocated(call& of, std::uint64_t address, std::uint64_t bytes, trace::kind kind, CUstream stream, std::uint64_t pool,
+                 const char* runtime_name = nullptr);
   void freeing(call& of, std::uint64_t address, trace::kind kind, CUstream stream);
   void copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes, trace::copy_direction direction,
               CUstream stream, bool asynchronous);

@@ -10,7 +10,7 @@ namespace millpond::record {
 
 // What a thread keeps between the two callbacks of a call, and about its context.
 struct thread_state {
-  std::uint64_t entered_ns = 0;
+  std::uint64_t entered = 0;            // in ticks
   std::uint64_t free_position = 0;
   bool free_noted = false;
   const char* runtime_name = nullptr;   // of the runtime's call in progress

@@ -61,6 +61,7 @@ void unified_memory::give_buffer(std::uint8_t** buffer, std::size_t* bytes, std:
 
 std::optional<note> unified_memory::to_note(const CUpti_ActivityUnifiedMemoryCounter3& of, std::int64_t offset_ns) {
   note made;
+  made.in_ns = true;
   made.at.what = trace::action::pages;
   made.at.of = trace::kind::managed;
   made.at.address = of.address;

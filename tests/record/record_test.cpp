@@ -180,14 +180,14 @@ TEST_F(scribe_test, kernels_are_given_the_blocks_that_their_arguments_point_into
   add(event_note(action::allocate, 0x20000, 4096));
   note kernel = event_note(action::kernel, 0, 0);
   kernel.at.object = text_bits("_Z4stepPfi");
-  kernel.link = 4;
+  kernel.link = 2;
   add(kernel);
-  for (const std::uint64_t address : {0x10010, 0x10020, 0x30000, 0x20fff}) {
-    note argument;
-    argument.form = note_form::argument;
-    argument.at.address = address;
-    add(argument);
-  }
+  note arguments;
+  arguments.form = note_form::arguments;
+  arguments.words = {{0x10010, 0x10020, 0x30000}, 3, 0};
+  add(arguments);
+  arguments.words = {{0x20fff, 0x10030}, 2, 0b11};
+  add(arguments);
   ASSERT_TRUE((*to)->close());
   trace::trace_info info;
   const auto events = read_all(path("a.mpt"), &info);
@@ -197,6 +197,8 @@ TEST_F(scribe_test, kernels_are_given_the_blocks_that_their_arguments_point_into
   EXPECT_EQ(info.strings.at(static_cast<std::uint32_t>(events[2].object)), "step(float*, int)");
   EXPECT_EQ(events[3].address, 0x10010u);
   EXPECT_EQ(events[4].address, 0x20fffu);
+  EXPECT_EQ(events[3].object, static_cast<std::uint64_t>(trace::use_form::argument));
+  EXPECT_EQ(events[4].object, static_cast<std::uint64_t>(trace::use_form::structure));
 }
 
 TEST_F(scribe_test, a_copys_host_side_is_known_from_its_address) {

@@ -100,6 +100,7 @@ void note_pages(std::uint64_t address, std::uint64_t bytes, trace::page_change c
   made.at.object = static_cast<std::uint64_t>(change);
   made.at.time_ns = here->to->now();
   made.at.duration_ns = 1000;
+  made.in_ns = true;
   here->to->put(made);
 }
 

@@ -1,0 +1,51 @@
+// A recorder that records nothing: it subscribes to CUPTI's callbacks of the calls that bench/record_cost.cu makes, and each
+// callback only counts. What a program slows down under it is CUPTI's own part of what a recorded call costs.
+//   CUDA_INJECTION64_PATH=libcupti_floor.so ./record_cost
+#include <cuda.h>
+#include <cupti.h>
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
+
+namespace {
+
+thread_local std::uint64_t callbacks = 0;
+
+void CUPTIAPI count(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) { ++callbacks; }
+
+void* open_cupti() {
+  for (const char* folder : {"", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/"}) {
+    for (const char* name : {"libcupti.so.13", "libcupti.so.12", "libcupti.so"}) {
+      char path[256];
+      std::snprintf(path, sizeof path, "%s%s", folder, name);
+      if (void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL)) return library;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
+  void* library = open_cupti();
+  if (library == nullptr) {
+    std::fputs("cupti_floor: libcupti was not found\n", stderr);
+    return 0;
+  }
+  const auto subscribe = reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(library, "cuptiSubscribe"));
+  const auto enable = reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(library, "cuptiEnableCallback"));
+  CUpti_SubscriberHandle handle = nullptr;
+  if (subscribe == nullptr || enable == nullptr || subscribe(&handle, count, nullptr) != CUPTI_SUCCESS) {
+    std::fputs("cupti_floor: CUPTI refused the subscription\n", stderr);
+    return 0;
+  }
+  for (const auto id : {CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync, CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync, CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz}) {
+    enable(1, handle, CUPTI_CB_DOMAIN_DRIVER_API, id);
+  }
+  return 1;
+}
