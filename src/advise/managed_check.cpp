@@ -16,6 +16,10 @@ constexpr std::uint64_t place_host = 1;
 // Pages that changed direction this often went back and forth; one round is how results come home.
 constexpr std::uint64_t least_turns = 8;
 constexpr std::size_t most_touches = 1u << 20, most_spans = 4096;
+// Why pages move, in `other` of their events: by a prefetch of the program's. The number is CUPTI's
+// (CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER); the others are faults, the driver's guesses, room for other blocks and
+// access counters.
+constexpr std::uint64_t moved_by_program = 1;
 // Faults of the CPU are timed by the driver: nearer than this to a launch or a wait, which came first is not sure.
 constexpr std::uint64_t clock_slack_ns = 20'000;
 
@@ -80,7 +84,8 @@ void managed_check::freed(const trace::event& at, std::uint32_t block) {
 
 void managed_check::pages(const trace::event& at, std::uint32_t index) {
   if (pages_.size() >= most_touches) return;
-  pages_.push_back({at.time_ns, at.address, at.bytes, at.duration_ns, index, at.stack, static_cast<trace::page_change>(at.object)});
+  pages_.push_back({at.time_ns, at.address, at.bytes, at.duration_ns, index, at.stack, static_cast<trace::page_change>(at.object),
+                    at.other == moved_by_program});
 }
 
 std::uint32_t managed_check::block_of(const page_note& each) const {
@@ -97,6 +102,12 @@ void managed_check::moved(const page_note& each) {
   const std::uint32_t block = block_of(each);
   if (block == no_index) return;
   facts& mine = blocks_[block];
+  if (each.asked_for) {
+    // What the program moves with prefetches is its own will; only what comes back by faults is a turn.
+    if (each.change == trace::page_change::to_device) mine.last_direction = 1;
+    if (each.change == trace::page_change::to_host) mine.last_direction = 2;
+    return;
+  }
   if (mine.first_move == no_index) mine.first_move = each.event;
   mine.page_ns += each.duration_ns;
   int direction = 0;
@@ -196,7 +207,7 @@ void managed_check::finish() {
   for (const page_note& each : pages_) moved(each);
   for (const touch& each : touches_) overlap(each);
   for (const auto& [block, mine] : blocks_) {
-    // Pages that prefetches move change sides too, with no fault.
+    // The first touches of new pages are faults too, and move nothing.
     if (mine.turns >= least_turns && mine.cpu_faults + mine.gpu_faults >= least_turns) thrash(block, mine);
     advice(block, mine);
   }

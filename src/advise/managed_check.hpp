@@ -37,8 +37,8 @@ class managed_check {
   };
   struct facts {
     std::vector<span> open, closed;
-    std::uint64_t to_device = 0, to_host = 0;        // bytes
-    std::uint64_t turns = 0;                         // changes of direction
+    std::uint64_t to_device = 0, to_host = 0;        // bytes that the program did not ask to be moved
+    std::uint64_t turns = 0;                         // changes of direction that it did not ask for
     std::uint64_t cpu_faults = 0, gpu_faults = 0;
     double page_ns = 0;
     int last_direction = 0;
@@ -51,6 +51,7 @@ class managed_check {
     std::uint64_t time_ns, address, bytes;
     std::uint32_t duration_ns, event, stack;
     trace::page_change change;
+    bool asked_for;   // moved by the program's own prefetch
   };
   struct lifetime {
     std::uint64_t begin, end, from_ns, to_ns;

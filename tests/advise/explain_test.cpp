@@ -153,6 +153,37 @@ TEST(explain_test, page_counters_that_come_after_the_free_belong_to_the_block_th
   EXPECT_THAT(explain_made(made).names(), ElementsAre("managed_thrash"));
 }
 
+TEST(explain_test, pages_that_prefetches_move_do_not_thrash_but_those_that_come_back_by_faults_do) {
+  // CUPTI's causes of pages' moves. Twelve faults of the first touch, then the program moves the pages there and back each round.
+  constexpr std::uint64_t by_prefetch = 1, by_fault = 2;
+  for (const bool home_by_faults : {false, true}) {
+    trace_maker made;
+    made.allocate(0x100000, 4 * MiB, kind::managed);
+    std::uint64_t time = 1000;
+    const auto page = [&](trace::page_change change, std::uint64_t why) {
+      auto& each = made.add(action::pages);
+      each.time_ns = time += 500;
+      each.address = 0x100000;
+      each.bytes = 2 * MiB;
+      each.object = static_cast<std::uint64_t>(change);
+      each.other = why;
+    };
+    for (int n = 0; n < 12; ++n) page(trace::page_change::cpu_fault, by_fault);
+    for (int round = 0; round < 10; ++round) {
+      page(trace::page_change::to_device, by_prefetch);
+      made.kernel(0, {0x100000});
+      made.on(action::device_synchronize, 0);
+      page(trace::page_change::to_host, home_by_faults ? by_fault : by_prefetch);
+    }
+    made.free(0x100000);
+    if (home_by_faults) {
+      EXPECT_THAT(explain_made(made).names(), ElementsAre("managed_thrash"));
+    } else {
+      EXPECT_THAT(explain_made(made).names(), ElementsAre());
+    }
+  }
+}
+
 TEST(explain_test, a_recorded_allocators_fragmentation_names_the_request_and_the_pieces) {
   // Every other block is freed: half is free, in pieces too small for the next.
   std::string csv = "action,time_us,addr,size,stream\nsegment_alloc,0,1000000,2097152,0\n";

@@ -26,6 +26,7 @@ using namespace millpond;
 struct managed_block {
   std::uint64_t bytes = 0;
   bool on_device = false;
+  bool touched = false;   // by the CPU
 };
 
 // What a process that runs a program has; never destroyed, since the program's own static destructors call CUDA.
@@ -91,13 +92,17 @@ CUevent cu(cudaEvent_t event) { return reinterpret_cast<CUevent>(event); }
 stream_handle sim(cudaStream_t stream) { return reinterpret_cast<stream_handle>(stream); }
 event_handle sim(cudaEvent_t event) { return reinterpret_cast<event_handle>(event); }
 
-void note_pages(std::uint64_t address, std::uint64_t bytes, trace::page_change change) {
+// Why pages move, by CUPTI's numbers.
+constexpr std::uint64_t by_prefetch = 1, by_fault = 2;
+
+void note_pages(std::uint64_t address, std::uint64_t bytes, trace::page_change change, std::uint64_t why = by_fault) {
   record::note made;
   made.at.what = trace::action::pages;
   made.at.of = trace::kind::managed;
   made.at.address = address;
   made.at.bytes = bytes;
   made.at.object = static_cast<std::uint64_t>(change);
+  made.at.other = why;
   made.at.time_ns = here->to->now();
   made.at.duration_ns = 1000;
   made.in_ns = true;
@@ -268,7 +273,7 @@ cudaError_t cudaMemPrefetchAsync(const void* at, std::size_t bytes, cudaMemLocat
   with.location.type = device ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
   if (auto* block = managed_at(bits(at)); block != nullptr && block->second.on_device != device) {
     block->second.on_device = device;
-    note_pages(block->first, bytes, device ? trace::page_change::to_device : trace::page_change::to_host);
+    note_pages(block->first, bytes, device ? trace::page_change::to_device : trace::page_change::to_host, by_prefetch);
   }
   return call(ID(cuMemPrefetchAsync_v2), "cudaMemPrefetchAsync", "cuMemPrefetchAsync_v2", with, [&] {
     return here->gpu->prefetch_async(bits(at), bytes, device ? memory_place::device : memory_place::host, sim(stream));
@@ -354,7 +359,15 @@ void shim_launch_with(const void* kernel, const char* name, cudaStream_t stream,
 
 void shim_cpu_touch(void* at, std::size_t bytes) {
   auto* block = managed_at(bits(at));
-  if (block == nullptr || !block->second.on_device) return;
+  if (block == nullptr) return;
+  if (!block->second.touched) {
+    // New pages come by faults, 64 KiB at a time at most, and nothing moves.
+    block->second.touched = true;
+    if (!block->second.on_device) {
+      for (std::size_t n = 0; n < 12; ++n) note_pages(block->first + n * 4096, 0, trace::page_change::cpu_fault);
+    }
+  }
+  if (!block->second.on_device) return;
   // Recorded times are the host's: apart from the calls around by more than a reader takes for sure.
   usleep(200);
   block->second.on_device = false;
