@@ -1,5 +1,7 @@
 // What a recorded call costs: pairs of cudaMallocAsync and cudaFreeAsync from a pool that keeps its memory, and launches of
-// an empty kernel, in nanoseconds a call. Run it alone and under `millpond record`; the difference is the recorder's.
+// an empty kernel, in nanoseconds a call. Run it alone and under `millpond record`; the difference is the recorder's and
+// CUPTI's; under bench/cupti/floor.cpp it is CUPTI's alone. Launches come in bursts that fit into the stream's queue, and what
+// waits for the device is not timed: a full queue would hide what the host does.
 //   nvcc -O2 -arch=sm_90 bench/record_cost.cu -o record_cost && ./record_cost [DEPTH]
 #include <cuda_runtime.h>
 
@@ -21,7 +23,7 @@ double now_ns() {
   return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-constexpr int rounds = 20, calls = 10'000;
+constexpr int rounds = 40, bursts = 10, calls_a_burst = 500;
 
 // The body at the given depth of calls, so that call stacks have as many frames of the program's own.
 template <class Body>
@@ -33,10 +35,14 @@ __attribute__((noinline)) double at_depth(int depth, Body&& body) {
   }
   std::vector<double> each;
   for (int round = 0; round < rounds; ++round) {
-    const double begin = now_ns();
-    for (int n = 0; n < calls; ++n) body();
-    each.push_back((now_ns() - begin) / calls);
-    cudaDeviceSynchronize();
+    double spent = 0;
+    for (int burst = 0; burst < bursts; ++burst) {
+      const double begin = now_ns();
+      for (int n = 0; n < calls_a_burst; ++n) body();
+      spent += now_ns() - begin;
+      cudaDeviceSynchronize();
+    }
+    each.push_back(spent / (bursts * calls_a_burst));
   }
   std::sort(each.begin(), each.end());
   return each[each.size() / 2];

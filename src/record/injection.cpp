@@ -7,11 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "record/recorder.hpp"
@@ -95,6 +97,8 @@ bool subscribe(recorder&) {
   complain("this build has no CUPTI: nothing can be recorded", "");
   return false;
 }
+enum class callbacks : std::uint32_t { off, on };
+void listen(callbacks) {}
 void before_exit() {}
 #else
 namespace {
@@ -174,8 +178,12 @@ void CUPTIAPI on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId i
   }
 }
 
+std::atomic<bool> leaving{false};   // CUPTI may be gone
+void go_silent();
+
 void on_tick() {
   if (the_pages != nullptr) the_pages->collect();
+  if (!the_recorder->recording() && !leaving.load()) go_silent();
 }
 
 std::string counted(CUpti_CallbackDomain domain, const std::atomic<std::uint32_t>* counts) {
@@ -191,6 +199,49 @@ std::string counted(CUpti_CallbackDomain domain, const std::atomic<std::uint32_t
 }
 
 }  // namespace
+
+enum class callbacks : std::uint32_t { off, on };
+
+namespace {
+// How many were refused.
+std::uint32_t enable(callbacks state) {
+  const auto flag = static_cast<std::uint32_t>(state);
+  std::uint32_t refused = 0;
+  if (the_recorder->how().count_calls && cupti.enable_domain != nullptr) {
+    cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API);
+    cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API);
+  } else {
+    for (const CUpti_CallbackId id : translator::driver_ids()) {
+      if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
+    }
+    for (const CUpti_CallbackId id : translator::runtime_ids()) {
+      if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API, id) != CUPTI_SUCCESS) ++refused;
+    }
+  }
+  for (const auto id : {CUPTI_CBID_NVTX_nvtxRangePushA, CUPTI_CBID_NVTX_nvtxMarkA, CUPTI_CBID_NVTX_nvtxRangePushEx,
+                        CUPTI_CBID_NVTX_nvtxDomainRangePushEx}) {
+    cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_NVTX, id);
+  }
+  return refused;
+}
+
+std::mutex listening;   // pauses and resumes come one after the other
+
+// A limit was reached or the file failed: the program goes on as if it were not recorded.
+void go_silent() {
+  static bool silent = false;
+  if (!silent) enable(callbacks::off);
+  silent = true;
+}
+}  // namespace
+
+// Ends or takes up the callbacks, as the program asks.
+void listen(callbacks state) {
+  const std::lock_guard lock(listening);
+  if (the_recorder == nullptr || subscription == nullptr || !the_recorder->recording()) return;
+  if (state == callbacks::off) the_recorder->leave_out();
+  enable(state);
+}
 
 bool subscribe(recorder& to) {
   void* library = open_cupti(to.how().cupti);
@@ -232,23 +283,7 @@ bool subscribe(recorder& to) {
     to.say("failure", std::string("CUPTI: ") + cupti_text(answer));
     return false;
   }
-  std::uint32_t refused = 0;
-  if (to.how().count_calls && cupti.enable_domain != nullptr) {
-    cupti.enable_domain(1, subscription, CUPTI_CB_DOMAIN_DRIVER_API);
-    cupti.enable_domain(1, subscription, CUPTI_CB_DOMAIN_RUNTIME_API);
-  } else {
-    for (const CUpti_CallbackId id : translator::driver_ids()) {
-      if (cupti.enable_callback(1, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
-    }
-    for (const CUpti_CallbackId id : translator::runtime_ids()) {
-      if (cupti.enable_callback(1, subscription, CUPTI_CB_DOMAIN_RUNTIME_API, id) != CUPTI_SUCCESS) ++refused;
-    }
-  }
-  if (refused > 0) to.say("callbacks_refused", std::to_string(refused));
-  for (const auto id : {CUPTI_CBID_NVTX_nvtxRangePushA, CUPTI_CBID_NVTX_nvtxMarkA, CUPTI_CBID_NVTX_nvtxRangePushEx,
-                        CUPTI_CBID_NVTX_nvtxDomainRangePushEx}) {
-    cupti.enable_callback(1, subscription, CUPTI_CB_DOMAIN_NVTX, id);
-  }
+  if (const std::uint32_t refused = enable(callbacks::on); refused > 0) to.say("callbacks_refused", std::to_string(refused));
   // Before the driver and CUPTI are taken down, which the program's end does in an order of its own.
   std::atexit(before_exit);
   the_pages = new unified_memory(to, cupti);
@@ -259,6 +294,7 @@ bool subscribe(recorder& to) {
 }
 
 void before_exit() {
+  leaving.store(true);
   if (the_translator == nullptr) return;
   if (the_pages != nullptr) the_pages->collect();
   if (the_translator->unknown_layouts() > 0) {
@@ -273,6 +309,11 @@ void before_exit() {
 #endif
 
 }  // namespace millpond::record
+
+// For a program that wants only parts of itself recorded (found by dlsym in this library); thread-safe. While paused, calls
+// cost nothing and are not seen: such a recording claims no leaks.
+extern "C" __attribute__((visibility("default"))) void millpond_record_pause() { millpond::record::listen(millpond::record::callbacks::off); }
+extern "C" __attribute__((visibility("default"))) void millpond_record_resume() { millpond::record::listen(millpond::record::callbacks::on); }
 
 // The driver calls it once, inside cuInit. 1 is success; anything else it ignores too.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {

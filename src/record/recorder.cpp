@@ -150,7 +150,7 @@ void recorder::work() {
 void recorder::finish(const char* ended) noexcept {
   if (finished_ || abandoned_.load(std::memory_order_relaxed)) return;
   finished_ = true;
-  const bool whole = recording();
+  const bool whole = recording() && whole_.load(std::memory_order_relaxed);
   recording_.store(false, std::memory_order_relaxed);
   stop_.store(true, std::memory_order_release);
   if (worker_.joinable()) worker_.join();

@@ -47,6 +47,8 @@ class recorder {
 
   // A note of the trace's metadata; from any thread.
   void say(const std::string& name, const std::string& value);
+  // Calls that the recording does not see from now on: it cannot say what was never freed.
+  void leave_out() noexcept { whole_.store(false, std::memory_order_relaxed); }
   void set_device_name(const std::string& name);
   // Called on the background thread some ten times a second.
   void set_tick(void (*tick)()) noexcept { tick_.store(tick, std::memory_order_release); }
@@ -72,6 +74,7 @@ class recorder {
   stack_store stacks_;
   tick_clock clock_;                 // but for ticks, the background thread's
   std::atomic<bool> recording_{true};
+  std::atomic<bool> whole_{true};
   std::atomic<bool> stop_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<std::uint64_t> dropped_{0};

@@ -378,6 +378,16 @@ TEST_F(program_test, that_forks_is_recorded_once_and_its_child_is_let_alone) {
   EXPECT_EQ(read_all(outcome.traces[0]).size(), 23u);
 }
 
+TEST_F(program_test, that_pauses_is_not_seen_until_it_resumes) {
+  const launch_outcome outcome = record("pause");
+  EXPECT_EQ(outcome.exit_status, 0);
+  trace::trace_info info;
+  const auto events = read_all(outcome.traces.at(0), &info);
+  ASSERT_EQ(events.size(), 24u);
+  EXPECT_EQ(events.back().bytes, 1u << 21);
+  for (const auto& [name, value] : info.meta.notes) EXPECT_NE(name, "ended") << "a recording with gaps claims no leaks";
+}
+
 TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {
   const launch_outcome outcome = record("many", [](settings& how) { how.most_bytes = 100'000; });
   EXPECT_EQ(outcome.exit_status, 0);

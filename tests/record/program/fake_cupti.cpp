@@ -24,6 +24,7 @@ SHOWN CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* made, CUpti_CallbackFun
 }
 SHOWN CUptiResult cuptiEnableCallback(uint32_t on, CUpti_SubscriberHandle, CUpti_CallbackDomain domain, CUpti_CallbackId id) {
   if (on != 0) enabled.emplace(domain, id);
+  if (on == 0) enabled.erase({domain, id});
   return CUPTI_SUCCESS;
 }
 SHOWN CUptiResult cuptiGetResultString(CUptiResult, const char** text) {

@@ -32,6 +32,13 @@ __attribute__((noinline)) void release(CUdeviceptr at, int status) {
   fake_cupti_call(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuMemFree_v2, "cuMemFree_v2", nullptr, &with, nullptr, nullptr, status);
 }
 
+// The recorder's own word to the program, as one would find it with dlsym.
+void tell_recorder(const char* what) {
+  if (const char* path = std::getenv("CUDA_INJECTION64_PATH")) {
+    reinterpret_cast<void (*)()>(dlsym(dlopen(path, RTLD_NOW), what))();
+  }
+}
+
 void load_recorder() {
   const char* path = std::getenv("CUDA_INJECTION64_PATH");
   if (path == nullptr) return;
@@ -54,6 +61,12 @@ int main(int count, char** arguments) {
   for (int n = 0; n < 10; ++n) release(allocate(4096), 0);
   release(kept, 0);
   release(kept, static_cast<int>(CUDA_ERROR_INVALID_VALUE));
+  if (how == "pause") {
+    tell_recorder("millpond_record_pause");
+    for (int n = 0; n < 100; ++n) release(allocate(64), 0);
+    tell_recorder("millpond_record_resume");
+    allocate(1 << 21);
+  }
   if (how == "leak") allocate(1 << 21);
   if (how == "many") {
     for (int n = 0; n < 200'000; ++n) release(allocate(4096), 0);
