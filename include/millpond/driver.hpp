@@ -219,6 +219,12 @@ class driver {
 
   // Capture and graphs.
   virtual call_result stream_capture(stream_handle stream, capture_info* out) noexcept = 0;  // cuStreamGetCaptureInfo
+  // Both questions of a plain allocation in one call, the capture first: asking a capturing stream's identity ends its
+  // capture. True, and *id set, where the stream captures nothing; otherwise stream_capture() and stream_id() say why not.
+  virtual bool id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept {
+    capture_info capture;
+    return stream_capture(stream, &capture).ok() && capture.status == capture_status::none && stream_id(stream, id).ok();
+  }
   // Swaps the calling thread's capture interaction mode with *mode (cuThreadExchangeStreamCaptureMode).
   virtual call_result exchange_capture_mode(capture_mode* mode) noexcept = 0;
   virtual call_result capture_begin(stream_handle stream, capture_mode mode) noexcept = 0;

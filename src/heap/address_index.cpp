@@ -7,7 +7,20 @@
 
 namespace millpond::heap {
 
-address_index::address_index() : chunks_(std::make_unique<std::atomic<segment*>[]>(max_chunks)) {}
+namespace {
+
+// Zero and untouched until used: null pointers by the million at no cost.
+void* untouched(std::uint64_t bytes) {
+  void* const out = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  MILLPOND_CHECK(out != MAP_FAILED, bytes);
+  return out;
+}
+
+}  // namespace
+
+address_index::address_index() : chunks_(std::make_unique<std::atomic<segment*>[]>(max_chunks)) {
+  hints_ = static_cast<std::atomic<segment*>*>(untouched(sizeof(*hints_) << most_hints_power));
+}
 
 address_index::~address_index() {
   for (std::size_t i = 0; i < max_chunks; ++i) {
@@ -15,6 +28,7 @@ address_index::~address_index() {
     if (chunk == nullptr) break;
     delete[] chunk;
   }
+  ::munmap(static_cast<void*>(hints_), sizeof(*hints_) << most_hints_power);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     ::munmap(static_cast<void*>(regions_[i].root), regions_[i].mapped);
   }
@@ -35,10 +49,7 @@ void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
     start = total;
     total += width * 8;
   }
-  // Anonymous memory is zero and untouched until used: null pointers by the million at no cost.
-  void* const root = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  MILLPOND_CHECK(root != MAP_FAILED, total);
+  void* const root = untouched(total);
   r.root = static_cast<std::atomic<std::uintptr_t>*>(root);
   r.mapped = total;
   for (std::size_t level = 0; level < at.size(); ++level) {
@@ -60,6 +71,7 @@ segment* address_index::new_segment() {
       unused_ = &records[i];
     }
     next_id_ += chunk_records;
+    if (hints_a_record * next_id_ > hint_count()) spread_hints();
   }
   segment* const out = unused_;
   unused_ = out->bin_after;
@@ -80,11 +92,25 @@ void address_index::delete_segment(segment* of) {
 
 std::uint64_t address_index::metadata_bytes() const noexcept {
   std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page) +
-                        fews_.size() * few_at_once * sizeof(few);
+                        fews_.size() * few_at_once * sizeof(few) +
+                        hint_count() * sizeof(*hints_);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     bytes += regions_[i].touched * sizeof(*regions_[i].root);
   }
   return bytes;
+}
+
+// Twice as many hints, in place: what was at i belongs at 2i or behind it now, so the last goes first. Who looks meanwhile
+// may miss one and walks.
+void address_index::spread_hints() noexcept {
+  const std::size_t count = hint_count();
+  const unsigned shift = hint_shift_.load(std::memory_order_relaxed);
+  if (shift == 64 - most_hints_power) return;
+  hint_shift_.store(shift - 1, std::memory_order_relaxed);
+  for (std::size_t i = count; i-- > 0;) {
+    segment* const of = hints_[i].exchange(nullptr, std::memory_order_relaxed);
+    if (of != nullptr && of->start() != 0) note(of);
+  }
 }
 
 address_index::page& address_index::new_page() {

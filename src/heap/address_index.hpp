@@ -3,7 +3,8 @@
 // bytes each, with a bitmap. Small forms keep the books of a large pool small: to touch new memory costs more than all
 // the rest. Summaries of the pages above let the segment that covers an address be found in a few steps.
 // A lookup by exact start takes no lock: a form is never given back before the index is, and a stale answer is told by
-// the segment's own start.
+// the segment's own start. It first looks where the segment of a block that begins there was last noted, in a table of hints
+// that may be overwritten by another block's: one load, whatever the form, where walking to it takes three that wait for each other.
 #pragma once
 #include <array>
 #include <atomic>
@@ -32,6 +33,10 @@ class address_index {
   [[nodiscard]] segment* new_segment();
   void delete_segment(segment* of);
 
+  // The segment was handed out: lookups of its start will come.
+  void note(segment* of) noexcept {
+    hints_[hint_of(of->start())].store(of, std::memory_order_release);
+  }
   // A start here is about to be inserted or erased: its entry is fetched meanwhile.
   void expect(std::uint64_t start) const noexcept {
     if (const region* const r = region_of(start)) __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
@@ -43,6 +48,22 @@ class address_index {
 
   // The segment that starts exactly here, or nullptr. No lock, any thread.
   [[nodiscard]] segment* exact(std::uint64_t start) const noexcept {
+    // Records are kept as long as the index, and one that begins here is the one that begins here.
+    segment* const hint = hints_[hint_of(start)].load(std::memory_order_acquire);
+    if (__builtin_expect(hint != nullptr && hint->start() == start, 1)) return hint;
+    return walk_to(start);
+  }
+  [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return region_of(address) != nullptr; }
+
+  // A record by its number, which never changes. No lock, any thread.
+  [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
+    return &chunks_[id / chunk_records].load(std::memory_order_acquire)[id % chunk_records];
+  }
+
+  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
+
+ private:
+  [[nodiscard]] segment* walk_to(std::uint64_t start) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
     for (std::uint32_t i = 0; i < count; ++i) {
       const region& r = regions_[i];
@@ -61,16 +82,6 @@ class address_index {
     }
     return nullptr;
   }
-  [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return region_of(address) != nullptr; }
-
-  // A record by its number, which never changes. No lock, any thread.
-  [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
-    return &chunks_[id / chunk_records].load(std::memory_order_acquire)[id % chunk_records];
-  }
-
-  [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
-
- private:
   static constexpr unsigned page_shift = 16;
   static constexpr std::uint64_t page_bytes = std::uint64_t{1} << page_shift;
   static constexpr std::size_t slots_a_page = page_bytes / granule;
@@ -80,6 +91,9 @@ class address_index {
   // Forms made together: a call of malloc and a page fault are dear here.
   static constexpr std::size_t pages_at_once = 32;
   static constexpr std::size_t few_at_once = 64;
+  // Hints for each record, and the least and most of them.
+  static constexpr std::size_t hints_a_record = 4;
+  static constexpr unsigned least_hints_power = 10, most_hints_power = 18;
 
   struct page {
     std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
@@ -138,8 +152,18 @@ class address_index {
     return const_cast<region*>(std::as_const(*this).region_of(address));
   }
 
+  void spread_hints() noexcept;
+  [[nodiscard]] std::size_t hint_count() const noexcept {
+    return std::size_t{1} << (64 - hint_shift_.load(std::memory_order_relaxed));
+  }
+  [[nodiscard]] std::size_t hint_of(std::uint64_t start) const noexcept {
+    return static_cast<std::size_t>((start * 0x9e3779b97f4a7c15ULL) >> hint_shift_.load(std::memory_order_relaxed));
+  }
+
   // What lookups read, away from what changes with every block.
   alignas(64) std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
+  std::atomic<unsigned> hint_shift_{64 - least_hints_power};
+  std::atomic<segment*>* hints_ = nullptr;  // room for 2^most_hints_power, lazily touched
   const std::unique_ptr<std::atomic<segment*>[]> chunks_;
   std::array<region, max_regions> regions_;
   alignas(64) std::uint32_t next_id_ = 0;

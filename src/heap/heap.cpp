@@ -113,6 +113,7 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
   }
   taken->owner = owner;
   taken->batch = batch;
+  if (to == segment_state::used) index_.note(taken);
   return taken;
 }
 
@@ -400,6 +401,7 @@ segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t byt
     home.slots[slot_index(home, of.home.at)].active = false;
   }
   segment* const block = make(view, at, bytes, segment_state::used, before);
+  index_.note(block);
   block->owner = was;
   block->batch = batch;
   return block;

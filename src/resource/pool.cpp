@@ -67,12 +67,8 @@ stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
   stream_lane* const in = thread_lanes::find(this, stream);
   if (__builtin_expect(in == nullptr, 0)) return nullptr;
   if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) return nullptr;
-  // Capture first: asking a capturing stream's identity ends its capture (H200, driver 580.159, 2026-11-30).
-  capture_info capture;
-  if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return nullptr;
   std::uint64_t id = 0;
-  if (!gpu_->stream_id(stream, &id).ok() || id != in->stream_id) return nullptr;
-  return in;
+  return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
 }
 
 std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {

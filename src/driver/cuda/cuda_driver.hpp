@@ -71,6 +71,7 @@ class cuda_driver final : public driver {
   call_result context_record_event(event_handle event) noexcept override;
 
   call_result stream_capture(stream_handle stream, capture_info* out) noexcept override;
+  bool id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept override;
   call_result exchange_capture_mode(capture_mode* mode) noexcept override;
   call_result capture_begin(stream_handle stream, capture_mode mode) noexcept override;
   call_result capture_end(stream_handle stream, graph_handle* out) noexcept override;

@@ -22,6 +22,14 @@ call_result cuda_driver::stream_capture(stream_handle stream, capture_info* out)
   return answer;
 }
 
+// The two calls alone; whoever is told false asks again by the ways above, which look at failures.
+bool cuda_driver::id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept {
+  if (in_forked_child()) [[unlikely]] return false;
+  int status = 0;
+  if (functions_.stream_is_capturing.function(stream, &status) != 0 || status != 0) [[unlikely]] return false;
+  return functions_.stream_get_id.function(stream, id) == 0;
+}
+
 call_result cuda_driver::exchange_capture_mode(capture_mode* mode) noexcept {
   int value = static_cast<int>(*mode);
   const call_result answer = ask(functions_.exchange_capture_mode, &value);
