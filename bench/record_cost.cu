@@ -23,7 +23,7 @@ double now_ns() {
   return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-constexpr int rounds = 40, bursts = 10, calls_a_burst = 500;
+constexpr int rounds = 20, bursts = 10, calls_a_burst = 500;
 
 // The body at the given depth of calls, so that call stacks have as many frames of the program's own.
 template <class Body>
