@@ -1,6 +1,6 @@
 // What the recorder's own part of a recorded call costs, without CUPTI and the driver: both callbacks of a pair of
 // cudaMallocAsync and cudaFreeAsync, and of a launch with 4 pointers and with a structure of 512 bytes, in nanoseconds a
-// call, with the thread in the background at work. Prints one JSON document; the trace goes to a file that is removed.
+// call, with the thread in the background at work; and what a call stack costs, remembered and not. Prints one JSON document; the trace goes to a file that is removed.
 //   bench/record_notes [CALLS]
 #include <unistd.h>
 
@@ -75,6 +75,19 @@ double median_ns(std::size_t calls, Body&& body) {
   return each[each.size() / 2];
 }
 
+// A call stack at the given depth, from a frame of `room` bytes: another stack pointer for another room.
+__attribute__((noinline)) std::uint32_t capture_at(record::stack_store& store, int depth, std::size_t room) {
+  volatile char* moved = static_cast<volatile char*>(__builtin_alloca(room));
+  moved[0] = 0;
+  const std::uint32_t made = depth == 0 ? store.capture(40) : capture_at(store, depth - 1, 16);
+  moved[room - 1] = 0;
+  return made;
+}
+double stack_ns(record::stack_store::unwinding how, int depth, std::size_t step, std::size_t calls) {
+  record::stack_store store(how);
+  return median_ns(calls, [&](std::size_t n) { capture_at(store, depth, 16 + n * step % 65536); });
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -120,7 +133,15 @@ int main(int count, char** arguments) {
     rows.push_back(row);
   }
   std::filesystem::remove(path);
-  std::cout << nlohmann::json{{"benchmark", "record_notes"}, {"compiler", MILLPOND_COMPILER}, {"calls", calls}, {"rows", rows}}.dump(2)
+  nlohmann::json stacks = nlohmann::json::array();
+  for (const int depth : {12, 36}) {
+    using way = record::stack_store::unwinding;
+    stacks.push_back({{"frames", depth + 5}, {"remembered_ns", stack_ns(way::by_rules, depth, 0, calls)},
+                      {"by_rules_ns", stack_ns(way::by_rules, depth, 16, calls)},
+                      {"by_runtime_ns", stack_ns(way::by_runtime, depth, 16, calls)}});
+  }
+  std::cout << nlohmann::json{{"benchmark", "record_notes"}, {"compiler", MILLPOND_COMPILER}, {"calls", calls}, {"rows", rows},
+                              {"stacks", stacks}}.dump(2)
             << '\n';
   return 0;
 }

@@ -300,7 +300,8 @@ void before_exit() {
   if (the_translator->unknown_layouts() > 0) {
     the_recorder->say("kernels_without_layout", std::to_string(the_translator->unknown_layouts()));
   }
-  the_recorder->say("stacks_unwound", std::to_string(the_recorder->stacks_unwound()));
+  the_recorder->say("stacks_unwound", std::to_string(the_recorder->stacks().unwound()));
+  the_recorder->say("stacks_unwound_by_runtime", std::to_string(the_recorder->stacks().unwound_by_runtime()));
   if (the_recorder->how().count_calls) {
     the_recorder->say("driver_calls", counted(CUPTI_CB_DOMAIN_DRIVER_API, driver_calls));
     the_recorder->say("runtime_calls", counted(CUPTI_CB_DOMAIN_RUNTIME_API, runtime_calls));

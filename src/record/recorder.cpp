@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <new>
 
+#include "record/frame_rules.hpp"
 #include "record/symbols.hpp"
 
 namespace millpond::record {
@@ -131,6 +132,7 @@ void recorder::work() {
     }
     if (time - ticked > tick_every_ns) {
       ticked = time;
+      stacks_.set_unloaded(count_unloaded());
       if (auto* tick = tick_.load(std::memory_order_acquire)) tick();
     }
     if (recording() && how_.most_ns != 0 && time > how_.most_ns) {

@@ -60,7 +60,7 @@ class recorder {
 
   [[nodiscard]] const settings& how() const noexcept { return how_; }
   [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t stacks_unwound() const noexcept { return stacks_.unwound(); }
+  [[nodiscard]] const stack_store& stacks() const noexcept { return stacks_; }
 
  private:
   recorder(const settings& how, std::unique_ptr<scribe> to);

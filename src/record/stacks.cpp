@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
+
+#include "record/frame_rules.hpp"
 
 namespace millpond::record {
 namespace {
@@ -19,16 +22,28 @@ struct remembered {
   std::array<std::uintptr_t, stack_store::most_frames> values{};
 };
 
-constexpr std::size_t remembered_stacks = 64;
-constinit thread_local std::array<remembered, remembered_stacks>* cache __attribute__((tls_model("initial-exec"))) = nullptr;
+constexpr std::size_t remembered_stacks = 64, remembered_rules = 1024;
+
+struct known_rule {
+  std::uintptr_t return_address = 0;
+  frame_rule rule;
+};
+
+// What a thread keeps, from its first stack until the process ends.
+struct thread_memory {
+  std::array<remembered, remembered_stacks> stacks;
+  std::array<known_rule, remembered_rules> rules;
+  std::uint64_t unloaded = 0;   // of the count of unloaded libraries when the rules were found
+};
+constinit thread_local thread_memory* memory __attribute__((tls_model("initial-exec"))) = nullptr;
 
 struct walk {
   std::size_t most = 0;
   std::size_t count = 0;
   std::uintptr_t floor = 0;          // addresses below it are frames of our own
   bool placed = true;                // every return address was found where it should lie
-  std::array<const std::uintptr_t*, stack_store::most_frames> places{};
-  std::array<std::uintptr_t, stack_store::most_frames> values{};
+  std::array<const std::uintptr_t*, stack_store::most_frames> places;   // of `count` frames
+  std::array<std::uintptr_t, stack_store::most_frames> values;
 };
 
 _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
@@ -44,6 +59,49 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
   to.values[to.count] = pc;
   return ++to.count == to.most ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
+
+#if defined(__x86_64__)
+// From a function whose frame pointer is `frame`: its return address and the caller's frame pointer lie there. False where a
+// rule is not known; then what was found so far is not to be used.
+bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
+  constexpr std::uintptr_t largest_frame = std::uintptr_t{1} << 26;
+  const auto word = [](std::uintptr_t at) { return *reinterpret_cast<const std::uintptr_t*>(at); };
+  std::uintptr_t base = word(frame), stack = frame + 2 * sizeof(std::uintptr_t);
+  while (to.count < to.most) {
+    const std::uintptr_t place = stack - sizeof(std::uintptr_t), pc = word(place);
+    if (pc == 0) break;
+    to.places[to.count] = reinterpret_cast<const std::uintptr_t*>(place);
+    to.values[to.count] = pc;
+    ++to.count;
+    known_rule& known = mine.rules[(pc ^ pc >> 10) % remembered_rules];
+    if (known.return_address != pc) known = {pc, find_frame_rule(pc)};
+    const frame_rule& rule = known.rule;
+    std::uintptr_t top = 0;
+    switch (rule.from) {
+      case frame_rule::base::stack: top = stack; break;
+      case frame_rule::base::frame:
+      case frame_rule::base::frame_load:
+        // A frame pointer that is none would lead anywhere.
+        if (base < stack || base - stack > largest_frame || base % sizeof base != 0) return false;
+        top = base;
+        break;
+      case frame_rule::base::end: return true;
+      case frame_rule::base::unknown: return false;
+    }
+    top += static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.offset));
+    if (rule.from == frame_rule::base::frame_load) top = word(top);
+    if (top <= stack || top - stack > largest_frame || top % sizeof top != 0) return false;
+    if (rule.frame_pointer != frame_rule::saved::same) {
+      const std::uintptr_t from = rule.frame_pointer == frame_rule::saved::at_top ? top : base;
+      base = word(from + static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.saved_offset)));
+    }
+    stack = top;
+  }
+  return true;
+}
+#else
+bool walk_by_rules(walk&, std::uintptr_t, thread_memory&) { return false; }
+#endif
 
 std::uint64_t hash_of(std::span<const std::uintptr_t> stack) {
   std::uint64_t made = 0xcbf29ce484222325ULL;
@@ -76,21 +134,29 @@ std::uint32_t stack_store::intern(std::span<const std::uintptr_t> stack) noexcep
 __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames) noexcept {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
   const auto caller = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
-  if (cache == nullptr) {
-    cache = new (std::nothrow) std::array<remembered, remembered_stacks>();  // lives as long as the process
-    if (cache == nullptr) return 0;
+  if (memory == nullptr) {
+    memory = new (std::nothrow) thread_memory();
+    if (memory == nullptr) return 0;
   }
-  remembered& known = (*cache)[((here >> 4) ^ (caller >> 3)) % remembered_stacks];
+  remembered& known = memory->stacks[((here >> 4) ^ (caller >> 3)) % remembered_stacks];
   if (known.stack_pointer == here && known.store == this && known.count > 0) {
     bool same = true;
     for (std::uint32_t n = 0; n < known.count && same; ++n) same = *known.places[n] == known.values[n];
     if (same) return known.id;
   }
+  if (const std::uint64_t unloaded = unloaded_.load(std::memory_order_relaxed); memory->unloaded != unloaded) {
+    memory->rules = {};
+    memory->unloaded = unloaded;
+  }
   walk to;
   to.most = std::min(frames, most_frames);
   to.floor = here;
   if (to.most == 0) return 0;
-  _Unwind_Backtrace(step, &to);
+  if (how_ == unwinding::by_runtime || !walk_by_rules(to, here, *memory)) {
+    to.count = 0;
+    _Unwind_Backtrace(step, &to);
+    by_runtime_.fetch_add(1, std::memory_order_relaxed);
+  }
   if (to.count == 0) return 0;
   const std::uint32_t id = intern(std::span(to.values).first(to.count));
   if (to.placed && id != 0) {
@@ -98,8 +164,8 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
     known.store = this;
     known.id = id;
     known.count = static_cast<std::uint32_t>(to.count);
-    known.places = to.places;
-    known.values = to.values;
+    std::copy_n(to.places.begin(), to.count, known.places.begin());
+    std::copy_n(to.values.begin(), to.count, known.values.begin());
   }
   return id;
 }

@@ -1,6 +1,8 @@
-// Call stacks by number. Unwinding costs a microsecond and more; most calls come again and again from the same
-// place with the same stack pointer, and then it is enough to look whether the return addresses still lie where they lay.
+// Call stacks by number. Most calls come again and again from the same place with the same stack pointer, and then it is
+// enough to look whether the return addresses still lie where they lay. Other stacks are walked by rules that a thread keeps
+// for each return address (frame_rules.hpp); where those do not reach, the compiler's runtime unwinds, at microseconds a stack.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -15,6 +17,9 @@ class stack_store {
  public:
   static constexpr std::size_t most_frames = 48;
   static constexpr std::uint32_t most_stacks = 1u << 18;
+
+  enum class unwinding : std::uint8_t { by_rules, by_runtime };
+  explicit stack_store(unwinding how = unwinding::by_rules) : how_(how) {}
 
   // The calling thread's stack, innermost first, at most `frames` return addresses (up to most_frames).
   // 0 where there is none, or where the store is full.
@@ -34,11 +39,17 @@ class stack_store {
       visit(static_cast<std::uint32_t>(taken_), std::span<const std::uintptr_t>(next));
     }
   }
+  // Stacks that were looked for, since the thread did not remember them; and those of them that the rules could not walk.
   [[nodiscard]] std::uint64_t unwound() const noexcept { return unwound_; }
+  [[nodiscard]] std::uint64_t unwound_by_runtime() const noexcept { return by_runtime_.load(std::memory_order_relaxed); }
+  // So many libraries were unloaded by now (count_unloaded): rules of code that is gone are forgotten.
+  void set_unloaded(std::uint64_t libraries) noexcept { unloaded_.store(libraries, std::memory_order_relaxed); }
 
  private:
   std::uint32_t intern(std::span<const std::uintptr_t> stack) noexcept;
 
+  unwinding how_;
+  std::atomic<std::uint64_t> unloaded_{0}, by_runtime_{0};
   std::mutex mutex_;  // a leaf; held for a look-up, on misses of a thread's cache alone
   std::vector<std::vector<std::uintptr_t>> stacks_;
   std::unordered_multimap<std::uint64_t, std::uint32_t> by_hash_;

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <map>
 #include <thread>
 
 #include "record/launcher.hpp"
@@ -286,6 +287,77 @@ TEST(stack_test, one_place_is_one_number_and_is_unwound_once) {
   store.take_new([&](std::uint32_t, std::span<const std::uintptr_t> stack) { frames = stack.size(); });
   EXPECT_GE(frames, 3u);
 }
+
+// The same stack by the rules and by the compiler's runtime.
+struct both_ways {
+  stack_store by_rules{stack_store::unwinding::by_rules}, by_runtime{stack_store::unwinding::by_runtime};
+  std::size_t compared = 0;
+
+  std::map<std::uint32_t, std::vector<std::uintptr_t>> rule_stacks, runtime_stacks;
+  static const std::vector<std::uintptr_t>& numbered(stack_store& store, std::map<std::uint32_t, std::vector<std::uintptr_t>>& all,
+                                                     std::uint32_t id) {
+    store.take_new([&](std::uint32_t each, std::span<const std::uintptr_t> stack) { all[each].assign(stack.begin(), stack.end()); });
+    return all[id];
+  }
+  __attribute__((noinline)) void compare() {
+    const std::uint32_t first = by_rules.capture(stack_store::most_frames), second = by_runtime.capture(stack_store::most_frames);
+    const auto& one = numbered(by_rules, rule_stacks, first);
+    const auto& other = numbered(by_runtime, runtime_stacks, second);
+    ASSERT_FALSE(one.empty());
+    ASSERT_EQ(one.size(), other.size());
+    // The two calls above are two places of this function.
+    EXPECT_TRUE(std::equal(one.begin() + 1, one.end(), other.begin() + 1));
+    EXPECT_EQ(by_rules.unwound_by_runtime(), 0u);
+    ++compared;
+  }
+};
+
+__attribute__((noinline)) void through_recursion(both_ways& to, int depth) {
+  if (depth == 0) return to.compare();
+  through_recursion(to, depth - 1);
+  asm volatile("" ::: "memory");
+}
+__attribute__((noinline)) void through_a_frame_of_any_size(both_ways& to, std::size_t bytes) {
+  volatile char* room = static_cast<volatile char*>(__builtin_alloca(bytes));
+  room[0] = 1;
+  to.compare();
+  room[bytes - 1] = 1;
+}
+__attribute__((noinline)) void through_an_aligned_frame(both_ways& to) {
+  alignas(256) volatile char room[512];
+  room[0] = 1;
+  to.compare();
+  room[1] = room[0];
+}
+#if defined(__x86_64__)
+__attribute__((noinline, optimize("no-omit-frame-pointer"))) void through_a_frame_pointer(both_ways& to) {
+  to.compare();
+  asm volatile("" ::: "memory");
+}
+
+TEST(stack_test, rules_walk_to_the_same_frames_as_the_compilers_runtime) {
+  both_ways to;
+  to.compare();
+  for (const int depth : {1, 5, 60}) through_recursion(to, depth);
+  for (const std::size_t bytes : {64, 1000, 100'000}) through_a_frame_of_any_size(to, bytes);
+  through_an_aligned_frame(to);
+  through_a_frame_pointer(to);
+  int order[] = {2, 1};
+  static both_ways* current = nullptr;
+  current = &to;
+  std::qsort(order, 2, sizeof(int), [](const void*, const void*) {  // through the C library's frames
+    current->compare();
+    return 0;
+  });
+  std::thread([&] { to.compare(); }).join();                        // to a thread's end
+  try {
+    throw 1;
+  } catch (int) {
+    to.compare();
+  }
+  EXPECT_EQ(to.compared, 12u);
+}
+#endif
 
 TEST(stack_test, cudas_own_frames_are_known_by_module_and_name) {
   EXPECT_TRUE(is_cuda_module("/usr/lib/x86_64-linux-gnu/libcuda.so.1"));
