@@ -211,8 +211,10 @@ std::uint32_t enable(callbacks state) {
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API);
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API);
   } else {
-    for (const CUpti_CallbackId id : translator::driver_ids()) {
-      if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
+    for (const auto ids : {translator::driver_ids(), translator::batch_ids()}) {
+      for (const CUpti_CallbackId id : ids) {
+        if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
+      }
     }
     for (const CUpti_CallbackId id : translator::runtime_ids()) {
       if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API, id) != CUPTI_SUCCESS) ++refused;

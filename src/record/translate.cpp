@@ -46,7 +46,7 @@ note translator::begin(const call& of, action what) const {
   const std::uint64_t now = to_.ticks();
   if (of.at_exit()) {
     made.at.time_ns = here.entered;
-    made.took = now - here.entered;
+    made.took = of.noted ? 0 : now - here.entered;
     made.at.status = of.status();
   } else {
     made.at.time_ns = now;
@@ -270,7 +270,7 @@ void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data
   if (!to_.recording()) return;
   call of{data};
   if (of.at_exit()) {
-    if (!allocation(id, of) && !copy_or_set(id, of)) order(id, of);
+    if (!allocation(id, of) && !copy_or_set(id, of) && !order(id, of)) batch(id, of);
   } else {
     // What the noting itself takes is not the call's time.
     if (entered(id, of)) here.entered = to_.ticks();

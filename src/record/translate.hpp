@@ -33,6 +33,7 @@ class translator {
 
   // The callbacks that driver_call and runtime_call know.
   [[nodiscard]] static std::span<const CUpti_CallbackId> driver_ids() noexcept;
+  [[nodiscard]] static std::span<const CUpti_CallbackId> batch_ids() noexcept;  // the driver's too
   [[nodiscard]] static std::span<const CUpti_CallbackId> runtime_ids() noexcept;
 
   // Arguments of kernels whose layout the driver would not tell.
@@ -57,6 +58,7 @@ class translator {
   bool allocation(CUpti_CallbackId id, call& of);
   bool copy_or_set(CUpti_CallbackId id, call& of);
   bool order(CUpti_CallbackId id, call& of);
+  bool batch(CUpti_CallbackId id, call& of);
   void launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra);
   const layout& layout_of(CUfunction function, const char* name);
 

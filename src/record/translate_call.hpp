@@ -26,6 +26,7 @@ extern constinit thread_local thread_state here __attribute__((tls_model("initia
 struct translator::call {
   const CUpti_CallbackData& data;
   bool per_thread = false;   // the form of the call for which stream 0 is the thread's own
+  bool noted = false;        // an earlier event of the same call has its time
   [[nodiscard]] bool at_exit() const { return data.callbackSite == CUPTI_API_EXIT; }
   [[nodiscard]] std::int32_t status() const {
     return data.functionReturnValue == nullptr ? 0 : static_cast<std::int32_t>(*static_cast<const CUresult*>(data.functionReturnValue));

@@ -87,6 +87,12 @@ bool translator::copy_or_set(CUpti_CallbackId id, call& of) {
       copied(of, with.dst, with.src, with.ByteCount, unknown, with.hStream, true);
       return true;
     }
+    case MILLPOND_ID(cuMemcpyPeer_ptds): of.per_thread = true; [[fallthrough]];
+    case MILLPOND_ID(cuMemcpyPeer): {
+      const auto& with = of.of<cuMemcpyPeer_params>();
+      copied(of, with.dstDevice, with.srcDevice, with.ByteCount, inside, nullptr, false);
+      return true;
+    }
     case MILLPOND_ID(cuMemcpyPeerAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemcpyPeerAsync): {
       const auto& with = of.of<cuMemcpyPeerAsync_params>();
@@ -306,7 +312,7 @@ std::span<const CUpti_CallbackId> translator::driver_ids() noexcept {
       MILLPOND_ID(cuCtxDestroy_v2), MILLPOND_SYNC(cuMemcpyHtoD_v2), MILLPOND_BOTH(cuMemcpyHtoDAsync_v2),
       MILLPOND_SYNC(cuMemcpyDtoH_v2), MILLPOND_BOTH(cuMemcpyDtoHAsync_v2), MILLPOND_SYNC(cuMemcpyDtoD_v2),
       MILLPOND_BOTH(cuMemcpyDtoDAsync_v2), MILLPOND_SYNC(cuMemcpy), MILLPOND_BOTH(cuMemcpyAsync),
-      MILLPOND_BOTH(cuMemcpyPeerAsync), MILLPOND_SYNC(cuMemcpy2D_v2), MILLPOND_SYNC(cuMemcpy2DUnaligned_v2),
+      MILLPOND_SYNC(cuMemcpyPeer), MILLPOND_BOTH(cuMemcpyPeerAsync), MILLPOND_SYNC(cuMemcpy2D_v2), MILLPOND_SYNC(cuMemcpy2DUnaligned_v2),
       MILLPOND_BOTH(cuMemcpy2DAsync_v2), MILLPOND_SYNC(cuMemcpy3D_v2), MILLPOND_BOTH(cuMemcpy3DAsync_v2),
       MILLPOND_SYNC(cuMemsetD8_v2), MILLPOND_SYNC(cuMemsetD16_v2), MILLPOND_SYNC(cuMemsetD32_v2),
       MILLPOND_BOTH(cuMemsetD8Async), MILLPOND_BOTH(cuMemsetD16Async), MILLPOND_BOTH(cuMemsetD32Async),

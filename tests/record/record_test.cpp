@@ -450,6 +450,22 @@ TEST_F(program_test, that_forks_is_recorded_once_and_its_child_is_let_alone) {
   EXPECT_EQ(read_all(outcome.traces[0]).size(), 23u);
 }
 
+TEST_F(program_test, whose_copies_come_in_batches_has_an_event_for_each) {
+  const launch_outcome outcome = record("batch");
+  EXPECT_EQ(outcome.exit_status, 0);
+  std::vector<trace::event> copies = read_all(outcome.traces.at(0));
+  std::erase_if(copies, [](const trace::event& each) { return each.what != action::copy; });
+  ASSERT_EQ(copies.size(), 3u);
+  const auto up = static_cast<std::uint64_t>(trace::copy_direction::host_to_device);
+  EXPECT_EQ(copies[0].object, up) << "its source is read before the call returns";
+  EXPECT_EQ(copies[1].object, up | trace::copy_asynchronous);
+  EXPECT_EQ(copies[2].object, static_cast<std::uint64_t>(trace::copy_direction::device_to_device) | trace::copy_asynchronous);
+  EXPECT_EQ(copies[1].bytes, 128u);
+  EXPECT_GE(copies[0].duration_ns, 2'000'000u);
+  EXPECT_EQ(copies[1].duration_ns, 0u) << "the call's time is told once";
+  EXPECT_EQ(copies[0].stream, copies[2].stream);
+}
+
 TEST_F(program_test, that_pauses_is_not_seen_until_it_resumes) {
   const launch_outcome outcome = record("pause");
   EXPECT_EQ(outcome.exit_status, 0);

@@ -59,6 +59,17 @@ int main(int count, char** arguments) {
   load_recorder();
   const CUdeviceptr kept = allocate(1 << 20);
   for (int n = 0; n < 10; ++n) release(allocate(4096), 0);
+  if (how == "batch") {  // a pageable source that is read at once, and one in stream order
+    static char first[64], second[128];
+    CUdeviceptr to[] = {kept, kept + 64, kept + 256}, from[] = {reinterpret_cast<CUdeviceptr>(first), reinterpret_cast<CUdeviceptr>(second), kept};
+    size_t sizes[] = {64, 128, 32}, begins[] = {0, 1};
+    CUmemcpyAttributes attributes[2] = {};
+    attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    attributes[1].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    cuMemcpyBatchAsync_v2_params with{to, from, sizes, 3, attributes, begins, 2, reinterpret_cast<CUstream>(0x7000)};
+    fake_cupti_call(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuMemcpyBatchAsync_v2, "cuMemcpyBatchAsync_v2", nullptr, &with,
+                    [](void*) { usleep(2000); }, nullptr, 0);
+  }
   release(kept, 0);
   release(kept, static_cast<int>(CUDA_ERROR_INVALID_VALUE));
   if (how == "pause") {
