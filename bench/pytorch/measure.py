@@ -1,11 +1,12 @@
 """Runs the workloads with PyTorch's own allocator, with millpond, and with PyTorch's expandable segments; writes one JSON.
 
-    python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 3] [--record FOLDER]
+    python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 6] [--record FOLDER]
     python3 bench/pytorch/measure.py --device cpu --small      # does it run at all, without a card
 
-One process an allocator, since a process has one, and one of them at a time. Each workload: a first round, then timed rounds
-of the same sizes in another order of seeds; the wall time of each, the peaks of reserved and requested bytes over all of them,
-and a digest of every output. The file is written after each workload. A process that dies, or a workload that takes longer
+One process an allocator, since a process has one, and one of them at a time. Each workload: a first round of either of two
+seeds, in which libraries choose kernels for shapes that they have not seen; then timed rounds of the same two seeds in turn.
+Written down are the wall time of each, the peaks of reserved and requested bytes over all of them, a digest of the first rounds'
+outputs, and whether the timed rounds gave the same outputs again. The file is written after each workload. A process that dies, or a workload that takes longer
 than its limit, is started again behind the workload that it died in. --record: PyTorch's own allocator does two more rounds of
 each workload, a model made anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for `millpond compare`.
 """
@@ -23,8 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ALLOCATORS = ("default", "millpond", "expandable")
+SEEDS = 2
 # Timed rounds of the workloads that take longest; the others take --rounds.
-ROUNDS = {"generation": 2}
+ROUNDS = {"generation": 4}
 
 
 def digest(tensors):
@@ -51,21 +53,25 @@ def run_one(name, s, rounds):
         torch.cuda.synchronize()
     started = time.perf_counter()
     make_ms = (started - began) * 1e3
-    digests = [digest(one_round(0))]
-    first_ms = (time.perf_counter() - started) * 1e3
-    times = []
-    for number in range(1, min(rounds, ROUNDS.get(name, rounds)) + 1):
+    digests, times, counts = [], [], []
+    for number in range(SEEDS + min(rounds, ROUNDS.get(name, rounds))):
         if cuda:
             torch.cuda.synchronize()
         started = time.perf_counter()
-        outputs = one_round(number % 3)
+        outputs = one_round(number % SEEDS)
         if cuda:
             torch.cuda.synchronize()
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append(round((time.perf_counter() - started) * 1e3, 2))
         digests.append(digest(outputs))
         del outputs
-    result = {"workload": name, "make_ms": round(make_ms, 2), "first_ms": round(first_ms, 2), "round_ms": [round(t, 2) for t in times],
-              "digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16]}
+        if cuda:
+            stats = torch.cuda.memory_stats()
+            counts.append([stats[key] for key in ("millpond.growths", "millpond.moves") if key in stats])
+    result = {"workload": name, "make_ms": round(make_ms, 2), "first_ms": times[:SEEDS], "round_ms": times[SEEDS:],
+              "digest": hashlib.sha256("".join(digests[:SEEDS]).encode()).hexdigest()[:16],
+              "repeatable": all(d == digests[n % SEEDS] for n, d in enumerate(digests))}
+    if any(counts):
+        result["growths_and_moves"] = counts
     if cuda:
         stats = torch.cuda.memory_stats()
         result["peak_requested"] = stats["requested_bytes.all.peak"]
@@ -231,7 +237,8 @@ def tell(r):
         print(f"  {r['workload']}: {r['error']}", flush=True)
     else:
         ratio = f", {r['peak_reserved'] / max(1, r['peak_requested']):.3f} reserved a requested" if "peak_reserved" in r else ""
-        print(f"  {r['workload']}: {min(r['round_ms']):.1f} ms{ratio}, {r['digest']}", flush=True)
+        again = "" if r["repeatable"] else ", not the same again"
+        print(f"  {r['workload']}: {min(r['round_ms']):.1f} ms{ratio}, {r['digest']}{again}", flush=True)
 
 
 def warm_libraries(most_seconds=40):
@@ -260,7 +267,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="pytorch.json")
     parser.add_argument("--only", default="")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS))
@@ -279,7 +286,7 @@ def main():
 
     names = [n for n in (options.only.split(",") if options.only else workloads.ALL)
              if options.device != "cpu" or n not in workloads.NEED_CUDA]
-    document = {"what": "PyTorch workloads by allocator", "rounds": options.rounds, "allocators": {}, "machine": {}}
+    document = {"what": "PyTorch workloads by allocator", "rounds": options.rounds, "seeds": SEEDS, "allocators": {}, "machine": {}}
     for allocator in options.allocators.split(","):
         started = time.monotonic()
 

@@ -7,6 +7,7 @@ A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Where
 """
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -20,8 +21,9 @@ def load(name):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def total(result):
-    return sum(result["round_ms"])
+def one_of_each(result, seeds):
+    """A round of each seed: the medians, added up."""
+    return sum(statistics.median(result["round_ms"][seed::seeds]) for seed in range(seeds))
 
 
 def pytorch():
@@ -40,21 +42,24 @@ def pytorch():
         return " / ".join(out)
 
     for name in dict.fromkeys(n for results in by.values() for n in results):
-        digests = [by[a].get(name, {}).get("digest") for a in ("millpond", "default", "expandable") if a in by]
-        if None in digests:
+        runs = {a: by[a].get(name, {}) for a in ("millpond", "default", "expandable") if a in by}
+        digests = {a: r.get("digest") for a, r in runs.items()}
+        if None in digests.values():
             same = "—"
-        elif len(set(digests)) == 1:
+        elif len(set(digests.values())) == 1:
             same = "the same, bit for bit"
-        elif len(digests) == 3 and digests[1] != digests[2]:
-            same = "differ among PyTorch's own too: not deterministic"
+        elif digests.get("default") != digests.get("expandable", digests.get("default")):
+            same = "differ among PyTorch's own allocators too"
+        elif not runs["default"]["repeatable"]:
+            same = "differ from round to round with PyTorch's own allocator too"
         else:
             same = "**differ**"
-        ms = cells(name, lambda r: f"{total(r):.0f}")
+        ms = cells(name, lambda r: f"{one_of_each(r, got['seeds']):.0f}")
         ratio = cells(name, lambda r: f"{r['peak_reserved'] / max(1, r['peak_requested']):.2f}")
         rows.append(f"| {name} | {ms} | {ratio} | {same} |")
     facts = next((m for m in got["machine"].values() if "torch" in m), {})
     rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}, "
-             f"{got['rounds']} rounds after the first, added up."]
+             f"a round of either seed, the medians of {got['rounds']} rounds after the first ones."]
     failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
     rows += [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
     return rows

@@ -225,6 +225,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<void> add_chunk(std::uint64_t bytes);
   result<void> open_home(std::uint64_t at_least);
   std::uint64_t give_back(std::uint64_t keep_bytes);
+  void set_lane_limits() noexcept;
+  void forget_peak() noexcept;
   bool give_back_handle(heap::handle_id id);
   void note_failure(error what);
   void note_fence_failure(error what);
@@ -286,7 +288,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t peak_reserved_ = 0;
   std::atomic<std::uint64_t> reserved_lately_{0};  // as of the last carving, for a look without the lock
   std::uint64_t carved_ = 0;         // bytes of blocks out of the heap: live, or in a lane or shelf
-  std::uint64_t peak_carved_ = 0;
+  std::uint64_t peak_carved_ = 0;    // since the last trim to nothing: what slack and lanes are a share of
+  std::uint64_t peak_out_ = 0;       // of all time before that trim, for the statistics
   std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;

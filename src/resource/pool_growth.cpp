@@ -244,11 +244,25 @@ result<void> pool::core::extend(std::uint64_t new_bytes) {
   }
   reserved_ += fresh;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  // Lanes may keep 0.5% of the peak in small blocks, where that is more than 1 MiB, and 0.1% in large ones, where that is more
-  // than 4 MiB: those lie in the way of larger blocks. A lane learns it when it next misses.
+  set_lane_limits();
+  return {};
+}
+
+// Under heap_mutex_. Lanes may keep 0.5% of the peak in small blocks, where that is more than 1 MiB, and 0.1% in large ones,
+// where that is more than 4 MiB: those lie in the way of larger blocks. A lane learns it when it next misses.
+void pool::core::set_lane_limits() noexcept {
   if (options_.lane_small_bytes == 0) lane_small_.store(std::max(least_small_lane, peak_carved_ / 200), std::memory_order_relaxed);
   if (options_.lane_large_bytes == 0) lane_large_.store(std::max(least_large_lane, peak_carved_ / 1000), std::memory_order_relaxed);
-  return {};
+}
+
+// A program that gives everything back begins something new: what it needed before is no measure of what it may
+// hold and keep from now on.
+void pool::core::forget_peak() noexcept {
+  const std::lock_guard lock(heap_mutex_);
+  peak_out_ = std::max(peak_out_, peak_carved_);
+  peak_carved_ = carved_;
+  fallen_ = 0;
+  set_lane_limits();
 }
 
 // Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is one view of one
@@ -311,6 +325,7 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   wide_seal();
   poll_fences();
   collect_dead_streams();
+  if (keep_bytes == 0) forget_peak();
   return give_back(keep_bytes);
 }
 

@@ -1,4 +1,5 @@
 // The pool in numbers and words: statistics, the answer to a bad free, the report of out_of_memory.
+#include <algorithm>
 #include <sstream>
 
 #include "driver/relaxed_capture.hpp"
@@ -69,7 +70,7 @@ pool_statistics pool::core::statistics() {
     const std::lock_guard lock(heap_mutex_);
     out.reserved_bytes = reserved_;
     out.peak_reserved_bytes = peak_reserved_;
-    out.peak_out_bytes = peak_carved_;
+    out.peak_out_bytes = std::max(peak_out_, peak_carved_);
     out.idle_bytes = heap_.free_bytes(heap::anyone);
     out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
     out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();

@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <random>
 #include <thread>
 
 #include "support/pool_fixture.hpp"
@@ -44,6 +45,35 @@ TEST_F(pool_books, statistics_are_exact_when_quiet) {
   EXPECT_EQ(s.live_blocks, 0u);
   EXPECT_EQ(s.cached_bytes + s.pending_bytes + s.idle_bytes, s.reserved_bytes) << s.cached_bytes << " " << s.pending_bytes << " " << s.idle_bytes << " mapped " << s.mapped_bytes;
   EXPECT_EQ(s.streams, 2u);
+}
+
+// Slack and lanes are shares of the peak: a program that has given everything back must not be allowed the slack of before.
+TEST_F(pool_books, after_a_trim_to_nothing_the_pool_is_as_tight_as_a_new_one) {
+  start();
+  const stream_handle a = stream();
+  const auto reserved_by_some_work = [&] {
+    std::mt19937 random(7);
+    std::vector<void*> live;
+    p->reset_peak_reserved();
+    for (int step = 0; step < 600; ++step) {
+      if (live.size() < 8 || (live.size() < 16 && random() % 2 == 0)) {
+        live.push_back(take(1 + random() % (12 * MiB), a));
+      } else {
+        std::swap(live[random() % live.size()], live.back());
+        give(live.back(), a);
+        live.pop_back();
+      }
+    }
+    for (void* const each : live) give(each, a);
+    return now().peak_reserved_bytes;
+  };
+  const std::uint64_t in_a_new_pool = reserved_by_some_work();
+  give(take(700 * MiB, a), a);
+  const std::uint64_t peak = now().peak_out_bytes;
+  trim();
+  ASSERT_EQ(now().reserved_bytes, 0u);
+  EXPECT_EQ(reserved_by_some_work(), in_a_new_pool);
+  EXPECT_EQ(now().peak_out_bytes, peak) << "what the program ever had out stays told";
 }
 
 TEST_F(pool_books, trim_gives_back_everything_idle) {
