@@ -60,6 +60,12 @@ def pytorch():
     facts = next((m for m in got["machine"].values() if "torch" in m), {})
     rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}, "
              f"a round of either seed, the medians of {got['rounds']} rounds after the first ones."]
+    for name, r in by.get("millpond", {}).items():
+        needed = r.get("millpond.peak_needed_bytes", 0)
+        if needed > 1.02 * r.get("peak_requested", 0) > 0:
+            of_needed = cells(name, lambda of: f"{of['peak_reserved'] / needed:.2f}")
+            rows.append(f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
+                        f"{needed / 2**20:.0f} MiB at its peak, of which are reserved {of_needed}.")
     failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
     rows += [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
     return rows

@@ -28,9 +28,9 @@ class PoolOptions(ctypes.Structure):
                 ("on_pressure", ctypes.c_void_p), ("user", ctypes.c_void_p)]
 
 
-# The pool's own counts, by the names of millpond::pool_statistics.
+# The pool's own counts, by the names of millpond::pool_statistics, and what no allocator could do with less than.
 POOL_COUNTS = ("growths", "moves", "activations", "host_waits", "stream_waits", "fence_queries", "lane_hits", "heap_hits",
-               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes")
+               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes", "peak_needed_bytes")
 
 
 class TorchNumbers(ctypes.Structure):

@@ -66,6 +66,23 @@ TEST_F(torch_memory, a_capture_takes_from_its_graph_pool_and_nobody_else_does) {
   for (void* const p : {outside, still_outside}) EXPECT_TRUE(memory->deallocate(p, MiB, stream).has_value());
 }
 
+TEST_F(torch_memory, what_graphs_keep_counts_as_needed_after_it_is_freed) {
+  memory->begin_graph_pool({0, 3}, only(capturing));
+  void* const inside = take(2 * MiB, capturing);
+  EXPECT_TRUE(memory->deallocate(inside, 2 * MiB, capturing).has_value());
+  EXPECT_EQ(take(MiB, capturing), inside);  // in what the graph has anyway
+  memory->end_graph_pool({0, 3});
+  void* const outside = take(3 * MiB, stream);
+  EXPECT_EQ(memory->statistics().peak_requested, 4 * MiB);
+  EXPECT_EQ(memory->statistics().peak_needed, 5 * MiB);
+  EXPECT_TRUE(memory->deallocate(outside, 3 * MiB, stream).has_value());
+  EXPECT_TRUE(memory->deallocate(inside, MiB, capturing).has_value());
+  memory->release_graph_pool({0, 3});
+  memory->empty_cache();
+  memory->reset_peaks();
+  EXPECT_EQ(memory->statistics().peak_needed, 0u);
+}
+
 TEST_F(torch_memory, a_tensor_outlives_its_graph) {
   memory->begin_graph_pool({0, 1}, only(capturing));
   void* const kept = take(MiB, capturing);

@@ -41,6 +41,9 @@ void device_memory::count_allocation(std::uint64_t bytes) noexcept {
   allocations_.fetch_add(1, std::memory_order_relaxed);
   allocated_.fetch_add(bytes, std::memory_order_relaxed);
 }
+void device_memory::count_need(std::uint64_t bytes) noexcept {
+  raise(peak_needed_, needed_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+}
 void device_memory::count_free(std::uint64_t bytes) noexcept {
   requested_.fetch_sub(bytes, std::memory_order_relaxed);
   live_blocks_.fetch_sub(1, std::memory_order_relaxed);
@@ -60,6 +63,7 @@ result<void*> device_memory::allocate(std::uint64_t bytes, stream_handle stream)
     return got;
   }
   count_allocation(bytes);
+  if (!for_graph) count_need(bytes);
   if (history_.on()) history_.note(history::action::alloc, reinterpret_cast<std::uint64_t>(*got), bytes, stream);
   return got;
 }
@@ -75,7 +79,10 @@ result<void> device_memory::deallocate(void* ptr, std::uint64_t bytes, stream_ha
     }
   }
   auto freed = pool_->try_deallocate(ptr, bytes, stream);
-  if (freed) count_free(bytes);
+  if (freed) {
+    count_free(bytes);
+    needed_.fetch_sub(bytes, std::memory_order_relaxed);
+  }
   return freed;
 }
 
@@ -119,7 +126,13 @@ result<void*> device_memory::allocate_for_graph(std::uint64_t bytes, stream_hand
   if (wanted == capturing_.end()) return nullptr;
   *taken = true;
   graph_pool& graph = graphs_[wanted->first];
-  if (void* const ptr = graph.allocate(bytes, stream)) return ptr;
+  const auto carve = [&] {
+    const std::uint64_t before = graph.peak_live_bytes();
+    void* const ptr = graph.allocate(bytes, stream);
+    count_need(graph.peak_live_bytes() - before);
+    return ptr;
+  };
+  if (void* const ptr = carve()) return ptr;
   const std::uint64_t wish = graph.chunk_bytes_for(bytes);
   struct filling {
     filling() noexcept { filling_graph = true; }
@@ -135,7 +148,7 @@ result<void*> device_memory::allocate_for_graph(std::uint64_t bytes, stream_hand
   } catch (const memory_error& failure) {
     return error{failure.code(), failure.what()};
   }
-  return graph.allocate(bytes, stream);
+  return carve();
 }
 
 std::uint64_t device_memory::free_of_graph(void* ptr) {
@@ -182,6 +195,7 @@ bool device_memory::give_back_released() {
       continue;
     }
     chunks.insert(chunks.end(), at->second.chunks().begin(), at->second.chunks().end());
+    needed_.fetch_sub(at->second.peak_live_bytes(), std::memory_order_relaxed);
     at = graphs_.erase(at);
   }
   if (chunks.empty()) return false;
@@ -207,6 +221,7 @@ device_memory::numbers device_memory::statistics() const {
   out.deallocations = deallocations_.load(std::memory_order_relaxed);
   out.live_blocks = live_blocks_.load(std::memory_order_relaxed);
   out.peak_live_blocks = peak_live_blocks_.load(std::memory_order_relaxed);
+  out.peak_needed = peak_needed_.load(std::memory_order_relaxed);
   out.out_of_memory = out_of_memory_.load(std::memory_order_relaxed);
   out.reserved = now.reserved_bytes;
   out.peak_reserved = now.peak_reserved_bytes;
@@ -219,6 +234,7 @@ device_memory::numbers device_memory::statistics() const {
 void device_memory::reset_peaks() {
   peak_requested_.store(requested_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   peak_live_blocks_.store(live_blocks_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  peak_needed_.store(needed_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   pool_->reset_peak_reserved();
 }
 

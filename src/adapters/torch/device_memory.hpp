@@ -48,6 +48,9 @@ class device_memory {
     std::uint64_t allocations = 0, deallocations = 0, live_blocks = 0, peak_live_blocks = 0;
     std::uint64_t reserved = 0, peak_reserved = 0;
     std::uint64_t graph_bytes = 0;   // chunks lent to graph pools
+    // The peak of what lives outside graphs and of each graph pool's own peak together: a graph writes to its memory at every
+    // replay, so that no allocator could do with less.
+    std::uint64_t peak_needed = 0;
     std::uint64_t out_of_memory = 0;
     pool_statistics pool;
   };
@@ -65,6 +68,7 @@ class device_memory {
   bool give_back_released();
   void forget(graph_pool_id id);
   void count_allocation(std::uint64_t bytes) noexcept;
+  void count_need(std::uint64_t bytes) noexcept;
   void count_free(std::uint64_t bytes) noexcept;
 
   std::shared_ptr<driver> gpu_;
@@ -74,7 +78,7 @@ class device_memory {
   history history_;
 
   // Counts alone: they publish nothing. The peak is exact: each adds its own bytes before it looks.
-  std::atomic<std::uint64_t> requested_{0}, peak_requested_{0}, live_blocks_{0}, peak_live_blocks_{0};
+  std::atomic<std::uint64_t> requested_{0}, peak_requested_{0}, live_blocks_{0}, peak_live_blocks_{0}, needed_{0}, peak_needed_{0};
   std::atomic<std::uint64_t> allocated_{0}, allocations_{0}, deallocations_{0}, freed_{0}, out_of_memory_{0};
 
   std::atomic<int> graph_pools_{0};            // how many exist; published with their making

@@ -40,6 +40,8 @@ void* graph_pool::allocate(std::uint64_t bytes, stream_handle stream) {
   taken.requested = bytes;
   taken.other_use = false;
   ++live_blocks_;
+  live_bytes_ += bytes;
+  peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
   return reinterpret_cast<void*>(start);
 }
 
@@ -48,6 +50,7 @@ std::uint64_t graph_pool::deallocate(void* ptr) {
   if (at == blocks_.end() || at->second.is != state::live) return 0;
   --live_blocks_;
   const std::uint64_t requested = at->second.requested;
+  live_bytes_ -= requested;
   if (at->second.other_use && captures > 0) {
     at->second.is = state::kept_back;
   } else {

@@ -42,6 +42,8 @@ class graph_pool {
   [[nodiscard]] chunk find(const void* ptr) const noexcept;
   [[nodiscard]] std::uint64_t live_blocks() const noexcept { return live_blocks_; }
   [[nodiscard]] std::uint64_t chunk_bytes() const noexcept { return chunk_bytes_; }
+  // The most bytes asked for that lived at once: what replays need, whatever lives now.
+  [[nodiscard]] std::uint64_t peak_live_bytes() const noexcept { return peak_live_bytes_; }
   [[nodiscard]] const std::vector<chunk>& chunks() const noexcept { return chunks_; }
 
   int captures = 0;       // that allocate into it now
@@ -65,6 +67,7 @@ class graph_pool {
   std::vector<chunk> chunks_;
   std::uint64_t chunk_bytes_ = 0;
   std::uint64_t live_blocks_ = 0;
+  std::uint64_t live_bytes_ = 0, peak_live_bytes_ = 0;
 };
 
 }  // namespace millpond::torch

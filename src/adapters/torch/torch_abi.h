@@ -36,6 +36,7 @@ typedef struct millpond_torch_numbers {
   /* The pool's own counts since it was made (pool_statistics in millpond/pool.hpp), and its bytes now. */
   uint64_t growths, moves, activations, host_waits, stream_waits, fence_queries, lane_hits, heap_hits, given_back_bytes;
   uint64_t cached_bytes, pending_bytes, idle_bytes, peak_out_bytes;
+  uint64_t peak_needed_bytes; /* device_memory::numbers::peak_needed */
 } millpond_torch_numbers;
 /* All zero for a device that was never used. */
 MILLPOND_API millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* out);
