@@ -1,7 +1,7 @@
-"""Fills the tables of docs/pytorch.md from the result files in bench/results.
+"""Fills the tables of docs/pytorch.md and docs/install.md from the result files in bench/results.
 
-    python3 bench/pytorch/tables.py            writes the document
-    python3 bench/pytorch/tables.py --check    ends with 1 where the document says something else than the files
+    python3 bench/pytorch/tables.py            writes the documents
+    python3 bench/pytorch/tables.py --check    ends with 1 where a document says something else than the files
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Where its file is missing, the table says so.
 """
@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs/pytorch.md"
 RESULTS = ROOT / "bench/results"
 
 
@@ -92,21 +91,35 @@ def checks():
     return [line] + ([f"Failing: {', '.join(bad)}."] if bad else [])
 
 
-def filled(text):
-    for name, make in (("pytorch", pytorch), ("rmm", rmm), ("checks", checks)):
+def preload():
+    path = RESULTS / "preload_h200.txt"
+    if not path.exists():
+        return ["*Not run yet.*"]
+    runs = re.findall(r"^(\w+ \(\w+\)): (same|DIFFERENT)", path.read_text(), re.M)
+    other = [name for name, answer in runs if answer != "same"]
+    line = f"{len(runs) - len(other)} of {len(runs)} runs print the same with and without (`bench/results/preload_h200.txt`)."
+    return [line] + ([f"Different: {', '.join(other)}."] if other else [])
+
+
+TABLES = {"docs/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks}, "docs/install.md": {"preload": preload}}
+
+
+def filled(document, text):
+    for name, make in TABLES[document].items():
         pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end of table -->)", re.S)
-        assert pattern.search(text), f"{DOCUMENT} has no table {name}"
+        assert pattern.search(text), f"{document} has no table {name}"
         text = pattern.sub(lambda m: m.group(1) + "\n".join(make()) + "\n" + m.group(2), text)
     return text
 
 
 if __name__ == "__main__":
-    now = DOCUMENT.read_text()
-    new = filled(now)
-    if sys.argv[1:] == ["--check"]:
-        if now != new:
-            print("docs/pytorch.md does not say what bench/results does: run python3 bench/pytorch/tables.py")
-            sys.exit(1)
-        print("docs/pytorch.md says what bench/results does")
-    else:
-        DOCUMENT.write_text(new)
+    stale = 0
+    for document in TABLES:
+        now = (ROOT / document).read_text()
+        new = filled(document, now)
+        if sys.argv[1:] != ["--check"]:
+            (ROOT / document).write_text(new)
+        elif now != new:
+            print(f"{document} does not say what bench/results does: run python3 bench/pytorch/tables.py")
+            stale = 1
+    sys.exit(stale)
