@@ -125,12 +125,13 @@ command_body add_record(CLI::App& app) {
       ->check(CLI::IsMember({"none", "memory", "all"}))
       ->capture_default_str();
   app.add_option("--frames", how.frames, "Frames of a call stack")->check(CLI::Range(1, 24))->capture_default_str();
+  app.add_flag("--python", how.python, "Also frames of Python (CPython 3.11 to 3.13) in call stacks");
   app.add_option("--size-limit", settings->size_limit, "Stop recording when the trace has so many bytes")->type_name("SIZE");
   app.add_option("--time-limit", settings->time_limit_s, "Stop recording after so many seconds")->check(CLI::NonNegativeNumber);
   app.add_option("--last", how.last_events, "Keep only the last so many events")->check(CLI::Range(1, 50'000'000));
   app.add_option_function<unsigned>("--ring", [settings](const unsigned& bits) {
        settings->request.how.ring_cells = std::uint64_t{1} << bits;
-     }, "Cells between the program and the file, as a power of two (default: 17, 12 MiB)")->check(CLI::Range(8, 22));
+     }, "Cells between the program and the file, as a power of two (default: 17, 16 MiB)")->check(CLI::Range(8, 22));
   app.add_option("--library", settings->request.library, "libmillpond_record.so, where it is not beside the command")->type_name("FILE");
   app.add_option("--cupti", how.cupti, "The libcupti to use")->type_name("FILE");
   app.add_flag("--no-lines", settings->no_lines, "Leave addresses as they are, without asking addr2line for lines");

@@ -31,19 +31,25 @@ std::uint32_t thread_number() noexcept {
 }
 
 recorder::recorder(const settings& how, std::unique_ptr<scribe> to)
-    : how_(how), scribe_(std::move(to)), ring_(how.ring_cells) {}
+    : how_(how),
+      scribe_(std::move(to)),
+      ring_(how.ring_cells),
+      stacks_(stack_store::unwinding::by_rules, how.python ? stack_store::python::seen : stack_store::python::left_out) {}
 
 result<std::unique_ptr<recorder>> recorder::start(const settings& how, const trace::metadata& meta) {
   scribe_options options;
   options.path = how.path;
   options.meta = meta;
   options.last_events = how.last_events;
-  options.frames = [most = how.frames](std::span<const std::uintptr_t> stack, trace::string_table& strings) {
-    return frames_of(stack, most, strings);
+  // Stacks come when there is a recorder.
+  auto store = std::make_shared<const stack_store*>(nullptr);
+  options.frames = [most = how.frames, store](std::span<const std::uintptr_t> stack, trace::string_table& strings) {
+    return frames_of(stack, most, strings, **store);
   };
   auto to = scribe::create(std::move(options));
   if (!to) return to.error();
   std::unique_ptr<recorder> made(new recorder(how, std::move(*to)));
+  *store = &made->stacks_;
   // The program's signals are for its own threads.
   sigset_t all, before;
   sigfillset(&all);

@@ -65,7 +65,8 @@ std::uint64_t scribe::name_number(std::uint64_t text) {
 void scribe::add_stack(std::uint32_t, std::span<const std::uintptr_t> stack) {
   std::vector<trace::frame> frames;
   if (options_.frames) frames = options_.frames(stack, strings_);
-  stacks_.append(frames);
+  // Stacks that differ only in frames that are not shown are one.
+  stack_number_.push_back(stacks_.intern(frames));
 }
 
 void scribe::set_note(const std::string& name, const std::string& value) {
@@ -130,6 +131,7 @@ void scribe::resolve_copy(trace::event& at) {
 
 void scribe::event(const note& next, std::uint64_t position) {
   trace::event at = next.at;
+  if (at.stack != 0 && at.stack <= stack_number_.size()) at.stack = stack_number_[at.stack - 1];
   const std::uint64_t handle = at.stream;
   at.stream = at.what == action::stream_create ? 0 : stream_number(handle, at.thread);
   bool waits = next.awaits_amend;

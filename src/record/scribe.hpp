@@ -79,6 +79,7 @@ class scribe {
   std::unique_ptr<trace::trace_writer> writer_;
   trace::string_table strings_;
   trace::stack_table stacks_;
+  std::vector<std::uint32_t> stack_number_;                     // in stacks_, of the recorder's ids from 1
   std::uint64_t sequence_ = 0;
   std::uint64_t window_bytes_ = 0;
   std::deque<held> held_;

@@ -23,6 +23,7 @@ struct settings {
   std::uint64_t ring_cells = std::uint64_t{1} << 17;
   std::string cupti;                 // a libcupti to load, or empty
   std::string recorded_by;
+  bool python = false;               // Python's frames behind the native ones
   bool count_calls = false;          // note how often each CUDA function was called
 
   friend bool operator==(const settings&, const settings&) = default;

@@ -18,6 +18,7 @@ struct remembered {
   const stack_store* store = nullptr;
   std::uint32_t id = 0;
   std::uint32_t count = 0;
+  std::uint64_t python = 0;   // hash of the frames of Python
   std::array<const std::uintptr_t*, stack_store::most_frames> places{};
   std::array<std::uintptr_t, stack_store::most_frames> values{};
 };
@@ -111,6 +112,48 @@ std::uint64_t hash_of(std::span<const std::uintptr_t> stack) {
 
 }  // namespace
 
+std::uint64_t hash_of(std::span<const python_place> places) {
+  std::uint64_t made = 0;
+  for (const python_place& each : places) {
+    made = (made ^ each.code) * 0x9e3779b97f4a7c15ULL;
+    made = (made ^ each.instruction ^ made >> 31) * 0x9e3779b97f4a7c15ULL;
+  }
+  return made;
+}
+
+std::size_t stack_store::python_places(std::span<python_place> into) noexcept {
+  if (python_ == python::left_out) return 0;
+  std::call_once(looked_, [this] { interpreter_ = python_frames::find(); });
+  return interpreter_ ? interpreter_->walk(into) : 0;
+}
+
+std::size_t stack_store::number_python(std::span<const python_place> places, std::span<std::uintptr_t> into) noexcept {
+  std::size_t count = 0;
+  try {
+    for (const python_place& each : places) {
+      const std::uint64_t key = interpreter_->identity(each);
+      const std::lock_guard lock(mutex_);
+      auto [found, is_new] = line_numbers_.try_emplace(key, 0);
+      if (is_new) {
+        if (auto made = interpreter_->describe(each)) {
+          lines_.push_back(std::move(*made));
+          found->second = static_cast<std::uint32_t>(lines_.size());
+        }
+      }
+      if (found->second != 0) into[count++] = python_mark | found->second;
+    }
+  } catch (...) {
+    // No memory for more: the stack has the frames that were numbered.
+  }
+  return count;
+}
+
+python_line stack_store::python_at(std::uintptr_t frame) const {
+  const std::lock_guard lock(mutex_);
+  const std::uintptr_t number = frame & ~python_mark;
+  return number == 0 || number > lines_.size() ? python_line{"?", "", 0} : lines_[number - 1];
+}
+
 std::uint32_t stack_store::intern(std::span<const std::uintptr_t> stack) noexcept {
   try {
     const std::uint64_t hash = hash_of(stack);
@@ -138,8 +181,11 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
     memory = new (std::nothrow) thread_memory();
     if (memory == nullptr) return 0;
   }
+  std::array<python_place, most_python_frames> places;
+  const auto running = std::span(places).first(python_places(places));
+  const std::uint64_t python_hash = hash_of(running);
   remembered& known = memory->stacks[((here >> 4) ^ (caller >> 3)) % remembered_stacks];
-  if (known.stack_pointer == here && known.store == this && known.count > 0) {
+  if (known.stack_pointer == here && known.store == this && known.count > 0 && known.python == python_hash) {
     bool same = true;
     for (std::uint32_t n = 0; n < known.count && same; ++n) same = *known.places[n] == known.values[n];
     if (same) return known.id;
@@ -158,11 +204,15 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
     by_runtime_.fetch_add(1, std::memory_order_relaxed);
   }
   if (to.count == 0) return 0;
-  const std::uint32_t id = intern(std::span(to.values).first(to.count));
+  std::array<std::uintptr_t, most_frames + most_python_frames> whole;
+  std::copy_n(to.values.begin(), to.count, whole.begin());
+  const std::size_t numbered = number_python(running, std::span(whole).subspan(to.count));
+  const std::uint32_t id = intern(std::span(whole).first(to.count + numbered));
   if (to.placed && id != 0) {
     known.stack_pointer = here;
     known.store = this;
     known.id = id;
+    known.python = python_hash;
     known.count = static_cast<std::uint32_t>(to.count);
     std::copy_n(to.places.begin(), to.count, known.places.begin());
     std::copy_n(to.values.begin(), to.count, known.values.begin());

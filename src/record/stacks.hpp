@@ -6,9 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
+
+#include "record/python_frames.hpp"
 
 namespace millpond::record {
 
@@ -19,11 +22,16 @@ class stack_store {
   static constexpr std::uint32_t most_stacks = 1u << 18;
 
   enum class unwinding : std::uint8_t { by_rules, by_runtime };
-  explicit stack_store(unwinding how = unwinding::by_rules) : how_(how) {}
+  enum class python : std::uint8_t { left_out, seen };
+  explicit stack_store(unwinding how = unwinding::by_rules, python interpreters = python::left_out)
+      : how_(how), python_(interpreters) {}
 
-  // The calling thread's stack, innermost first, at most `frames` return addresses (up to most_frames).
-  // 0 where there is none, or where the store is full.
+  // The calling thread's stack, innermost first, at most `frames` return addresses (up to most_frames), and behind them
+  // up to most_python_frames of Python, numbered (is_python, python_at). 0 where there is none, or where the store is full.
   std::uint32_t capture(std::size_t frames) noexcept;
+  static constexpr std::size_t most_python_frames = 24;
+  [[nodiscard]] static bool is_python(std::uintptr_t frame) noexcept { return (frame & python_mark) != 0; }
+  [[nodiscard]] python_line python_at(std::uintptr_t frame) const;
   // The id of a stack that was found by other means.
   std::uint32_t add(std::span<const std::uintptr_t> stack) noexcept { return intern(stack); }
   // The stacks added since the last call of this, for one reader: visit(id, return addresses).
@@ -46,13 +54,23 @@ class stack_store {
   void set_unloaded(std::uint64_t libraries) noexcept { unloaded_.store(libraries, std::memory_order_relaxed); }
 
  private:
+  // No address of a program's has this bit.
+  static constexpr std::uintptr_t python_mark = std::uintptr_t{1} << 63;
   std::uint32_t intern(std::span<const std::uintptr_t> stack) noexcept;
+  std::size_t python_places(std::span<python_place> into) noexcept;
+  // Their numbers; how many there are.
+  std::size_t number_python(std::span<const python_place> places, std::span<std::uintptr_t> into) noexcept;
 
   unwinding how_;
+  python python_;
+  std::once_flag looked_;
+  std::optional<python_frames> interpreter_;
   std::atomic<std::uint64_t> unloaded_{0}, by_runtime_{0};
-  std::mutex mutex_;  // a leaf; held for a look-up, on misses of a thread's cache alone
+  mutable std::mutex mutex_;  // a leaf; held for a look-up, on misses of a thread's cache alone
   std::vector<std::vector<std::uintptr_t>> stacks_;
   std::unordered_multimap<std::uint64_t, std::uint32_t> by_hash_;
+  std::vector<python_line> lines_;                               // of Python
+  std::unordered_map<std::uint64_t, std::uint32_t> line_numbers_;  // by python_frames::identity, from 1; 0: not known
   std::size_t taken_ = 0;
   std::uint64_t unwound_ = 0;
 };

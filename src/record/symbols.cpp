@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -50,10 +51,15 @@ bool is_cuda_symbol(std::string_view name) noexcept {
   return (name.starts_with("cuda") && upper(4)) || (name.starts_with("cu") && upper(2));
 }
 
-std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::size_t most, trace::string_table& strings) {
+std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::size_t most, trace::string_table& strings,
+                                    const stack_store& store) {
   std::vector<trace::frame> made;
-  for (const std::uintptr_t each : stack) {
-    if (made.size() == most) break;
+  const auto python = std::ranges::find_if(stack, stack_store::is_python);
+  const auto python_count = static_cast<std::size_t>(stack.end() - python);
+  // Python's frames say more than the libraries' beneath them: these keep three eighths at least.
+  const std::size_t native = std::max(most - std::min(most, python_count), most * 3 / 8);
+  for (const std::uintptr_t each : std::span(stack.begin(), python)) {
+    if (made.size() == native) break;
     Dl_info info{};
     link_map* module = nullptr;
     // A return address is after its call, perhaps already in the next function.
@@ -66,9 +72,16 @@ std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::
     if (made.empty() && is_cuda_module(path)) continue;
     const std::string name = info.dli_sname == nullptr ? "?" : demangled(info.dli_sname);
     if (made.empty() && is_cuda_symbol(name)) continue;
+    // From here on the interpreter calls itself; its own frames follow.
+    if (python_count > 0 && name == "_PyEval_EvalFrameDefault") break;
     // The load address is 0 for a program that is not position-independent, as its addresses are its file's.
     const std::uintptr_t base = module == nullptr ? 0 : module->l_addr;
     made.push_back({strings.intern(name + " (+" + hexadecimal(pc - base) + ")"), strings.intern(path), 0});
+  }
+  for (const std::uintptr_t each : std::span(python, stack.end())) {
+    if (made.size() == most) break;
+    const python_line line = store.python_at(each);
+    made.push_back({strings.intern(line.function), strings.intern(line.file), line.line});
   }
   return made;
 }

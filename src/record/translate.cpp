@@ -7,6 +7,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <new>
 
 namespace millpond::record {
 namespace {
@@ -153,15 +154,17 @@ void translator::simple(call& of, action what, CUstream stream, std::uint64_t ob
 }
 
 const translator::layout& translator::layout_of(CUfunction function, const char* name) {
-  thread_local CUfunction last_function = nullptr;
-  thread_local const layout* last_layout = nullptr;
-  if (function == last_function && last_layout != nullptr) return *last_layout;
+  // A module that is unloaded leaves its functions' handles to others.
+  const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
+  if (here.layouts == nullptr) here.layouts = new (std::nothrow) std::array<thread_state::known_layout, thread_state::most_layouts>();
+  auto* slot = here.layouts == nullptr ? nullptr : &(*here.layouts)[(bits(function) >> 4 ^ bits(function) >> 12) % thread_state::most_layouts];
+  if (slot != nullptr && slot->function == function && slot->unloaded == unloaded) return *static_cast<const layout*>(slot->shape);
   const std::lock_guard lock(layouts_mutex_);
   auto& known = layouts_[function];
-  // A module that was unloaded leaves its handle to another function: the name tells.
-  if (!known || (name != nullptr && known->name != nullptr && std::strcmp(name, known->name) != 0)) {
+  if (!known || known->unloaded != unloaded) {
     known.release();  // another thread may still read it
     known = std::make_unique<layout>();
+    known->unloaded = unloaded;
     known->name = to_.keep(name == nullptr ? "kernel" : name);
     bool of_library = false;
     for (std::size_t index = 0;; ++index) {
@@ -184,8 +187,7 @@ const translator::layout& translator::layout_of(CUfunction function, const char*
     }
     if (!known->known) unknown_layouts_.fetch_add(1, std::memory_order_relaxed);
   }
-  last_function = function;
-  last_layout = known.get();
+  if (slot != nullptr) *slot = {function, known.get(), unloaded};
   return *known;
 }
 
@@ -269,6 +271,15 @@ void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId i
 void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data) {
   if (!to_.recording()) return;
   call of{data};
+  // Launches are most of what a program calls.
+  if (id == MILLPOND_ID(cuLaunchKernel) || id == MILLPOND_ID(cuLaunchKernelEx)) {
+    if (of.at_exit()) {
+      order(id, of);
+    } else {
+      here.entered = to_.ticks();
+    }
+    return;
+  }
   if (of.at_exit()) {
     if (!allocation(id, of) && !copy_or_set(id, of) && !order(id, of)) batch(id, of);
   } else {
@@ -297,6 +308,8 @@ bool translator::entered(CUpti_CallbackId id, call& of) {
       reset(of, static_cast<std::uint16_t>(of.of<cuDevicePrimaryCtxReset_v2_params>().dev));
       break;
     case MILLPOND_ID(cuCtxDestroy_v2): reset(of, here.device); break;
+    case MILLPOND_ID(cuModuleUnload):
+    case MILLPOND_ID(cuLibraryUnload): unloaded_modules_.fetch_add(1, std::memory_order_acq_rel); break;
     default: break;
   }
   return true;

@@ -49,6 +49,7 @@ class translator {
     const char* name = nullptr;
     std::vector<parameter> parameters;
     bool known = false;
+    std::uint32_t unloaded = 0;   // of the count of unloaded modules when it was asked
   };
   struct call;  // one callback being translated
 
@@ -87,6 +88,7 @@ class translator {
   std::atomic<bool> saw_managed_{false};
   std::atomic<bool> runtime_used_{false};      // the runtime's callbacks have come
   std::atomic<std::uint32_t> pool_version_{1}; // counts changes of devices' current pools
+  std::atomic<std::uint32_t> unloaded_modules_{0};
   std::mutex layouts_mutex_;
   std::unordered_map<CUfunction, std::unique_ptr<layout>> layouts_;
 };

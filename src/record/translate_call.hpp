@@ -1,5 +1,6 @@
 // One callback of CUPTI while it is translated.
 #pragma once
+#include <array>
 #include <cstdint>
 
 #include "record/translate.hpp"
@@ -18,6 +19,14 @@ struct thread_state {
   std::uint16_t device = 0;
   std::uint64_t pool = 0;               // the device's current one
   std::uint32_t pool_version = 0;       // of the translator's count of changes when it was asked; 0: never
+  // Kernels' layouts that this thread met, by the function's handle.
+  struct known_layout {
+    CUfunction function = nullptr;
+    const void* shape = nullptr;        // a translator::layout
+    std::uint32_t unloaded = 0;         // of the count of unloaded modules
+  };
+  static constexpr std::size_t most_layouts = 256;
+  std::array<known_layout, most_layouts>* layouts = nullptr;
 };
 
 // Static storage of the thread, reached without a call: the recorder is loaded at the start, when there is room for it.

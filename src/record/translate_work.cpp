@@ -307,7 +307,7 @@ std::span<const CUpti_CallbackId> translator::driver_ids() noexcept {
       MILLPOND_ID(cuMemHostUnregister), MILLPOND_ID(cuMemAllocManaged), MILLPOND_BOTH(cuMemAllocAsync),
       MILLPOND_BOTH(cuMemAllocFromPoolAsync), MILLPOND_ID(cuMemMap), MILLPOND_ID(cuMemUnmap), MILLPOND_ID(cuMemFree_v2),
       MILLPOND_ID(cuMemFreeHost), MILLPOND_BOTH(cuMemFreeAsync), MILLPOND_ID(cuMemPoolSetAttribute),
-      MILLPOND_ID(cuStreamDestroy_v2), MILLPOND_ID(cuGraphDestroy), MILLPOND_ID(cuDevicePrimaryCtxReset_v2),
+      MILLPOND_ID(cuStreamDestroy_v2), MILLPOND_ID(cuGraphDestroy), MILLPOND_ID(cuModuleUnload), MILLPOND_ID(cuLibraryUnload), MILLPOND_ID(cuDevicePrimaryCtxReset_v2),
       MILLPOND_ID(cuDevicePrimaryCtxReset), MILLPOND_ID(cuDeviceSetMemPool),
       MILLPOND_ID(cuCtxDestroy_v2), MILLPOND_SYNC(cuMemcpyHtoD_v2), MILLPOND_BOTH(cuMemcpyHtoDAsync_v2),
       MILLPOND_SYNC(cuMemcpyDtoH_v2), MILLPOND_BOTH(cuMemcpyDtoHAsync_v2), MILLPOND_SYNC(cuMemcpyDtoD_v2),

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -108,6 +109,7 @@ TEST_F(settings_test, are_the_same_after_a_journey_through_text) {
   made.last_events = 7;
   made.cupti = "/opt/libcupti.so";
   made.count_calls = true;
+  made.python = true;
   const auto back = parse_settings(format_settings(made));
   ASSERT_TRUE(back);
   EXPECT_EQ(*back, made);
@@ -359,6 +361,17 @@ TEST(stack_test, rules_walk_to_the_same_frames_as_the_compilers_runtime) {
 }
 #endif
 
+TEST(python_test, lines_of_instructions_are_read_from_the_table_of_locations) {
+  // By hand, from line 10: two units on the line (short form), one on the next (one-line form), three with no line, one 5 lines
+  // back (no columns), one 200 on (long form).
+  const std::uint8_t table[] = {0x80 | 0 << 3 | 1, 0x00, 0x80 | 11 << 3, 1, 2, 0x80 | 15 << 3 | 2,
+                                0x80 | 13 << 3, 11, 0x80 | 14 << 3, 0x40 | (400 & 0x3f), 400 >> 6, 0, 1, 1};
+  const std::uint32_t expected[] = {10, 10, 11, 0, 0, 0, 6, 206, 0};
+  for (std::uint64_t unit = 0; unit < std::size(expected); ++unit) EXPECT_EQ(line_of(table, 10, unit), expected[unit]) << unit;
+  // Cut anywhere, it gives an answer and reads no further.
+  for (std::size_t size = 0; size < std::size(table); ++size) EXPECT_TRUE(line_of(std::span(table).first(size), 10, 7) <= 206);
+}
+
 TEST(stack_test, cudas_own_frames_are_known_by_module_and_name) {
   EXPECT_TRUE(is_cuda_module("/usr/lib/x86_64-linux-gnu/libcuda.so.1"));
   EXPECT_TRUE(is_cuda_module("/x/libcupti.so.13"));
@@ -465,6 +478,42 @@ TEST_F(program_test, whose_copies_come_in_batches_has_an_event_for_each) {
   EXPECT_EQ(copies[1].duration_ns, 0u) << "the call's time is told once";
   EXPECT_EQ(copies[0].stream, copies[2].stream);
 }
+
+#if defined(MILLPOND_PYTHON)
+TEST_F(program_test, in_python_shows_its_own_lines) {
+  launch_request request;
+  request.how.path = path("program.mpt");
+  request.how.python = true;
+  request.library = MILLPOND_RECORD_LIBRARY;
+  const char* python = std::getenv("MILLPOND_TEST_PYTHON");   // another interpreter than the one that was found
+  request.command = {python != nullptr ? python : MILLPOND_PYTHON, MILLPOND_RECORDED_SCRIPT, MILLPOND_RECORDED_LIBRARY};
+  const auto outcome = launch(request);
+  ASSERT_TRUE(outcome) << outcome.error().message;
+  ASSERT_EQ(outcome->traces.size(), 1u);
+  trace::trace_info info;
+  const auto events = read_all(outcome->traces[0], &info);
+  ASSERT_EQ(events.size(), 5u);
+  const auto python_frames_of = [&](const trace::event& at) {
+    std::vector<std::string> made;
+    for (const trace::frame& each : info.stacks.at(at.stack)) {
+      const std::string file(info.strings.at(each.file));
+      if (!file.ends_with(".py")) continue;
+      made.push_back(std::string(info.strings.at(each.symbol)) + ' ' + file.substr(file.rfind('/') + 1) + ':' + std::to_string(each.line));
+    }
+    return made;
+  };
+  using testing::ElementsAre;
+  for (std::size_t n = 0; n < 3; ++n) {
+    EXPECT_THAT(python_frames_of(events[n]), ElementsAre("weights recorded_script.py:10", "<module> recorded_script.py:26"));
+    EXPECT_EQ(events[n].stack, events[0].stack) << "places in the interpreter's own code make no other stack";
+  }
+  EXPECT_THAT(python_frames_of(events[3]), ElementsAre("Cache.grow recorded_script.py:15", "Cache.steps recorded_script.py:21",
+                                                       "<module> recorded_script.py:27"));
+  EXPECT_THAT(python_frames_of(events[4]), ElementsAre("<module> generated.py:4", "<module> recorded_script.py:28"));
+  const trace::frame inner = info.stacks.at(events[0].stack).front();
+  EXPECT_NE(info.strings.at(inner.symbol).find("recorded_allocate"), std::string_view::npos) << "the native frames come first";
+}
+#endif
 
 TEST_F(program_test, that_pauses_is_not_seen_until_it_resumes) {
   const launch_outcome outcome = record("pause");
