@@ -54,7 +54,7 @@ struct pool_options {
   context_fences fences = context_fences::when_no_known_capture;
   // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a share of it (at least
   // 8 MiB; of a peak over 3 GiB the first 3 GiB count), before it prefers moving pages over growing. Up to there it grows unless moving costs no
-  // more. Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in docs/fragmentation.md.
+  // more. Where several threads queue for memory that is not there the slack counts once for each, at most 8 times. Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in docs/fragmentation.md.
   double slack = 0.04;
   // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact size; 0 for
   // the default: 0.5% and 0.1% of the peak of live bytes, or 1 MiB and 4 MiB where that is more.

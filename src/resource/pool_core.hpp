@@ -25,6 +25,7 @@
 #include "order/event_cache.hpp"
 #include "order/line.hpp"
 #include "order/wide_fence.hpp"
+#include "resource/crowd.hpp"
 #include "resource/lane.hpp"
 #include "resource/shelf.hpp"
 #include "resource/sleeping_memory.hpp"
@@ -304,6 +305,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::size_t collect_at_ = 64;                               // look for dead streams when so many are known
   std::atomic<bool> many_streams_{false};         // more than one stream was seen: seal, and keep batches apart
   std::atomic<std::uint32_t> patience_{512};      // questions to fences before memory is added beyond the slack
+  crowd queue_;                                   // threads whose requests the heap could not serve at once
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
 
   std::mutex lanes_mutex_;

@@ -99,10 +99,11 @@ void pool::core::note_fence_failure(error what) {
   last_fence_failure_ = std::move(what);
 }
 
-// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather moves pages.
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather moves pages. Where threads queue, all of
+// them wait for what a squeeze costs: there the slack counts once for each.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   const double peak = static_cast<double>(std::max(peak_carved_, carved_ + size));
-  const double share = options_.slack * std::min(peak, static_cast<double>(slack_counts_to));
+  const double share = options_.slack * queue_.slack_times() * std::min(peak, static_cast<double>(slack_counts_to));
   return static_cast<std::uint64_t>(peak + std::max(share, static_cast<double>(least_slack)));
 }
 

@@ -164,6 +164,7 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
     }
   }
   if (heap::segment* const block = carve(what, refill)) return block;
+  const crowd::place queueing(queue_);
   const relaxed_capture_scope relaxed(*gpu_);
   if (many) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
@@ -249,7 +250,8 @@ bool pool::core::would_pass_slack(const request& what) {
 // not less, so that a program whose queue is long does not pay for it.
 heap::segment* pool::core::settled(const request& what) {
   static constexpr std::uint32_t most_questions = 1024;
-  std::uint64_t left = patience_.load(std::memory_order_relaxed);
+  // Where others queue behind this thread each question also costs more, and they all wait for the answer.
+  std::uint64_t left = patience_.load(std::memory_order_relaxed) / (1 + queue_.others());
   while (left > 0 && nearest_fence() != nullptr) {
     const std::uint64_t asked = counts_.fence_queries.load(std::memory_order_relaxed);
     const bool passed = poll_fences();
