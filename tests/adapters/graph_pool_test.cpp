@@ -65,6 +65,27 @@ TEST(graph_pool, keeps_a_block_with_other_uses_back_until_the_capture_has_ended)
   EXPECT_EQ(pool.allocate(2 * MiB, first), a);
 }
 
+TEST(graph_pool, gives_back_the_chunks_in_which_nothing_lives) {
+  graph_pool pool;
+  for (std::uint64_t n = 0; n < 4; ++n) pool.add_chunk({base + n * 2 * MiB, 2 * MiB}, first);
+  pool.add_chunk({base + 20 * MiB, 4 * MiB}, first);
+  void* const a = pool.allocate(3 * MiB, first);      // the chunk that stands alone: the tightest
+  void* const b = pool.allocate(3 * MiB, first);      // the first two of the four
+  ASSERT_EQ(reinterpret_cast<std::uint64_t>(b), base);
+  EXPECT_EQ(pool.deallocate(a), 3 * MiB);
+  EXPECT_EQ(pool.peak_live_bytes(), 6 * MiB);
+  std::uint64_t given = 0;
+  for (const auto& each : pool.take_idle_chunks()) given += each.bytes;
+  EXPECT_EQ(given, 8 * MiB);
+  EXPECT_EQ(pool.chunk_bytes(), 4 * MiB);
+  EXPECT_EQ(pool.forget_peak(), 3 * MiB);
+  EXPECT_EQ(pool.allocate(2 * MiB, first), nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uint64_t>(pool.allocate(MiB, first)), base + 3 * MiB);  // what is left of the second chunk
+  EXPECT_EQ(pool.deallocate(b), 3 * MiB);
+  ASSERT_EQ(pool.take_idle_chunks().size(), 1u);
+  EXPECT_EQ(pool.chunks().size(), 1u);
+}
+
 // Against a plain list of live ranges: no two overlap, and all comes back whole.
 TEST(graph_pool, agrees_with_a_simple_model) {
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
@@ -105,6 +126,15 @@ TEST(graph_pool, agrees_with_a_simple_model) {
       ASSERT_EQ(pool.live_blocks(), live.size());
     }
     for (const auto& [at, bytes] : live) ASSERT_EQ(pool.deallocate(reinterpret_cast<void*>(at)), bytes);
+    if (seed % 2 == 0) {
+      const std::uint64_t lent = pool.chunk_bytes();
+      std::uint64_t given = 0;
+      for (const auto& each : pool.take_idle_chunks()) given += each.bytes;
+      ASSERT_EQ(given, lent);
+      ASSERT_TRUE(pool.chunks().empty());
+      ASSERT_EQ(pool.allocate(1, first), nullptr);
+      continue;
+    }
     std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first.bytes > b.first.bytes; });
     for (const auto& [run, stream] : runs) {  // the largest first: a smaller one would be carved from it
       ASSERT_NE(pool.allocate(run.bytes, stream), nullptr) << "chunks did not come back whole";

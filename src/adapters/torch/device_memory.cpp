@@ -182,7 +182,7 @@ void device_memory::release_graph_pool(graph_pool_id id) {
   if (const auto found = graphs_.find(id); found != graphs_.end()) found->second.released = true;
 }
 
-// Graph pools that PyTorch let go of and in which no tensor lives. A graph may be destroyed while it still runs, so the
+// Memory of graph pools that PyTorch let go of, as far as no tensor lives in it. A graph may be destroyed while it still runs, so the
 // device is waited for, as PyTorch's own allocator does; not while a capture is known, which waiting would break.
 bool device_memory::give_back_released() {
   std::vector<graph_pool::chunk> chunks;
@@ -190,13 +190,14 @@ bool device_memory::give_back_released() {
   const std::lock_guard lock(graphs_mutex_);
   if (!capturing_.empty()) return false;
   for (auto at = graphs_.begin(); at != graphs_.end();) {
-    if (!at->second.released || at->second.live_blocks() != 0 || at->second.captures != 0) {
+    if (!at->second.released || at->second.captures != 0) {
       ++at;
       continue;
     }
-    chunks.insert(chunks.end(), at->second.chunks().begin(), at->second.chunks().end());
-    needed_.fetch_sub(at->second.peak_live_bytes(), std::memory_order_relaxed);
-    at = graphs_.erase(at);
+    const auto idle = at->second.take_idle_chunks();
+    chunks.insert(chunks.end(), idle.begin(), idle.end());
+    needed_.fetch_sub(at->second.forget_peak(), std::memory_order_relaxed);
+    at = at->second.chunks().empty() ? graphs_.erase(at) : std::next(at);
   }
   if (chunks.empty()) return false;
   static_cast<void>(gpu_->context_synchronize());

@@ -101,6 +101,41 @@ void graph_pool::capture_ended() {
   }
 }
 
+std::vector<graph_pool::chunk> graph_pool::take_idle_chunks() {
+  std::vector<chunk> out;
+  for (const chunk& each : chunks_) {
+    const std::uint64_t end = each.start + each.bytes;
+    const auto begin = std::prev(blocks_.upper_bound(each.start));
+    const auto behind = blocks_.lower_bound(end);
+    if (std::any_of(begin, behind, [](const auto& at) { return at.second.is != state::free; })) continue;
+    // The free blocks that reach into the chunk, without it.
+    for (auto at = begin; at != behind;) {
+      const auto [start, was] = *at;
+      free_.erase({was.stream, was.bytes, start});
+      at = blocks_.erase(at);
+      const auto keep = [&, &was = was](std::uint64_t from, std::uint64_t to) {
+        if (from >= to) return;
+        blocks_[from] = {to - from, 0, was.stream, state::free, false};
+        free_.insert({was.stream, to - from, from});
+      };
+      keep(start, each.start);
+      keep(end, start + was.bytes);
+    }
+    chunk_bytes_ -= each.bytes;
+    out.push_back(each);
+  }
+  std::erase_if(chunks_, [&](const chunk& each) {
+    return std::any_of(out.begin(), out.end(), [&](const chunk& gone) { return gone.start == each.start; });
+  });
+  return out;
+}
+
+std::uint64_t graph_pool::forget_peak() noexcept {
+  const std::uint64_t fell = peak_live_bytes_ - live_bytes_;
+  peak_live_bytes_ = live_bytes_;
+  return fell;
+}
+
 graph_pool::chunk graph_pool::find(const void* ptr) const noexcept {
   const auto address = reinterpret_cast<std::uint64_t>(ptr);
   auto at = blocks_.upper_bound(address);

@@ -38,6 +38,12 @@ class graph_pool {
   // A capture into this pool has ended: blocks kept back for other uses serve again.
   void capture_ended();
 
+  // Chunks in which nothing lives, no longer this pool's: for when its graphs are gone, and a tensor is left or a library keeps
+  // its scratch memory.
+  [[nodiscard]] std::vector<chunk> take_idle_chunks();
+  // The peak is what lives now; answers by how much it falls.
+  std::uint64_t forget_peak() noexcept;
+
   // The live block that an address lies in; 0 bytes where none.
   [[nodiscard]] chunk find(const void* ptr) const noexcept;
   [[nodiscard]] std::uint64_t live_blocks() const noexcept { return live_blocks_; }
@@ -47,7 +53,7 @@ class graph_pool {
   [[nodiscard]] const std::vector<chunk>& chunks() const noexcept { return chunks_; }
 
   int captures = 0;       // that allocate into it now
-  bool released = false;  // PyTorch has let go of it: once no block lives, its chunks go back
+  bool released = false;  // PyTorch has let go of it: chunks in which no block lives go back
 
  private:
   enum class state : std::uint8_t { free, live, kept_back };
@@ -58,7 +64,7 @@ class graph_pool {
     state is = state::free;
     bool other_use = false;
   };
-  // By address, without gaps within a chunk; chunks that abut are one, since all of them go back at once.
+  // By address, without gaps within a chunk; chunks that abut are as one.
   using blocks = std::map<std::uint64_t, block>;
   void make_free(blocks::iterator at);
 
