@@ -29,7 +29,7 @@ struct alignas(128) segment {
   // For whoever holds a used segment; the heap only clears them when the record is given back.
   std::uint64_t requested = 0;
   segment* link = nullptr;
-  std::uint32_t chain_length = 0;
+  std::uint32_t holder_number = 0;  // who handed it out; on a shelf, how long the chain is that it heads
   std::uint16_t holder_class = 0;
   std::atomic<std::uint8_t> holder_state{0};
 

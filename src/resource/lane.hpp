@@ -5,10 +5,12 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <memory>
 
 #include "base/bits.hpp"
 #include "heap/segment.hpp"
 #include "resource/biased_lock.hpp"
+#include "resource/mailbox.hpp"
 #include "resource/own_counter.hpp"
 #include "resource/size_classes.hpp"
 #include "millpond/driver.hpp"
@@ -52,6 +54,30 @@ struct lane_counters {
   }
 };
 
+// Which lanes send to this one, and to which it sends. Written under the pool's lanes mutex and this lane's lock.
+struct lane_mail {
+  static constexpr std::size_t most = 4;  // of each
+  struct way {
+    std::uint32_t number = 0;      // of the other lane; 0: none
+    std::shared_ptr<mailbox> box;  // nullptr: that lane takes none from here
+  };
+  std::array<std::shared_ptr<mailbox>, most> in;
+  std::array<way, most> out;
+  // Sender's: a lane to which there is no way yet and whose blocks come here, and how often it was seen.
+  std::uint32_t candidate = 0;
+  std::uint32_t seen = 0;
+  std::uint8_t next_out = 0;
+
+  static constexpr std::uint32_t worth_a_way = 16;
+  // A block of this lane came here. True where it is worth making a way: other lanes' blocks in between count against it.
+  [[nodiscard]] bool saw(std::uint32_t number) noexcept {
+    if (candidate == number) return ++seen >= worth_a_way;
+    if (seen > 0) --seen;
+    else candidate = number;
+    return false;
+  }
+};
+
 struct alignas(128) stream_lane {
   biased_lock lock;
   // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it without.
@@ -62,6 +88,7 @@ struct alignas(128) stream_lane {
   std::uint64_t small_bytes = 0;
   std::uint64_t filled = 0;      // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
+  std::uint32_t number = 0;      // of the pool's lanes; never 0
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
   stream_state* stream = nullptr;
@@ -76,6 +103,7 @@ struct alignas(128) stream_lane {
   std::array<large_slot, large_slots> large{};
   static_assert(small_classes <= 64);
   std::array<heap::segment*, small_classes> small{};
+  lane_mail mail;
 
   // All under the lock. bytes: what the user asked for.
   [[nodiscard]] heap::segment* pop(std::uint64_t bytes) noexcept {
@@ -139,7 +167,43 @@ struct alignas(128) stream_lane {
     }
     return block;
   }
-  // Everything as one chain through segment::link.
+  // Whether the block is what a request of `bytes` gets.
+  [[nodiscard]] static bool serves(const heap::segment& block, std::uint64_t bytes) noexcept {
+    if (bytes <= small_limit) return block.holder_class == class_of(bytes);
+    return block.holder_class == large_class && block.bytes == align_up(bytes, heap::granule);
+  }
+  // Keeps the block if that puts nothing out.
+  [[nodiscard]] bool keep(heap::segment* block) noexcept {
+    if (block->holder_class != large_class) {
+      if (small_bytes + block->bytes > small_limit_bytes) return false;
+      return push_small(block);
+    }
+    if (large_bytes + block->bytes > large_limit_bytes) return false;
+    for (large_slot& slot : large) {
+      if (slot.block != nullptr) continue;
+      slot = {block->bytes, block};
+      large_bytes += block->bytes;
+      return true;
+    }
+    return false;
+  }
+  // Bytes of blocks that other lanes sent.
+  [[nodiscard]] std::uint64_t mail_bytes() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& box : mail.in) sum += box != nullptr ? box->bytes() : 0;
+    return sum;
+  }
+  // All of a box that this lane receives, before a chain.
+  [[nodiscard]] static heap::segment* empty(mailbox& box, heap::segment* chain) noexcept {
+    while (heap::segment* const block = box.front()) {
+      box.take_front(*block);
+      block->link = chain;
+      chain = block;
+    }
+    box.tell();
+    return chain;
+  }
+  // Everything, what other lanes sent too, as one chain through segment::link.
   [[nodiscard]] heap::segment* empty() noexcept {
     heap::segment* chain = nullptr;
     while (filled != 0) {
@@ -156,6 +220,9 @@ struct alignas(128) stream_lane {
       slot = {};
     }
     large_bytes = 0;
+    for (const auto& box : mail.in) {
+      if (box != nullptr) chain = empty(*box, chain);
+    }
     return chain;
   }
 };

@@ -85,10 +85,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // The two fast paths: nullptr and false mean "take the slow one".
   [[nodiscard]] void* pop(stream_lane& in, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] void* pop_here(stream_lane& in, std::uint64_t bytes) noexcept;  // the same, for pool.cpp alone
+  [[nodiscard]] bool push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] void* pop_shared(stream_lane& in, std::uint64_t bytes) noexcept;
   // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the one that the lane was
   // made for, and captures nothing. Otherwise nullptr, and allocate() finds out what it is.
-  [[nodiscard]] stream_lane* usual_lane(stream_handle stream) noexcept;
+  [[nodiscard]] stream_lane* usual_lane(stream_handle stream) noexcept;  // for pool.cpp alone
 
   result<std::unique_ptr<stream_lane>> make_lane(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
@@ -167,7 +169,25 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
   heap::segment* from_shelf(stream_lane& in, unsigned size_class) noexcept;
   heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept;
-  void part_with(stream_lane& in, heap::segment* large) noexcept;
+  void part_with(stream_lane& in, heap::segment* block) noexcept;
+  // A freed block into its lane, whose lock is given back.
+  void keep(stream_lane& in, heap::segment* block) noexcept {
+    if (block->holder_class != large_class) {
+      const bool within = in.push_small(block);
+      in.lock.owner_unlock();
+      if (__builtin_expect(!within, 0)) flush_small(in);
+    } else {
+      heap::segment* const out = in.push_large(block);
+      in.lock.owner_unlock();
+      if (out != nullptr) part_with(in, out);
+    }
+  }
+
+  // Mail between lanes of a stream (pool_mail.cpp).
+  void send(stream_lane& in, heap::segment* block) noexcept;
+  heap::segment* from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept;
+  void connect(stream_lane& in, std::uint32_t number) noexcept;
+  void disconnect(stream_lane& of) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
   heap::segment* carve_locked(const request& what, bool runs);
   void take(heap::segment& block, const request& what);                     // counts a block out of the heap
@@ -310,6 +330,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   std::mutex lanes_mutex_;
   std::vector<stream_lane*> lanes_;
+  std::uint32_t last_lane_ = 0;                   // the number that the last lane got
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};

@@ -105,6 +105,7 @@ void pool::core::find_keepers(memory_report& out) {
       l->lock.foreign_arrive();
       const std::uint64_t bytes = l->small_bytes + l->large_bytes;
       if (bytes > 0) add(keeper_kind::lane, states[l->stream], bytes, 1);
+      if (const std::uint64_t sent = l->mail_bytes(); sent > 0) add(keeper_kind::shelf, states[l->stream], sent, 1);
       l->lock.foreign_unlock();
     }
   }

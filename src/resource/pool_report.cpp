@@ -41,7 +41,8 @@ pool_statistics pool::core::statistics() {
     process_barrier();
     for (stream_lane* const l : lanes_) {
       l->lock.foreign_arrive();
-      out.cached_bytes += l->small_bytes + l->large_bytes;
+      out.cached_bytes += l->small_bytes + l->large_bytes + l->mail_bytes();
+      for (const auto& box : l->mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
       l->lock.foreign_unlock();
     }
     out.lanes = lanes_.size();

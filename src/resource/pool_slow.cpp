@@ -2,6 +2,7 @@
 // does not take.
 #include <algorithm>
 
+#include "base/check.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "resource/pool_core.hpp"
 
@@ -52,11 +53,14 @@ void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
   set_lane_limits(in);  // the pool may have grown since the lane was made
   // A stranger who held the lane made the fast path look elsewhere.
   heap::segment* block = entered == biased_lock::entry::stranger ? in.pop(bytes) : nullptr;
+  heap::segment* surplus = nullptr;
+  if (block == nullptr) block = from_mail(in, bytes, &surplus);
   if (block == nullptr) {
     block = bytes <= small_limit ? from_shelf(in, class_of(bytes)) : large_from_shelf(in, align_up(bytes, heap::granule));
   }
   if (block != nullptr) hand_out(in, *block, bytes);
   in.lock.leave(entered);
+  if (__builtin_expect(surplus != nullptr, 0)) part_with(in, surplus);
   if (block == nullptr) return nullptr;
   seal_if_wanted(*in.stream);
   return reinterpret_cast<void*>(block->start());
@@ -64,8 +68,9 @@ void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
 
 // Under the lane's lock, as the next two.
 void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept {
+  MILLPOND_AUDIT_CHECK(block.holder == nullptr, block.start());
   block.requested = bytes;
-  block.holder = nullptr;
+  block.holder_number = in.number;
   set_state(block, block_state::live);
   in.counts.allocations.add(1);
   in.counts.misses.add(1);
@@ -89,12 +94,16 @@ heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes
   return heap_.by_id(id);
 }
 
-// A large block that its lane keeps no longer: to the shelf where another lane of the stream may want it, else to the heap.
-void pool::core::part_with(stream_lane& in, heap::segment* large) noexcept {
+// A block that its lane keeps no longer: a large one to the shelf where another lane of the stream may want it, else to the
+// heap.
+void pool::core::part_with(stream_lane& in, heap::segment* block) noexcept {
   stream_state& stream = *in.stream;
-  if (stream.holders.load(std::memory_order_relaxed) > 1 && stream.shared.put_large(*large, 8 * in.large_limit_bytes)) return;
-  large->link = nullptr;
-  flush_chain(stream, large);
+  if (block->holder_class == large_class && stream.holders.load(std::memory_order_relaxed) > 1 &&
+      stream.shared.put_large(*block, 4 * in.large_limit_bytes)) {
+    return;
+  }
+  block->link = nullptr;
+  flush_chain(stream, block);
   seal_if_wanted(stream);
 }
 

@@ -111,12 +111,14 @@ result<std::unique_ptr<stream_lane>> pool::core::make_lane(stream_handle stream,
   made->stream = *home;
   set_lane_limits(*made);
   const std::lock_guard lock(lanes_mutex_);
+  made->number = ++last_lane_ != 0 ? last_lane_ : ++last_lane_;
   lanes_.push_back(made.get());
   return made;
 }
 
 void pool::core::drop_lane(stream_lane& of) noexcept {
   if (forked()) return;  // the parent's locks and books are not ours to touch
+  disconnect(of);
   if (!closed()) empty_lane(of);
   {
     const std::lock_guard lock(lanes_mutex_);
@@ -171,8 +173,8 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
     };
     each([](stream_lane& l) { l.lock.foreign_begin(); });
     process_barrier();
+    each([](stream_lane& l) { l.lock.foreign_arrive(); });
     each([&](stream_lane& l) {
-      l.lock.foreign_arrive();
       heap::segment* const chain = l.empty();
       if (only != nullptr && only->line->gone()) l.dead.store(true, std::memory_order_relaxed);
       l.lock.foreign_unlock();
@@ -212,7 +214,7 @@ void pool::core::flush_small(stream_lane& in) noexcept {
   const auto give = [&](unsigned size_class, shelf::chain blocks) {
     in.small_bytes -= blocks.count * class_bytes(size_class);
     blocks.tail->link = nullptr;
-    if (in.stream->shared.put(size_class, blocks, 2 * in.small_limit_bytes)) return;
+    if (in.stream->shared.put(size_class, blocks, in.small_limit_bytes)) return;
     blocks.tail->link = homeward;
     homeward = blocks.head;
   };

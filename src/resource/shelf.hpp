@@ -38,7 +38,7 @@ class shelf {
     if (box.load(std::memory_order_relaxed) == nullptr) return {};
     chain out{box.exchange(nullptr, std::memory_order_acquire), nullptr, 0};
     if (out.head == nullptr) return {};
-    out.count = out.head->chain_length;
+    out.count = out.head->holder_number;
     if (out.count > most) {
       heap::segment* last = out.head;
       for (std::uint64_t i = 1; i < most; ++i) last = last->link;
@@ -51,28 +51,32 @@ class shelf {
     return out;
   }
 
-  // Large blocks by their exact size. False where the shelf's part for this size is full, or would pass `limit` bytes.
+  // Large blocks by their exact size. False where the shelf's part for this size is full, or all large blocks here would pass
+  // `limit` bytes.
   [[nodiscard]] bool put_large(const heap::segment& block, std::uint64_t limit) noexcept {
     const std::uint64_t granules = block.bytes / heap::granule;
     if (granules > ~std::uint32_t{0}) return false;
-    std::atomic<std::uint64_t>* room = nullptr;
-    std::uint64_t kept = block.bytes;
-    for (auto& slot : part_of(granules)) {
-      const std::uint64_t there = slot.load(std::memory_order_relaxed);
-      kept += (there >> 32) * heap::granule;
-      if (there == 0 && room == nullptr) room = &slot;
+    if (large_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) + block.bytes <= limit) {
+      for (auto& slot : part_of(granules)) {
+        std::uint64_t nothing = 0;
+        if (slot.load(std::memory_order_relaxed) == 0 &&
+            slot.compare_exchange_strong(nothing, granules << 32 | block.id, std::memory_order_release, std::memory_order_relaxed)) {
+          return true;
+        }
+      }
     }
-    if (room == nullptr || kept > limit) return false;
-    std::uint64_t nothing = 0;
-    return room->compare_exchange_strong(nothing, granules << 32 | block.id, std::memory_order_release, std::memory_order_relaxed);
+    large_bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
+    return false;
   }
   // The id of a block of exactly so many bytes; 0 where there is none.
   [[nodiscard]] std::uint32_t take_large(std::uint64_t bytes) noexcept {
+    if (large_bytes_.load(std::memory_order_relaxed) == 0) return 0;
     const std::uint64_t granules = bytes / heap::granule;
     for (auto& slot : part_of(granules)) {
       std::uint64_t there = slot.load(std::memory_order_relaxed);
       if (there >> 32 != granules || there == 0) continue;
       if (slot.compare_exchange_strong(there, 0, std::memory_order_acquire, std::memory_order_relaxed)) {
+        large_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
         return static_cast<std::uint32_t>(there);
       }
     }
@@ -89,17 +93,15 @@ class shelf {
       for (auto& slot : each.words) {
         if (slot.load(std::memory_order_relaxed) == 0) continue;
         const std::uint64_t there = slot.exchange(0, std::memory_order_acquire);
-        if (there != 0) visit_large(static_cast<std::uint32_t>(there));
+        if (there == 0) continue;
+        large_bytes_.fetch_sub((there >> 32) * heap::granule, std::memory_order_relaxed);
+        visit_large(static_cast<std::uint32_t>(there));
       }
     }
   }
 
   [[nodiscard]] std::uint64_t bytes() const noexcept {
-    std::uint64_t sum = small_bytes_.load(std::memory_order_relaxed);
-    for (const auto& each : parts_) {
-      for (const auto& slot : each.words) sum += (slot.load(std::memory_order_relaxed) >> 32) * heap::granule;
-    }
-    return sum;
+    return small_bytes_.load(std::memory_order_relaxed) + large_bytes_.load(std::memory_order_relaxed);
   }
 
  private:
@@ -110,14 +112,14 @@ class shelf {
   void put_counted(unsigned size_class, chain blocks) noexcept {
     std::atomic<heap::segment*>& box = boxes_[size_class];
     for (;;) {
-      blocks.head->chain_length = blocks.count;
+      blocks.head->holder_number = blocks.count;
       heap::segment* there = nullptr;
       if (box.compare_exchange_strong(there, blocks.head, std::memory_order_release, std::memory_order_relaxed)) return;
       // What is there comes behind ours. Chains are only taken whole, so a box holds what its head says.
       heap::segment* const old = box.exchange(nullptr, std::memory_order_acquire);
       if (old == nullptr) continue;
       (blocks.tail != nullptr ? blocks.tail : tail_of(blocks.head))->link = old;
-      blocks.count += old->chain_length;
+      blocks.count += old->holder_number;
       blocks.tail = nullptr;
     }
   }
@@ -131,7 +133,9 @@ class shelf {
   [[nodiscard]] slots& part_of(std::uint64_t granules) noexcept {
     return parts_[(granules * 0x9e3779b97f4a7c15ULL) >> (64 - part_bits)].words;
   }
+  // Counted before a block is there and after it has gone.
   alignas(64) std::atomic<std::uint64_t> small_bytes_{0};
+  alignas(64) std::atomic<std::uint64_t> large_bytes_{0};
   alignas(64) std::array<std::atomic<heap::segment*>, small_classes> boxes_{};
   std::array<part, 1u << part_bits> parts_{};
 };

@@ -303,7 +303,7 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
   EXPECT_LE(after.cached_bytes, static_cast<std::uint64_t>(threads) * 5 * MiB);
 }
 
-// What one thread frees the other allocates again, through the stream's shelf: in step, the heap serves none of it.
+// What one thread frees the other allocates again, through a mailbox or the stream's shelf: in step, the heap serves none of it.
 TEST(pool_threads, blocks_freed_on_another_thread_come_back_without_the_heap) {
   auto gpu = std::make_shared<null_driver>();
   auto shared = *pool::create(gpu);
@@ -333,7 +333,7 @@ TEST(pool_threads, blocks_freed_on_another_thread_come_back_without_the_heap) {
     consumer.join();
     const pool_statistics end = shared->statistics();
     EXPECT_EQ(end.heap_hits, heap_hits_when_warm);
-    EXPECT_GT(end.shelf_hits, static_cast<std::uint64_t>(rounds));
+    EXPECT_GT(end.shelf_hits, static_cast<std::uint64_t>(rounds) / 2);
     EXPECT_EQ(end.live_blocks, 0u);
   }
 }
