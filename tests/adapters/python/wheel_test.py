@@ -1,7 +1,8 @@
 """Makes a clean virtual environment, installs the package there by `pip install .`, and runs package_test.py in it.
 
 The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is compiled twice; with
---from-source everything is compiled, as on a user's machine (into SCRATCH.build, so that a second time is short). Skips (77)
+--from-source everything is compiled, as on a user's machine (into SOURCE/build-from-source: beside the builds of the presets, so that
+ccache knows their objects, and a second time is short). Skips (77)
 where pip can reach neither an index nor an installed scikit-build-core.
 
 usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH [--from-source]
@@ -26,8 +27,11 @@ python = Path(scratch) / "bin/python"
 install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source]
 environment = dict(os.environ)
 if from_source:
-    install += ["-C", f"build-dir={scratch}.build"]
+    install += ["-C", f"build-dir={source}/build-from-source"]
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
+    for name, compiler in (("CC", "cc"), ("CXX", "c++")):  # CMake's own choice, else scikit-build-core's by other names
+        if shutil.which(compiler):
+            environment.setdefault(name, compiler)
 else:
     install += ["-C", f"cmake.define.MILLPOND_PREBUILT={build}"]
 done = subprocess.run(install, capture_output=True, text=True, env=environment)
