@@ -84,8 +84,8 @@ exit_status answer(const record::launch_outcome& outcome, const std::vector<reco
     if (status != 0) here.out() << fmt::format("millpond: the program {}\n", ended);
   }
   if (traces.empty()) {
-    return here.fail(exit_status::bad_input, fmt::format("nothing was recorded: the program {} and the CUDA driver was never "
-                                                         "initialised in it, or never loaded the recorder", ended));
+    return here.fail(exit_status::bad_input, fmt::format("nothing was recorded: the program {}. Where the recorder said nothing, "
+                                                         "the CUDA driver was never initialised in it, or never loaded the recorder", ended));
   }
   // As `time` and `env` do: the program's own status is the command's.
   return static_cast<exit_status>(status);

@@ -456,6 +456,14 @@ TEST_F(program_test, that_has_a_profiler_of_its_own_runs_on_unrecorded) {
   ASSERT_NE(failure, info.meta.notes.end());
 }
 
+TEST_F(program_test, runs_on_where_the_disk_is_full) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no device that is full";
+  const launch_outcome outcome = record("seven", [](settings& how) { how.path = "/dev/full"; });
+  EXPECT_EQ(outcome.exit_status, 7);
+  EXPECT_TRUE(outcome.traces.empty());
+  EXPECT_TRUE(std::filesystem::exists("/dev/full"));
+}
+
 TEST_F(program_test, that_forks_is_recorded_once_and_its_child_is_let_alone) {
   const launch_outcome outcome = record("fork");
   EXPECT_EQ(outcome.exit_status, 0);
