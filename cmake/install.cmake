@@ -11,6 +11,27 @@ if(TARGET millpond_command)
   install(TARGETS millpond_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
     COMPONENT command)
 endif()
+# The command writes its own manual and completions: they say what its --help says. Where only the command was built
+# they are left out.
+if(TARGET millpond_command AND NOT MILLPOND_SANITIZE)
+  set(millpond_words ${PROJECT_BINARY_DIR}/words)
+  file(MAKE_DIRECTORY ${millpond_words})
+  foreach(word man bash zsh fish)
+    add_custom_command(OUTPUT ${millpond_words}/${word}
+      COMMAND $<TARGET_FILE:millpond_command> completion ${word} >${millpond_words}/${word}
+      DEPENDS millpond_command VERBATIM)
+    list(APPEND millpond_word_files ${millpond_words}/${word})
+  endforeach()
+  add_custom_target(millpond_words ALL DEPENDS ${millpond_word_files})
+  install(FILES ${millpond_words}/man DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 RENAME millpond.1
+    COMPONENT command OPTIONAL)
+  install(FILES ${millpond_words}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME millpond
+    COMPONENT command OPTIONAL)
+  install(FILES ${millpond_words}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _millpond
+    COMPONENT command OPTIONAL)
+  install(FILES ${millpond_words}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME millpond.fish
+    COMPONENT command OPTIONAL)
+endif()
 install(DIRECTORY include/millpond DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
 foreach(component library shared)
   install(FILES include/millpond.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT ${component})

@@ -8,6 +8,7 @@ namespace millpond::cli {
 command_body add_advise(CLI::App& app);
 command_body add_calibrate(CLI::App& app);
 command_body add_compare(CLI::App& app);
+command_body add_completion(CLI::App& app);
 command_body add_diff(CLI::App& app);
 command_body add_doctor(CLI::App& app);
 command_body add_explain(CLI::App& app);
@@ -17,6 +18,7 @@ command_body add_record(CLI::App& app);
 command_body add_replay(CLI::App& app);
 command_body add_report(CLI::App& app);
 command_body add_run(CLI::App& app);
+command_body add_top(CLI::App& app);
 
 std::span<const command_entry> all_commands() noexcept {
   static constexpr std::array table{
@@ -78,6 +80,21 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond run --pool -- ./program --its --arguments\n"
                     "  millpond run --pool --report --limit 16GiB -- python3 train.py\n",
                     add_run},
+      command_entry{"top", "What a running program does with memory, live: kinds, rates, latencies, holes, hot places",
+                    "  millpond top -- ./server --port 80\n"
+                    "  millpond top 4242                          # a process under `millpond record`\n"
+                    "  millpond top server.mpt --once --json      # what a trace says until now\n"
+                    "Keys: q leaves (a program that top started gets an interrupt), s sorts the\n"
+                    "places, space holds. Without a terminal a view is printed each interval; with\n"
+                    "--json one document a line.\n",
+                    add_top},
+      command_entry{"completion", "Completion for a shell, or the manual page, on standard output",
+                    "  millpond completion bash >~/.local/share/bash-completion/completions/millpond\n"
+                    "  millpond completion zsh >~/.zfunc/_millpond\n"
+                    "  millpond completion fish >~/.config/fish/completions/millpond.fish\n"
+                    "  millpond completion man | man -l -\n"
+                    "An installed millpond has them in their places.\n",
+                    add_completion},
   };
   return table;
 }

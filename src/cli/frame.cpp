@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.hpp"
+#include "cli/surface.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -45,9 +46,31 @@ int usage_error(std::ostream& err, std::string_view message, std::string_view he
   return static_cast<int>(exit_status::usage);
 }
 
+// "; did you mean `--json`?" where a word that begins with dashes is no option of the subcommand and one is near.
+std::string nearest_option(const CLI::App& app, int count, const char* const* arguments) {
+  if (count < 3) return {};
+  std::vector<std::string> known;
+  for (const CLI::App* sub : app.get_subcommands([&](const CLI::App* each) { return each->get_name() == arguments[1]; })) {
+    for (const CLI::Option* option : sub->get_options()) {
+      for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
+    }
+  }
+  for (int at = 2; at < count; ++at) {
+    std::string word = arguments[at];
+    if (word == "--") break;
+    if (!word.starts_with("--")) continue;
+    word = word.substr(0, word.find('='));
+    if (std::find(known.begin(), known.end(), word) != known.end()) continue;
+    const std::string near = nearest_name(word, known);
+    return near.empty() ? "" : fmt::format("; did you mean `{}`?", near);
+  }
+  return {};
+}
+
 constexpr const char* overview_footer =
-    "Every subcommand takes --json and --gpu N|sim[:PROFILE]; without --gpu the card is used where\n"
-    "one is found, and otherwise the simulated GPU, which every output says.\n"
+    "Every subcommand takes --json and --gpu N|sim[:PROFILE]; without --gpu the card\n"
+    "is used where one is found, and otherwise the simulated GPU, which every output\n"
+    "says.\n"
     "Exit status: 0 done, 1 findings, 2 usage, 3 bad input, 4 device.\n\n"
     "Examples:\n"
     "  millpond compare data/traces/resnet_serving.csv.gz\n"
@@ -74,6 +97,7 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
   app.set_version_flag("--version", version_text());
   app.footer(overview_footer);
   app.require_subcommand(1);
+  set_help_format(app);  // before there are subcommands: they take it over
 
   const std::vector<std::string> names = command_names();
   if (count > 1 && arguments[1][0] != '-' &&
@@ -110,7 +134,7 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
     const std::string help = count > 1 && arguments[1][0] != '-'
                                  ? fmt::format("millpond {} --help", arguments[1])
                                  : "millpond --help";
-    return usage_error(err, failure.what(), help);
+    return usage_error(err, failure.what() + nearest_option(app, count, arguments), help);
   }
   if (!gpu_text.empty()) {
     const auto parsed = parse_gpu_choice(gpu_text);

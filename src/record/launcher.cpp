@@ -43,6 +43,10 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   std::vector<char*> arguments;
   for (const std::string& each : request.command) arguments.push_back(const_cast<char*>(each.c_str()));
   arguments.push_back(nullptr);
+  if (request.output >= 0) {
+    const int nothing = open("/dev/null", O_RDONLY);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(request.output, 1) < 0 || dup2(request.output, 2) < 0) _exit(126);
+  }
   execvp(arguments[0], arguments.data());
   const int reason = errno;
   if (write(report, &reason, sizeof reason) < 0) _exit(126);
@@ -76,6 +80,7 @@ result<launch_outcome> launch(const launch_request& request) {
   int reason = 0;
   const bool failed = read(report[0], &reason, sizeof reason) == sizeof reason;
   close(report[0]);
+  if (!failed && request.started) request.started(child);
 
   struct sigaction ignore{}, interrupt{}, quit{};
   ignore.sa_handler = SIG_IGN;

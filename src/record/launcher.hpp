@@ -1,6 +1,7 @@
 // Starts a program under the recorder and waits for it.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ struct launch_request {
   settings how;                        // `root` is filled in
   std::string library;                 // libmillpond_record.so
   std::vector<std::string> command;    // the program and its arguments
+  int output = -1;                     // a descriptor for what the program prints, which then reads nothing; -1: as ours
+  std::function<void(int)> started;    // with its process id, where it could be started
 };
 
 struct launch_outcome {

@@ -119,6 +119,38 @@ bool has_line_table(const std::string& path) {
   return false;
 }
 
+std::vector<source_frame> with_lines(const std::vector<source_frame>& frames) {
+  std::map<std::string, addresses> modules;
+  for (const source_frame& each : frames) {
+    std::uint64_t address = 0;
+    if (each.line == 0 && address_of(each.symbol, address)) modules[each.file][address];
+  }
+  for (auto& [module, wanted] : modules) {
+    if (!module.empty() && has_line_table(module)) resolve(module, wanted);
+  }
+  std::vector<source_frame> made;
+  for (const source_frame& each : frames) {
+    std::uint64_t address = 0;
+    const std::vector<line>* found = nullptr;
+    if (each.line == 0 && address_of(each.symbol, address)) found = &modules[each.file][address];
+    if (found == nullptr || found->empty()) {
+      if (!made.empty() || !is_cuda_symbol(each.symbol)) made.push_back(each);
+      continue;
+    }
+    for (const line& one : *found) {
+      if (made.empty() && (is_cuda_symbol(one.symbol) || is_cuda_file(one.file))) continue;
+      source_frame named = each;
+      if (!one.symbol.empty()) named.symbol = one.symbol;
+      if (one.number != 0) {
+        named.file = one.file;
+        named.line = one.number;
+      }
+      made.push_back(std::move(named));
+    }
+  }
+  return made;
+}
+
 result<line_report> add_lines(const std::string& path) {
   // First reading: which stacks there are.
   auto first = trace::open_trace(path);

@@ -362,9 +362,11 @@ class mpt_reader final : public event_reader {
     }
     ended_ = true;
     if (at_ != end_) return {};  // the next record says what is wrong
-    auto there = from_.fill(1);
-    if (!there) return there.error();
-    if (*there != 0) return bad(0, "the end of the file", quoted(from_.view().substr(0, 16)));
+    if (options_.behind_the_end == open_options::rest::refused) {
+      auto there = from_.fill(1);
+      if (!there) return there.error();
+      if (*there != 0) return bad(0, "the end of the file", quoted(from_.view().substr(0, 16)));
+    }
     info_.status = read_status::complete;
     return {};
   }

@@ -35,6 +35,9 @@ struct open_options {
   std::uint64_t memory_limit_bytes = 8 * GiB;
   // What the strings and stacks of one trace may take.
   std::uint64_t table_limit_bytes = 1 * GiB;
+  // Bytes behind the end of an .mpt are an error. Whoever follows a growing file does not look: it would wait for them.
+  enum class rest : std::uint8_t { refused, not_looked_at };
+  rest behind_the_end = rest::refused;
 };
 
 // What a reader learns beside the events; tables grow while events are read.

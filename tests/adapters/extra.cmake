@@ -80,6 +80,15 @@ else()
   message(STATUS "adapters: no CUDA toolkit, or a sanitizer: cuda::mr and Thrust are not compiled here")
 endif()
 
+# Metrics over HTTP, where prometheus-cpp is (Debian: prometheus-cpp-dev).
+find_package(prometheus-cpp QUIET COMPONENTS pull)
+if(prometheus-cpp_FOUND)
+  add_executable(adapter_prometheus ${here}/foreign/prometheus_test.cpp)
+  target_link_libraries(adapter_prometheus PRIVATE millpond millpond_flags prometheus-cpp::pull)
+  adapter_test(prometheus adapter_prometheus)
+  add_dependencies(adapter_tests adapter_prometheus)
+endif()
+
 # `millpond run`: programs of a runtime and a driver that are test doubles, served by a simulated GPU. Not under a
 # sanitizer, whose runtime would have to come before ours.
 if(Python3_FOUND AND TARGET millpond_command AND NOT MILLPOND_SANITIZE)

@@ -1,9 +1,10 @@
 'use strict';
 // What all charts share: colours, texts, a frame of canvas and axes, the tip.
 
-// Okabe and Ito's colours, told apart with every common kind of colour blindness; darker and lighter for the two themes.
+// Okabe and Ito's colours, darker and lighter for the two themes, and two more: each pair is told apart with every common kind
+// of colour blindness (tests/report/browser measures it).
 const palette = {
-  light: ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#8a7d00', '#8b949c'],
+  light: ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#604800', '#c3c9ce'],
   dark: ['#4aa3df', '#e69f00', '#1fb58a', '#d98db6', '#8fd0f5', '#f07f3c', '#d9cf4a', '#7d8790'],
 };
 const hole_colours = {

@@ -4,9 +4,11 @@ chromium or selenium is not there.
 
 usage: page_test.py MILLPOND SOURCE_TREE OUTPUT_FOLDER      (the pictures stay in OUTPUT_FOLDER)
 """
+import base64
 import csv
 import gzip
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -108,21 +110,6 @@ def picture(page, name, whole=True):
 def key(page, text):
     ActionChains(page).send_keys(text).perform()
     settle(page)
-
-
-def documents():
-    """The two pictures of docs/report.md; copied there by hand when the page changes."""
-    path = make("documents.html", source / "data/traces/multistream_serving.csv.gz")
-    for name, section, theme in (("report_memory.png", "memory", "light"), ("report_layout.png", "addresses", "dark")):
-        page = browser(1000, 1500)
-        opened(page, path)
-        if theme == "dark":
-            key(page, "t")
-        key(page, "p"), key(page, "r")
-        page.execute_script("document.querySelector('header').style.position = 'static'")
-        page.find_element(By.ID, section).screenshot(str(folder / name))
-        check((folder / name).stat().st_size > 5000, f"{name} shows something")
-        page.quit()
 
 
 def truth(path):
@@ -237,6 +224,48 @@ def stacks():
     page.quit()
 
 
+# Machado, Oliveira and Fernandes 2009: what is seen without one sort of cone, of linear RGB.
+SIGHTS = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def lab(colour, sight):
+    """CIE L*a*b* of "#rrggbb" as a sight sees it."""
+    parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    r, g, b = (min(1, max(0, sum(weight * part for weight, part in zip(row, linear)))) for row in sight)
+    f = lambda t: t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116
+    x, y, z = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047, 0.2126 * r + 0.7152 * g + 0.0722 * b, (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.08883
+    return 116 * f(y) - 16, 500 * (f(x) - f(y)), 200 * (f(y) - f(z))
+
+
+def colours_and_print():
+    """Every pair of the charts' colours stays apart without one sort of cone; paper gets the light theme and all findings."""
+    path = make("print.html", source / "data/traces/multistream_serving.csv.gz")
+    page = browser(1280, 900)
+    opened(page, path)
+    for theme, colours in value(page, "palette").items():
+        for sight, matrix in SIGHTS.items():
+            for n, one in enumerate(colours):
+                for other in colours[:n]:
+                    apart = math.dist(lab(one, matrix), lab(other, matrix))
+                    check(apart > 10, f"{theme}: {one} and {other} are {apart:.1f} apart with {sight}")
+    key(page, "t")
+    page.execute_script("addEventListener('beforeprint', () => { window.printed = [document.documentElement.dataset.theme,"
+                        " document.querySelectorAll('details.finding:not([open])').length]; })")
+    paper = base64.b64decode(page.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    (folder / "print.pdf").write_bytes(paper)
+    check(value(page, "window.printed") == ["light", 0], "paper is light, and every finding is open on it")
+    check(paper.startswith(b"%PDF") and len(paper) > 30_000, "there is something on paper")
+    check(value(page, "document.documentElement.dataset.theme") == "dark", "afterwards the theme is as before")
+    no_faults(page, path)
+    page.quit()
+
+
 def two_traces():
     path = make("two.html", source / "data/traces/resnet_serving.csv.gz", source / "data/traces/multistream_serving.csv.gz")
     page = browser(1280, 900)
@@ -270,7 +299,7 @@ def a_long_trace():
 
 
 if __name__ == "__main__":
-    for one in (a_whole_trace, stacks, two_traces, a_long_trace, documents):
+    for one in (a_whole_trace, stacks, colours_and_print, two_traces, a_long_trace):
         began = time.time()
         one()
         print(f"{one.__name__}: {time.time() - began:.1f} s")
