@@ -125,6 +125,8 @@ command_body add_record(CLI::App& app) {
       ->check(CLI::IsMember({"none", "memory", "all"}))
       ->capture_default_str();
   app.add_option("--frames", how.frames, "Frames of a call stack")->check(CLI::Range(1, 24))->capture_default_str();
+  app.add_flag_callback("--no-kernels", [settings] { settings->request.how.kernels = false; },
+                        "Leave launches out: they cost most, and findings that rest on them are left out too");
   app.add_flag("--python", how.python, "Also frames of Python (CPython 3.11 to 3.13) in call stacks");
   app.add_option("--size-limit", settings->size_limit, "Stop recording when the trace has so many bytes")->type_name("SIZE");
   app.add_option("--time-limit", settings->time_limit_s, "Stop recording after so many seconds")->check(CLI::NonNegativeNumber);

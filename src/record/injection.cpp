@@ -211,7 +211,8 @@ std::uint32_t enable(callbacks state) {
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API);
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API);
   } else {
-    for (const auto ids : {translator::driver_ids(), translator::batch_ids()}) {
+    const auto launches = the_recorder->how().kernels ? translator::launch_ids() : std::span<const CUpti_CallbackId>{};
+    for (const auto ids : {translator::driver_ids(), translator::batch_ids(), launches}) {
       for (const CUpti_CallbackId id : ids) {
         if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
       }
@@ -269,11 +270,13 @@ bool subscribe(recorder& to) {
     return false;
   }
   driver_entries driver;
+  decltype(&cuDeviceGetCount) device_count = nullptr;
   if (void* libcuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD)) {
     find(libcuda, "cuFuncGetParamInfo", driver.function_parameter);
     find(libcuda, "cuKernelGetParamInfo", driver.kernel_parameter);
     find(libcuda, "cuDeviceGetMemPool", driver.current_pool);
     find(libcuda, "cuCtxGetDevice", driver.context_device);
+    find(libcuda, "cuDeviceGetCount", device_count);
   }
   the_translator = new translator(to, driver);
   const CUptiResult answer = cupti.subscribe(&subscription, on_callback, nullptr);
@@ -288,7 +291,7 @@ bool subscribe(recorder& to) {
   if (const std::uint32_t refused = enable(callbacks::on); refused > 0) to.say("callbacks_refused", std::to_string(refused));
   // Before the driver and CUPTI are taken down, which the program's end does in an order of its own.
   std::atexit(before_exit);
-  the_pages = new unified_memory(to, cupti);
+  the_pages = new unified_memory(to, cupti, device_count);
   to.set_tick(on_tick);
   std::uint32_t version = 0;
   if (cupti.version != nullptr && cupti.version(&version) == CUPTI_SUCCESS) to.say("cupti", std::to_string(version));

@@ -65,17 +65,19 @@ std::string format_settings(const settings& of) {
   add("cupti", of.cupti);
   add("recorded_by", of.recorded_by);
   add("python", of.python ? "1" : "0");
+  add("kernels", of.kernels ? "1" : "0");
   add("count_calls", of.count_calls ? "1" : "0");
   return made;
 }
 
 std::optional<settings> parse_settings(std::string_view text) {
   settings made;
-  std::uint64_t stacks = 1, python = 0, count_calls = 0;
+  std::uint64_t stacks = 1, python = 0, kernels = 1, count_calls = 0;
   const std::map<std::string_view, std::uint64_t*> numbers{
       {"root", &made.root},           {"stacks", &stacks},           {"frames", &made.frames},
       {"most_bytes", &made.most_bytes}, {"most_ns", &made.most_ns},  {"last_events", &made.last_events},
       {"ring_cells", &made.ring_cells}, {"python", &python},
+      {"kernels", &kernels},
       {"count_calls", &count_calls}};
   const std::map<std::string_view, std::string*> texts{
       {"path", &made.path}, {"cupti", &made.cupti}, {"recorded_by", &made.recorded_by}};
@@ -99,6 +101,7 @@ std::optional<settings> parse_settings(std::string_view text) {
   if (made.path.empty() || stacks > 2 || cells < 16 || cells > (1u << 24) || (cells & (cells - 1)) != 0) return std::nullopt;
   made.stacks = static_cast<stack_choice>(stacks);
   made.python = python != 0;
+  made.kernels = kernels != 0;
   made.count_calls = count_calls != 0;
   return made;
 }

@@ -24,6 +24,7 @@ struct settings {
   std::string cupti;                 // a libcupti to load, or empty
   std::string recorded_by;
   bool python = false;               // Python's frames behind the native ones
+  bool kernels = true;               // launches, with the blocks that their arguments point into
   bool count_calls = false;          // note how often each CUDA function was called
 
   friend bool operator==(const settings&, const settings&) = default;

@@ -33,6 +33,7 @@ class translator {
 
   // The callbacks that driver_call and runtime_call know.
   [[nodiscard]] static std::span<const CUpti_CallbackId> driver_ids() noexcept;
+  [[nodiscard]] static std::span<const CUpti_CallbackId> launch_ids() noexcept;
   [[nodiscard]] static std::span<const CUpti_CallbackId> batch_ids() noexcept;  // the driver's too
   [[nodiscard]] static std::span<const CUpti_CallbackId> runtime_ids() noexcept;
 

@@ -317,13 +317,19 @@ std::span<const CUpti_CallbackId> translator::driver_ids() noexcept {
       MILLPOND_SYNC(cuMemsetD8_v2), MILLPOND_SYNC(cuMemsetD16_v2), MILLPOND_SYNC(cuMemsetD32_v2),
       MILLPOND_BOTH(cuMemsetD8Async), MILLPOND_BOTH(cuMemsetD16Async), MILLPOND_BOTH(cuMemsetD32Async),
       MILLPOND_BOTH(cuMemsetD2D8Async), MILLPOND_BOTH(cuMemPrefetchAsync), MILLPOND_BOTH(cuMemPrefetchAsync_v2),
-      MILLPOND_ID(cuMemAdvise), MILLPOND_ID(cuMemAdvise_v2), MILLPOND_BOTH(cuLaunchKernel), MILLPOND_BOTH(cuLaunchKernelEx),
-      MILLPOND_BOTH(cuLaunchCooperativeKernel), MILLPOND_ID(cuCtxSynchronize), MILLPOND_ID(cuCtxSynchronize_v2),
+      MILLPOND_ID(cuMemAdvise), MILLPOND_ID(cuMemAdvise_v2),
+      MILLPOND_ID(cuCtxSynchronize), MILLPOND_ID(cuCtxSynchronize_v2),
       MILLPOND_BOTH(cuStreamSynchronize), MILLPOND_BOTH(cuStreamQuery), MILLPOND_ID(cuEventSynchronize),
       MILLPOND_ID(cuEventQuery), MILLPOND_BOTH(cuEventRecord), MILLPOND_BOTH(cuEventRecordWithFlags),
       MILLPOND_BOTH(cuStreamWaitEvent), MILLPOND_ID(cuStreamCreate), MILLPOND_ID(cuStreamCreateWithPriority),
       MILLPOND_BOTH(cuStreamBeginCapture_v2), MILLPOND_BOTH(cuStreamEndCapture), MILLPOND_ID(cuGraphInstantiateWithFlags),
       MILLPOND_ID(cuGraphInstantiate_v2), MILLPOND_BOTH(cuGraphInstantiateWithParams), MILLPOND_BOTH(cuGraphLaunch)});
+  return ids;
+}
+
+std::span<const CUpti_CallbackId> translator::launch_ids() noexcept {
+  static constexpr auto ids = std::to_array<CUpti_CallbackId>(
+      {MILLPOND_BOTH(cuLaunchKernel), MILLPOND_BOTH(cuLaunchKernelEx), MILLPOND_BOTH(cuLaunchCooperativeKernel)});
 #undef MILLPOND_BOTH
 #undef MILLPOND_SYNC
   return ids;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <vector>
 
 namespace millpond::record {
 namespace {
@@ -12,7 +13,10 @@ unified_memory* the_one = nullptr;   // CUPTI's buffer callbacks carry no argume
 
 }  // namespace
 
-unified_memory::unified_memory(recorder& to, const cupti_entries& cupti) : to_(to), cupti_(cupti) { the_one = this; }
+unified_memory::unified_memory(recorder& to, const cupti_entries& cupti, decltype(&cuDeviceGetCount) device_count)
+    : to_(to), cupti_(cupti), device_count_(device_count) {
+  the_one = this;
+}
 
 void unified_memory::begin() {
   if (begun_.load(std::memory_order_relaxed) || begun_.exchange(true)) return;
@@ -25,15 +29,21 @@ void unified_memory::begin() {
       CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT, CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_GPU_PAGE_FAULT,
       CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THRASHING, CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THROTTLING,
       CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_REMOTE_MAP};
-  CUpti_ActivityUnifiedMemoryCounterConfig wanted[std::size(kinds)] = {};
-  for (std::size_t n = 0; n < std::size(kinds); ++n) {
-    wanted[n].scope = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
-    wanted[n].kind = kinds[n];
-    wanted[n].deviceId = 0;
-    wanted[n].enable = 1;
+  int devices = 1;
+  if (device_count_ == nullptr || device_count_(&devices) != CUDA_SUCCESS || devices < 1) devices = 1;
+  std::vector<CUpti_ActivityUnifiedMemoryCounterConfig> wanted;
+  for (int device = 0; device < devices; ++device) {
+    for (const auto kind : kinds) {
+      CUpti_ActivityUnifiedMemoryCounterConfig each{};
+      each.scope = CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
+      each.kind = kind;
+      each.deviceId = static_cast<std::uint32_t>(device);
+      each.enable = 1;
+      wanted.push_back(each);
+    }
   }
   CUptiResult answer = cupti_.register_buffers(give_buffer, take_buffer);
-  if (answer == CUPTI_SUCCESS) answer = cupti_.configure_counters(wanted, std::size(kinds));
+  if (answer == CUPTI_SUCCESS) answer = cupti_.configure_counters(wanted.data(), static_cast<std::uint32_t>(wanted.size()));
   if (answer == CUPTI_SUCCESS) answer = cupti_.enable_activity(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER);
   std::uint64_t theirs = 0;
   if (cupti_.timestamp != nullptr && cupti_.timestamp(&theirs) == CUPTI_SUCCESS) {
@@ -69,6 +79,13 @@ std::optional<note> unified_memory::to_note(const CUpti_ActivityUnifiedMemoryCou
   if (of.end > of.start) made.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(of.end - of.start, UINT32_MAX));
   made.at.other = of.flags;
   trace::page_change change{};
+  // The GPU's side of a move or a fault; the CPU has a number that no device has.
+  constexpr std::uint32_t most_devices = 64;
+  const bool to_device = of.counterKind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD;
+  const bool of_cpu = of.counterKind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_CPU_PAGE_FAULT_COUNT ||
+                      of.counterKind == CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_THRASHING;  // a mask of devices
+  const std::uint32_t device = to_device ? of.dstId : of.srcId;
+  if (!of_cpu && device < most_devices) made.at.device = static_cast<std::uint16_t>(device);
   switch (of.counterKind) {
     case CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_KIND_BYTES_TRANSFER_HTOD:
       change = trace::page_change::to_device;

@@ -29,7 +29,8 @@ struct cupti_entries {
 // One a process.
 class unified_memory {
  public:
-  unified_memory(recorder& to, const cupti_entries& cupti);
+  // device_count: cuDeviceGetCount, or null where it was not found.
+  unified_memory(recorder& to, const cupti_entries& cupti, decltype(&cuDeviceGetCount) device_count);
   // Once, at the first managed allocation; later calls cost a load.
   void begin();
   // Asks for what the driver has counted so far. On the recorder's background thread, and at the end.
@@ -45,6 +46,7 @@ class unified_memory {
 
   recorder& to_;
   cupti_entries cupti_;
+  decltype(&cuDeviceGetCount) device_count_;
   std::atomic<bool> begun_{false}, counting_{false};
   std::int64_t offset_ns_ = 0;
 };

@@ -110,6 +110,7 @@ TEST_F(settings_test, are_the_same_after_a_journey_through_text) {
   made.cupti = "/opt/libcupti.so";
   made.count_calls = true;
   made.python = true;
+  made.kernels = false;
   const auto back = parse_settings(format_settings(made));
   ASSERT_TRUE(back);
   EXPECT_EQ(*back, made);
