@@ -33,20 +33,22 @@ void checker::report(const char* rule, const std::string& first, std::string_vie
 // --- Blocks -----------------------------------------------------------------------------------------
 
 bool checker::same_capture(std::uint64_t one, std::uint64_t other) const {
-  if (one == other) return true;
-  const auto a = live_captures_.find(one);
-  const auto b = live_captures_.find(other);
-  return a != live_captures_.end() && b != live_captures_.end() && a->second == b->second;
+  return one == other || group_of(one) == group_of(other);
+}
+
+std::uint64_t checker::group_of(std::uint64_t capture) const {
+  const auto found = groups_.find(capture);
+  return found == groups_.end() ? capture : found->second;
 }
 
 void checker::share_captures(std::uint64_t one, std::uint64_t other) {
-  const auto a = live_captures_.find(one);
-  const auto b = live_captures_.find(other);
-  if (a == live_captures_.end() || b == live_captures_.end()) return;
-  const std::uint64_t from = b->second;
-  for (auto& [id, group] : live_captures_) {
-    if (group == from) group = a->second;
+  const std::uint64_t from = group_of(other);
+  const std::uint64_t to = group_of(one);
+  for (auto& [id, group] : groups_) {
+    if (group == from) group = to;
   }
+  groups_[one] = to;
+  groups_[other] = to;
 }
 
 void checker::capture_released(std::uint64_t id) {
@@ -71,6 +73,12 @@ void checker::check_reuse(const block& old, const block& fresh, const timeline& 
   }
   for (const point& p : old.must_follow) {
     if (order_.ordered(p, line)) continue;
+    // Graphs that share their memory never run at the same time, nor with one that is gone.
+    const auto in = capture_of_.find(p.timeline);
+    if (in != capture_of_.end() && in->second != fresh.stream.capture &&
+        (!live_captures_.contains(in->second) || same_capture(in->second, fresh.stream.capture))) {
+      continue;
+    }
     const auto user = std::find_if(old.users.begin(), old.users.end(),
                                    [&](const auto& u) { return u.first == p.timeline; });
     const std::string& place = user != old.users.end() ? user->second : old.freed;
@@ -154,6 +162,7 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
   b.live = false;
   b.freed = place;
   b.freed_in_capture = stream.capture != 0;
+  if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
   if (b.owner_capture == 0) b.owner_capture = stream.capture;
   b.must_follow.push_back(order_.now(line));
   for (point& p : b.must_follow) p.tick = std::max(p.tick, order_.now(timeline{p.timeline, {}}).tick);
@@ -176,7 +185,7 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
 }
 
 // The ticks are filled in at the free: a use reaches to what is queued by then.
-void checker::note_use(std::uint64_t at, const timeline& line, std::string_view place, std::uint64_t now_ns) {
+void checker::note_use(std::uint64_t at, const timeline& line, stream_name stream, std::string_view place, std::uint64_t now_ns) {
   const auto it = live_.find(at);
   if (it == live_.end()) {
     report("free_of_unknown", "", place, fmt::format("{:#x} was used at {} but is not a live block", at, place),
@@ -188,6 +197,7 @@ void checker::note_use(std::uint64_t at, const timeline& line, std::string_view 
                                  [&](const point& p) { return p.timeline == line.number; });
   if (known) return;
   b.must_follow.push_back({line.number, 0});
+  if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
   b.users.emplace_back(line.number, std::string(place));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "driver/sim/clocks.hpp"
@@ -35,7 +36,7 @@ class checker {
                      std::string_view place, std::uint64_t now_ns);
   void note_free(std::uint64_t at, std::uint64_t bytes, const timeline& line, stream_name stream,
                  std::string_view place, std::uint64_t now_ns);
-  void note_use(std::uint64_t at, const timeline& line, std::string_view place, std::uint64_t now_ns);
+  void note_use(std::uint64_t at, const timeline& line, stream_name stream, std::string_view place, std::uint64_t now_ns);
   void share_captures(std::uint64_t one, std::uint64_t other);
 
   // --- What the driver sees ---
@@ -57,7 +58,7 @@ class checker {
   void wrong_kind_free(std::uint64_t at, const region& r, std::string_view call, std::uint64_t now_ns);
   void pollution(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
   void forbidden(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
-  void capture_opened(std::uint64_t id) { live_captures_.emplace(id, id); }
+  void capture_opened(std::uint64_t id) { live_captures_.insert(id); }
   // The graph and its instances are gone and the device is done with them: what the capture allocated is
   // nobody's, whether it was freed or not.
   void capture_released(std::uint64_t id);
@@ -96,6 +97,7 @@ class checker {
   void report(const char* rule, const std::string& first, std::string_view second, std::string text,
               std::uint64_t now_ns);
   [[nodiscard]] bool same_capture(std::uint64_t one, std::uint64_t other) const;
+  [[nodiscard]] std::uint64_t group_of(std::uint64_t capture) const;
   void check_reuse(const block& old, const block& fresh, const timeline& line, std::uint64_t now_ns);
   void check_live(block& b, const access& a, std::uint64_t begin, std::uint64_t end, const timeline& line,
                   point work, stream_name stream, std::string_view what, std::uint64_t now_ns);
@@ -105,7 +107,10 @@ class checker {
   order_book& order_;
   interval_map<block_ptr> owners_;                        // physical range -> its last block
   std::unordered_map<std::uint64_t, block_ptr> live_;     // by address
-  std::unordered_map<std::uint64_t, std::uint64_t> live_captures_;  // id -> group
+  std::unordered_set<std::uint64_t> live_captures_;
+  // Captures that share their memory -> their group, those that are gone too: another's graph may write where theirs did.
+  std::unordered_map<std::uint64_t, std::uint64_t> groups_;
+  std::unordered_map<std::uint64_t, std::uint64_t> capture_of_;     // a capture's timelines -> its id
   std::vector<piece> scratch_;
   std::vector<violation> violations_;
   std::uint64_t count_ = 0;

@@ -232,7 +232,7 @@ void simulated_gpu::note_use(device_address at, stream_handle stream, std::strin
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
-  state_->check->note_use(at, s->current(), place, state_->now_ns);
+  state_->check->note_use(at, s->current(), s->name(), place, state_->now_ns);
 }
 void simulated_gpu::note_shared_captures(std::uint64_t one, std::uint64_t other) {
   const std::lock_guard lock(state_->mutex);
