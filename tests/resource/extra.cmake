@@ -1,6 +1,7 @@
 # The model of the pool is the tests' and the soak's: build/soak runs it for as long as it is told.
-target_sources(test_resource PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/pool_model.cpp)
-add_executable(soak ${PROJECT_SOURCE_DIR}/tests/support/soak.cpp ${PROJECT_SOURCE_DIR}/tests/support/pool_model.cpp)
+set(pool_model ${PROJECT_SOURCE_DIR}/tests/support/pool_model.cpp ${PROJECT_SOURCE_DIR}/tests/support/pool_programs.cpp)
+target_sources(test_resource PRIVATE ${pool_model})
+add_executable(soak ${PROJECT_SOURCE_DIR}/tests/support/soak.cpp ${pool_model})
 millpond_use_rooms(soak resource)
 set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 

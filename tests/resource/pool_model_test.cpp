@@ -33,7 +33,7 @@ TEST(pool_model, long_programs_hold) {
 
 TEST(pool_model, planted_bugs_are_found_and_shrunk) {
   for (const lie which : {lie::event_passed_early, lie::event_not_recorded, lie::identity_is_the_handle, lie::context_event_empty,
-                          lie::no_capture_mode}) {
+                          lie::context_event_on_stream, lie::wait_not_put, lie::nothing_captures, lie::no_capture_mode}) {
     bool found = false;
     for (std::uint64_t seed = 2; seed < 60 && !found; ++seed) {
       settings how = settings_of(seed);
@@ -49,6 +49,17 @@ TEST(pool_model, planted_bugs_are_found_and_shrunk) {
     }
     EXPECT_TRUE(found) << "lie " << static_cast<int>(which);
   }
+}
+
+// A rule that no program tries would be kept by chance.
+TEST(pool_model, every_rule_is_tried) {
+  coverage sum{};
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const outcome result = run(generate(seed, 600), settings_of(seed));
+    EXPECT_EQ(result.failure, "") << "seed " << seed;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += result.covered[i];
+  }
+  for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_GT(sum[i], 0u) << to_string(static_cast<rule>(i));
 }
 
 TEST(pool_model, a_program_reads_back_as_written) {
