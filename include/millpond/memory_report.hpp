@@ -18,7 +18,7 @@ enum class keeper_kind : std::uint8_t {
   dead_stream,   // freed on a stream that is gone: only a fence over the whole context tells
   told_use,      // freed, waits for streams that record_use named
   capture_live,  // allocated in a capture and not freed
-  graph,         // freed by a capture: its graph's until the graph is released
+  graph,         // freed by a capture: its graph's, or its arena's, until that is released
   idle_between,  // free for anyone, in handles that also hold something else: cannot be given back or moved
   idle_span,     // whole free handles: can be moved or given back
   alignment,     // lost to the alignment of chunks that the driver does not align
@@ -32,7 +32,7 @@ struct memory_keeper {
   std::uint64_t largest_bytes = 0;  // of the pieces
   std::uint64_t stream_id = 0;      // of a stream's: its identity, 0 where it has none
   std::uint64_t stream_handle = 0;  // the handle by which the pool last knew it
-  std::uint64_t capture_id = 0;     // of a capture's
+  std::uint64_t capture_id = 0;     // of a capture's; 0: a graph arena's, of no one capture
 };
 
 // A handle (a piece of physical memory) that cannot be given back, and the block that holds it down.

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "millpond/graph_arena.hpp"
 #include "millpond/memory_budget.hpp"
 #include "millpond/memory_report.hpp"
 #include "millpond/memory_resource.hpp"
@@ -17,7 +18,8 @@
 
 namespace millpond {
 
-struct stream_lane;  // src/resource/lane.hpp
+struct stream_lane;    // src/resource/lane.hpp
+struct captured_lane;  // src/resource/capture_state.hpp
 class host_memory_source;  // millpond/host_pinner.hpp
 
 // When a block that another stream freed may serve an allocation.
@@ -102,12 +104,14 @@ struct pool_statistics {
   std::uint64_t given_back_bytes = 0;      // by trim, age, pressure and sleep
   std::uint64_t asleep_bytes = 0;          // physical memory that is away while the pool sleeps
   std::uint64_t streams = 0, lanes = 0, captures = 0;  // kept now
+  std::uint64_t graph_arenas = 0;          // shared ones, made by make_graph_arena and not yet over
 };
 
 class pool final : public memory_resource {
  public:
   class core;
   class lane_handle;
+  class capture_lane_handle;
 
   [[nodiscard]] static result<std::shared_ptr<pool>> create(std::shared_ptr<driver> gpu,
                                                             pool_options options = {});
@@ -130,6 +134,20 @@ class pool final : public memory_resource {
   // handle that is used in one). One thread at a time. Blocks may be freed through any lane or the pool.
   [[nodiscard]] lane_handle lane(stream_handle stream);
 
+  // The same inside a capture, for the capture that runs on `stream` now: what it serves is memory of the capture's graph,
+  // or of its arena. Its calls ask the driver nothing, so the caller promises that they are made while that capture
+  // runs (the audit build stops one that is used outside). One thread at a time. Throws memory_error where no capture
+  // runs on the stream. Let it go when the capture ends: what it keeps serves later captures of the arena only then.
+  [[nodiscard]] capture_lane_handle capture_lane(stream_handle stream);
+
+  // Memory that several captured graphs share (graph_arena.hpp has the rules). Asks the driver nothing.
+  [[nodiscard]] graph_arena make_graph_arena();
+  // The capture that runs on `stream` allocates from the arena, on all its streams, from here to its end. Before its
+  // first allocation: afterwards not_permitted, since it has memory of its own; not_permitted too where no capture runs there.
+  // invalid_argument for an empty arena, another pool's, or a destroyed stream. Attached to it already: nothing changes.
+  // Two captures of one arena may run at the same time, on any threads; the later one gets what is free.
+  result<void> capture_into(const graph_arena& arena, stream_handle stream);
+
   // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
   // then waits (on the GPU's order, not on the CPU) for that stream as well. The stream must live until the
   // free: a CUDA driver that is asked about a destroyed stream may crash.
@@ -145,6 +163,11 @@ class pool final : public memory_resource {
   // Gives back whole unused spans until at most keep_bytes are reserved; answers the bytes given back. Never
   // waits for the GPU: what is pending stays.
   std::uint64_t trim(std::uint64_t keep_bytes = 0);
+
+  // Waits for the device (no lock is held meanwhile) and counts everything that was freed or released before as done, by no
+  // fence: for programs that allow none over the whole context (context_fences::never). not_permitted while a capture
+  // is known to run, since waiting for the device would break it; one that the pool does not know is broken.
+  result<void> synchronize();
 
   // A new hard limit on reserved bytes in the place of pool_options::limit_bytes; 0: the device's. What is reserved beyond
   // it stays until trim; growth is refused.
@@ -232,6 +255,28 @@ class pool::lane_handle {
   pool* owner_;
   std::shared_ptr<core> core_;
   std::unique_ptr<stream_lane> lane_;
+};
+
+class pool::capture_lane_handle {
+ public:
+  capture_lane_handle(capture_lane_handle&&) noexcept;
+  capture_lane_handle& operator=(capture_lane_handle&&) noexcept;
+  ~capture_lane_handle();  // what the lane keeps goes back to its capture
+
+  // As lane_handle's. A free of a block that is not the capture's, nor of its arena, is as by pool::deallocate.
+  [[nodiscard]] void* allocate(std::uint64_t bytes);
+  void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] stream_handle stream() const noexcept;
+
+ private:
+  friend class pool;
+  capture_lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<captured_lane> own);
+  void in_its_capture() const;
+  void* allocate_slowly(std::uint64_t bytes);
+  void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
+  pool* owner_;
+  std::shared_ptr<core> core_;
+  std::unique_ptr<captured_lane> lane_;
 };
 
 }  // namespace millpond

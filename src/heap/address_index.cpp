@@ -85,6 +85,7 @@ void address_index::delete_segment(segment* of) {
   of->state = segment_state::unused;
   of->before = of->after = of->bin_before = of->link = nullptr;
   of->holder = nullptr;
+  of->holder_note = 0;
   of->holder_state.store(0, std::memory_order_relaxed);
   of->bin_after = unused_;
   unused_ = of;

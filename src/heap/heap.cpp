@@ -124,7 +124,7 @@ segment* heap::take(segment* from, std::uint64_t bytes, std::uint64_t alignment)
   return block;
 }
 
-segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner) {
+segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of) {
   MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
   // Any segment this long has an aligned start with the block behind it.
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
@@ -135,13 +135,14 @@ segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id o
     if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = bins_[who]->best_fit(need);
     if (found == nullptr) continue;
     if (best == nullptr || found->bytes < best->bytes) best = found;
-    if (owner == anyone) break;
+    if (owner == anyone || of == reach::own) break;
   }
   return best == nullptr ? nullptr : take(best, bytes, alignment);
 }
 
-segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner) {
+segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of) {
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
+  const auto fits = [&](const segment& s) { return may_have(s, owner) && (of == reach::own_and_idle || s.owner == owner); };
   segment* best = nullptr;
   std::uint64_t best_bytes = ~std::uint64_t{0};
   for (const view_record& in : views_) {
@@ -149,13 +150,13 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
     segment* start = nullptr;
     std::uint64_t run = 0;
     for (segment* s = in.first; s != nullptr; s = s->after) {
-      if (!may_have(*s, owner)) {
+      if (!fits(*s)) {
         run = 0;
         continue;
       }
       if (run == 0) start = s;
       run += s->bytes;
-      const bool ends = s->after == nullptr || !may_have(*s->after, owner);
+      const bool ends = s->after == nullptr || !fits(*s->after);
       if (ends && run >= need && run < best_bytes) {
         best = start;
         best_bytes = run;
@@ -171,6 +172,7 @@ void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_i
   MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
   index_.expect(block->start());
   block->holder = nullptr;
+  block->holder_note = 0;
   block->link = nullptr;
   if (views_[block->view].kind == view_kind::window) return release_window(block, owner, batch, absorb);
   settle(block, owner, batch, absorb);

@@ -44,6 +44,12 @@ enum class view_kind : std::uint8_t {
 // from the others.
 enum class absorb_idle : std::uint8_t { no, yes };
 
+// What an allocation may take.
+enum class reach : std::uint8_t {
+  own_and_idle,  // what is free for its owner and what anyone may have
+  own,           // its owner's alone
+};
+
 class heap {
  public:
   heap();
@@ -62,10 +68,10 @@ class heap {
   void remove_handle(handle_id handle);
 
   // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two.
-  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner);
+  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle);
   // The same over runs of neighbouring segments with different batches; walks the views. The block taken is
   // safe for `owner` alone.
-  [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner);
+  [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle);
   // [at, at + bytes) of a window, whole slots of different spans, as one block. nullptr, and nothing done, where a span is
   // not wholly free for `owner`.
   [[nodiscard]] segment* allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes, owner_id owner);

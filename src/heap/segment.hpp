@@ -43,6 +43,7 @@ struct alignas(128) segment {
   segment* after = nullptr;
   std::uint64_t batch = 0;       // the owner's batch that must pass before anyone may have it
   owner_id owner = anyone;       // of a free segment
+  std::uint32_t holder_note = 0; // as the other fields of holders
   void* holder = nullptr;        // as the other fields of holders
 
   [[nodiscard]] std::uint64_t start() const noexcept { return at.load(std::memory_order_relaxed); }

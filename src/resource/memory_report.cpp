@@ -38,7 +38,10 @@ std::string keeper_text(const memory_keeper& k) {
              "; waits for a fence over the whole context: " + pieces_text(k, "piece", "pieces");
     case keeper_kind::told_use: return "freed, waits for other streams that record_use named: " + pieces_text(k, "block", "blocks");
     case keeper_kind::capture_live: return "allocated in capture " + std::to_string(k.capture_id) + " and not freed: " + pieces_text(k, "block", "blocks");
-    case keeper_kind::graph: return "the graph's of capture " + std::to_string(k.capture_id) + " until it is destroyed: " + pieces_text(k, "piece", "pieces");
+    case keeper_kind::graph:
+      return (k.capture_id == 0 ? std::string("a graph arena's until its holders and graphs are gone")
+                                : "the graph's of capture " + std::to_string(k.capture_id) + " until it is destroyed") +
+             ": " + pieces_text(k, "piece", "pieces");
     case keeper_kind::idle_between: return "free to use, between live blocks: " + pieces_text(k, "piece", "pieces");
     case keeper_kind::idle_span: return "free to use, and could be moved or given back: " + pieces_text(k, "piece", "pieces");
     case keeper_kind::alignment: return "lost to the alignment of the driver's chunks";

@@ -64,7 +64,7 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
 [[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
   stream_lane* const in = thread_lanes::find(this, stream);
   if (__builtin_expect(in == nullptr, 0)) return nullptr;
-  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) return nullptr;
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) && may_capture(stream)) return nullptr;
   std::uint64_t id = 0;
   return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
 }
@@ -118,7 +118,7 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   }
   const auto id = identity(stream);
   if (!id) return id.error();
-  if (__builtin_expect(capturing_count_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(stream);
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(stream);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);
@@ -214,6 +214,24 @@ pool::lane_handle pool::lane(stream_handle stream) {
   return {*this, core_, std::move(*made)};
 }
 
+pool::capture_lane_handle pool::capture_lane(stream_handle stream) {
+  if (forked()) throw memory_error(refused_in_child());
+  if (!core_->serving()) throw memory_error(core_->not_serving());
+  auto made = core_->make_captured_lane(stream);
+  if (!made) throw memory_error(made.error());
+  return {*this, core_, std::move(*made)};
+}
+graph_arena pool::make_graph_arena() {
+  if (forked()) throw memory_error(refused_in_child());
+  return core_->make_graph_arena();
+}
+result<void> pool::capture_into(const graph_arena& arena, stream_handle stream) {
+  if (forked()) return refused_in_child();
+  if (!core_->serving()) return core_->not_serving();
+  if (!arena) return error{error_code::invalid_argument, "capture_into: no graph arena: pool::make_graph_arena makes one"};
+  return core_->capture_into(*arena.held_, stream);
+}
+
 result<void> pool::record_use(void* ptr, stream_handle stream) noexcept {
   if (forked()) return refused_in_child();
   if (ptr == nullptr) return {};
@@ -226,6 +244,11 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
 std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
 void pool::reset_peak_reserved() noexcept {
   if (!forked()) core_->reset_peak_reserved();
+}
+result<void> pool::synchronize() {
+  if (forked()) return refused_in_child();
+  if (!core_->serving()) return core_->not_serving();
+  return core_->synchronize();
 }
 void pool::set_limit_bytes(std::uint64_t bytes) noexcept { core_->set_limit_bytes(bytes); }
 std::uint64_t pool::give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
@@ -273,12 +296,22 @@ pool::lane_handle::~lane_handle() {
 }
 stream_handle pool::lane_handle::stream() const noexcept { return lane_->handle; }
 
-void* pool::lane_handle::allocate(std::uint64_t bytes) {
+namespace {
+// A lane handle's owner has promised that its stream does not capture.
+void promised(pool::core& core, stream_handle stream) {
 #if defined(MILLPOND_AUDIT)
   capture_info capture;
-  MILLPOND_CHECK(core_->gpu().stream_capture(lane_->handle, &capture).ok() && capture.status == capture_status::none,
+  MILLPOND_CHECK(!core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
                  "a lane handle was used in a capture");
+#else
+  static_cast<void>(core);
+  static_cast<void>(stream);
 #endif
+}
+}  // namespace
+
+void* pool::lane_handle::allocate(std::uint64_t bytes) {
+  promised(*core_, lane_->handle);
   if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
     if (void* const ptr = core_->pop_here(*lane_, bytes)) return ptr;
     if (void* const ptr = core_->pop_shared(*lane_, bytes)) return ptr;
@@ -295,6 +328,7 @@ void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
 }
 
 void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  promised(*core_, lane_->handle);
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
     if (core_->push_here(*lane_, ptr, bytes)) return;
   }

@@ -1,9 +1,9 @@
-// Captures: what a capture allocates belongs to its graph until the graph is released.
+// Captures: what a capture allocates belongs to its graph, or to the arena that it shares, until that is over.
 //
 // A capture has owners of its own in the heap, one a stream that it allocates on: what it frees serves the
-// same capture on the same stream again, and nobody else. It takes idle memory only: the graph may be launched on
-// any stream, before or after whatever a pending fence stands for. The graph holds a ticket (a user object) that
-// tells us when the graph and everything made from it is gone, an aborted capture's too.
+// same capture on the same stream again, and nobody else. Its arena's free memory comes first, then idle memory, never pending:
+// the graph may be launched on any stream, before or after whatever a pending fence stands for. The graph holds a
+// ticket (a user object) that tells us when the graph and everything made from it is gone, an aborted capture's too.
 #include "driver/relaxed_capture.hpp"
 #include "resource/pool_core.hpp"
 
@@ -19,55 +19,101 @@ struct ticket {
 void return_ticket(void* data) {
   const std::unique_ptr<ticket> held(static_cast<ticket*>(data));
   const std::lock_guard lock(held->queue->mutex);
-  held->queue->ids.push_back(held->id);
+  held->queue->captures.push_back(held->id);
   held->queue->any.store(true, std::memory_order_relaxed);
 }
 
-constexpr std::uint64_t never = ~std::uint64_t{0};
-
 }  // namespace
+
+// The capture as the pool knows it, met now for the first time or known; an arena of its own where it was given none.
+// Under the captures mutex.
+result<capture_state*> pool::core::open_capture(const capture_info& capture, std::shared_ptr<arena_state> arena) {
+  if (const auto known = captures_.find(capture.id); known != captures_.end()) return known->second.get();
+  // Bound to the graph before it owns anything, so that what it owns comes back with the graph.
+  auto held = std::make_unique<ticket>(ticket{released_, capture.id});
+  auto made = std::make_unique<capture_state>();
+  made->id = capture.id;
+  if (const call_result answer = gpu_->graph_retain(capture.graph, return_ticket, held.get()); !answer.ok()) {
+    return to_error(answer, "binding memory to the graph being captured");
+  }
+  static_cast<void>(held.release());
+  if (arena == nullptr) {
+    arena = std::make_shared<arena_state>();
+    arena->parked = new_owner();
+  }
+  arena->graphs.insert(capture.id);
+  made->arena = std::move(arena);
+  return captures_.emplace(capture.id, std::move(made)).first->second.get();
+}
+
+heap::owner_id pool::core::owner_in(capture_state& capture, std::uint64_t key) {
+  heap::owner_id& owner = capture.owners[key];
+  if (owner == heap::anyone) owner = new_owner();
+  return owner;
+}
+
+// What the arena has free: the stream's own, then what no stream of the capture has used yet, which is in order with all
+// of them. Under the captures mutex.
+heap::segment* pool::core::from_arena(const request& what, capture_state& capture) {
+  const auto own = [&]() -> heap::segment* {
+    if (heap_.free_bytes(what.owner) < what.size) return nullptr;
+    heap::segment* block = heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own);
+    if (block == nullptr) block = heap_.allocate_run(what.size, what.alignment, what.owner, heap::reach::own);
+    if (block != nullptr) take(*block, what);
+    return block;
+  };
+  const std::lock_guard lock(heap_mutex_);
+  heap::segment* block = own();
+  if (block != nullptr || capture.untouched == heap::anyone || capture.untouched == what.owner) return block;
+  heap_.reassign(capture.untouched, arena_batch::untouched, what.owner, arena_batch::untouched);
+  capture.untouched = what.owner;
+  return own();
+}
+
+result<heap::segment*> pool::core::acquire_captured(const capture_info& capture, std::uint64_t key, request& what) {
+  std::shared_ptr<arena_state> arena;
+  heap::segment* block = nullptr;
+  {
+    const std::lock_guard lock(captures_mutex_);
+    const auto opened = open_capture(capture, nullptr);
+    if (!opened) return opened.error();
+    arena = (*opened)->arena;
+    what.owner = owner_in(**opened, key);
+    block = from_arena(what, **opened);
+  }
+  if (block == nullptr) {
+    const auto found = acquire(what, nullptr);
+    if (!found) return found.error();
+    block = *found;
+  }
+  block->holder = arena.get();
+  {
+    const std::lock_guard lock(captures_mutex_);
+    if (!arena->ended.load(std::memory_order_relaxed)) {
+      arena->out.emplace(block, capture.id);
+      return block;
+    }
+  }
+  // Another thread threw the capture away meanwhile.
+  const std::lock_guard lock(heap_mutex_);
+  put_back(*block, heap::anyone);
+  return error{error_code::not_permitted, "the capture's graph is gone: nothing more can be allocated for it"};
+}
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
                                               stream_handle stream) {
   // A capturing stream has no identity to ask for, and needs none: within one capture its handle is its own.
-  const std::uint64_t id = capture_key(stream);
   note_capturing(stream, capture.id);  // before anything that may want a fence over the whole context
   drain_released();
-  capture_state* state = nullptr;
   request what;
-  {
-    const std::lock_guard lock(captures_mutex_);
-    auto& entry = captures_[capture.id];
-    if (entry == nullptr) {
-      // Bound to the graph before it owns anything, so that what it owns comes back with the graph.
-      auto held = std::make_unique<ticket>(ticket{released_, capture.id});
-      if (const call_result answer = gpu_->graph_retain(capture.graph, return_ticket, held.get()); !answer.ok()) {
-        captures_.erase(capture.id);
-        return to_error(answer, "binding memory to the graph being captured");
-      }
-      static_cast<void>(held.release());
-      entry = std::make_unique<capture_state>();
-      entry->id = capture.id;
-      entry->parked = new_owner();
-    }
-    state = entry.get();
-    heap::owner_id& owner = state->owners[id];
-    if (owner == heap::anyone) owner = new_owner();
-    what.owner = owner;
-  }
   what.bytes = bytes;
   what.size = align_up(bytes, heap::granule);
   what.alignment = std::max(alignment, heap::granule);
-  auto found = acquire(what, nullptr);
+  const auto found = acquire_captured(capture, capture_key(stream), what);
   if (!found) return found.error();
   heap::segment* const block = *found;
   block->requested = bytes;
-  block->holder = state;
   set_state(*block, block_state::special);
-  {
-    const std::lock_guard lock(captures_mutex_);
-    state->live.insert(block);
-  }
   const std::lock_guard lock(lanes_mutex_);
   past_.allocations.add(1);
   past_.misses.add(1);
@@ -75,72 +121,85 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
   return reinterpret_cast<void*>(block->start());
 }
 
-void pool::core::free_in_capture(heap::segment* block, stream_handle stream) noexcept {
-  heap::owner_id owner = heap::anyone;
-  {
-    const std::lock_guard lock(captures_mutex_);
-    auto* const state = static_cast<capture_state*>(block->holder);
-    state->live.erase(block);
-    owner = state->parked;
-    capture_info now;
-    if (gpu_->stream_capture(stream, &now).ok() && now.status == capture_status::active && now.id == state->id) {
-      if (const auto found = state->owners.find(capture_key(stream)); found != state->owners.end()) owner = found->second;
-    }
-  }
-  const std::lock_guard lock(heap_mutex_);
-  carved_ -= block->bytes;
-  set_state(*block, block_state::none);
-  heap_.release(block, owner, never - 1, heap::absorb_idle::no);
+// Under the heap mutex.
+void pool::core::put_back(heap::segment& block, heap::owner_id owner) noexcept {
+  carved_ -= block.bytes;
+  set_state(block, block_state::none);
+  heap_.release(&block, owner, arena_batch::used, heap::absorb_idle::no);
 }
 
-// Graphs that are gone give their memory back, what their program never freed as well. The driver lets go of a graph
-// in flight only when it has run, but says so to nobody, so the memory waits for a fence over the whole context.
+// Who may have the block next: the same stream of a capture of the arena that runs now; captures attached later; or, freed on
+// a stream outside, those attached when that stream has passed the free.
+void pool::core::free_in_capture(heap::segment* block, stream_handle stream, stream_state* home) noexcept {
+  stream_state* to_seal = nullptr;
+  {
+    const std::lock_guard lock(captures_mutex_);
+    auto& arena = *static_cast<arena_state*>(block->holder);
+    if (arena.out.erase(block) == 0) return;  // the arena ended meanwhile, and all of it went back
+    const auto used = static_cast<other_use>(block->holder_note);
+    capture_info now;
+    const bool known = gpu_->stream_capture(stream, &now).ok();
+    const auto running = known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
+    const bool here = running != captures_.end() && running->second->arena.get() == &arena;
+    if (arena.number != 0 && used != other_use::outside && !here && home != nullptr) {
+      // In another arena's capture it is that graph's too, and nobody knows when that will run.
+      const bool outside = known && now.status == capture_status::none;
+      set_state(*block, block_state::guarded);
+      arena.kept.push_back({block, outside ? home->line : nullptr, outside ? home->line->join(block->bytes) : 0});
+      if (outside) to_seal = home;
+    } else if (arena.number != 0 && used == other_use::outside) {
+      set_state(*block, block_state::guarded);
+      arena.kept.push_back({block, nullptr, 0});
+    } else {
+      const heap::owner_id owner = here && used == other_use::none ? owner_in(*running->second, capture_key(stream)) : arena.parked;
+      const std::lock_guard heap_lock(heap_mutex_);
+      put_back(*block, owner);
+    }
+  }
+  if (to_seal == nullptr) return;
+  if (to_seal == &limbo_) {
+    static_cast<void>(wide_seal());
+  } else {
+    seal(*to_seal);
+  }
+}
+
+// Graphs that are gone, and arenas that nobody holds, give their memory back, what their program never freed as well. The
+// driver lets go of a graph in flight only when it has run, but says so to nobody, so the memory waits for a fence over
+// the whole context.
 void pool::core::drain_released() noexcept {
   // A fence that a running capture forbade is tried again each time.
   if (!released_->any.load(std::memory_order_relaxed) && !limbo_.line->dirty()) return;
-  std::vector<std::uint64_t> ids;
+  std::vector<std::uint64_t> captures, arenas;
   {
     const std::lock_guard lock(released_->mutex);
-    ids.swap(released_->ids);
+    captures.swap(released_->captures);
+    arenas.swap(released_->arenas);
     released_->any.store(false, std::memory_order_relaxed);
   }
-  for (const std::uint64_t id : ids) {
-    std::unique_ptr<capture_state> state;
-    {
-      const std::lock_guard lock(captures_mutex_);
+  std::vector<std::shared_ptr<arena_state>> over;
+  {
+    const std::lock_guard lock(captures_mutex_);
+    for (const std::uint64_t id : captures) {
       const auto found = captures_.find(id);
       if (found == captures_.end()) continue;
-      state = std::move(found->second);
+      const std::unique_ptr<capture_state> gone = std::move(found->second);
       captures_.erase(found);
       std::erase_if(capturing_, [id](const auto& c) { return c.second == id; });
-      capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
+      end_capture(*gone);
+      if (arena_over(*gone->arena)) over.push_back(gone->arena);
     }
-    std::uint64_t orphaned = 0;
-    std::uint64_t orphaned_bytes = 0;
-    {
-      const std::lock_guard lock(guarded_mutex_);
-      for (heap::segment* const block : state->live) tags_.erase(block);
+    capturing_changed();
+    for (const std::uint64_t number : arenas) {
+      const auto found = arenas_.find(number);
+      if (found == arenas_.end()) continue;
+      found->second->held = false;
+      if (arena_over(*found->second)) over.push_back(found->second);
     }
-    {
-      const std::lock_guard lock(heap_mutex_);
-      const std::uint64_t batch = limbo_.line->join(0);
-      for (heap::segment* const block : state->live) {
-        ++orphaned;
-        orphaned_bytes += block->requested;
-        carved_ -= block->bytes;
-        set_state(*block, block_state::none);
-        heap_.release(block, limbo_.owner, batch, heap::absorb_idle::no);
-      }
-      state->owners[never] = state->parked;
-      for (const auto& [stream, owner] : state->owners) {
-        heap_.reassign(owner, never, limbo_.owner, batch);
-        free_owners_.push_back(owner);
-      }
-    }
-    const std::lock_guard lock(lanes_mutex_);
-    past_.deallocations.add(orphaned);
-    past_.bytes_in.add(orphaned_bytes);
+    std::erase_if(over, [](const auto& arena) { return arena->ended.exchange(true, std::memory_order_relaxed); });
+    for (const auto& arena : over) arenas_.erase(arena->number);
   }
+  for (const auto& arena : over) end_arena(*arena);
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
   poll_fences();

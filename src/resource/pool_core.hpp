@@ -9,12 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/brief_mutex.hpp"
@@ -25,6 +23,7 @@
 #include "order/event_cache.hpp"
 #include "order/line.hpp"
 #include "order/wide_fence.hpp"
+#include "resource/capture_state.hpp"
 #include "resource/crowd.hpp"
 #include "resource/lane.hpp"
 #include "resource/shelf.hpp"
@@ -40,21 +39,6 @@ struct stream_state {
   std::atomic<std::uint32_t> holders{0};       // lanes and guarded blocks that point here
   std::atomic<std::uint64_t> seals_seen{0};    // the pool's wish for seals that it last answered
   shelf shared;  // free blocks for any lane of the stream
-};
-
-// A capture and the memory that belongs to its graph. Under the captures mutex.
-struct capture_state {
-  std::uint64_t id = 0;
-  std::map<std::uint64_t, heap::owner_id> owners;  // free memory of the capture, by stream identity
-  heap::owner_id parked = heap::anyone;            // freed after the capture ended
-  std::unordered_set<heap::segment*> live;         // handed out and not freed
-};
-
-// Captures whose graphs are gone. It outlives the pool, since a graph may.
-struct release_queue {
-  std::mutex mutex;
-  std::vector<std::uint64_t> ids;
-  std::atomic<bool> any{false};  // a hint that ids is not empty; the mutex orders the rest
 };
 
 class pool::core : public std::enable_shared_from_this<pool::core> {
@@ -104,12 +88,22 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   };
   // Into the calling thread's table; the lane itself where the thread can keep none.
   [[nodiscard]] std::unique_ptr<stream_lane> attach(stream_handle stream, std::unique_ptr<stream_lane> made);
+  graph_arena make_graph_arena();
+  result<void> capture_into(const graph_arena::hold& arena, stream_handle stream);
+  // A capture's lane: made for the capture that runs on the stream now; its fast paths as the two above.
+  result<std::unique_ptr<captured_lane>> make_captured_lane(stream_handle stream);
+  void drop_captured_lane(captured_lane& of) noexcept;
+  [[nodiscard]] void* pop(captured_lane& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  result<void*> allocate_from(captured_lane& in, std::uint64_t bytes);
+
   // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
   void drop_lane(stream_lane& of) noexcept;
 
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
   result<pool::block_range> find(const void* ptr);
   std::uint64_t trim(std::uint64_t keep_bytes);
+  result<void> synchronize();
   std::uint64_t give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes);
   result<void> reserve(std::uint64_t bytes);
   pool::admission would_fit(std::uint64_t bytes, stream_handle stream);
@@ -223,6 +217,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void note_capturing(stream_handle stream, std::uint64_t capture_id);
   [[nodiscard]] static std::uint64_t capture_key(stream_handle stream) noexcept;
   void note_not_capturing(stream_handle stream);
+  // Whether a capture that was seen on this stream may still run. A look without a lock, for the fast path.
+  [[nodiscard]] bool may_capture(stream_handle stream) const noexcept;
+  void capturing_changed() noexcept;
   void look_for_capture_end(stream_handle stream);
   void retire_in_heap(const stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
@@ -268,8 +265,25 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Captures (pool_capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
                                     stream_handle stream);
-  void free_in_capture(heap::segment* block, stream_handle stream) noexcept;
+  result<capture_state*> open_capture(const capture_info& capture, std::shared_ptr<arena_state> arena);
+  heap::owner_id owner_in(capture_state& capture, std::uint64_t key);
+  // A block for a stream of the capture, registered as the arena's.
+  result<heap::segment*> acquire_captured(const capture_info& capture, std::uint64_t key, request& what);
+  heap::segment* from_arena(const request& what, capture_state& capture);
+  // home: of the freeing stream; nullptr where nothing runs.
+  void free_in_capture(heap::segment* block, stream_handle stream, stream_state* home) noexcept;
+  void put_back(heap::segment& block, heap::owner_id owner) noexcept;
   void drain_released() noexcept;
+  // Arenas that captures share (pool_arena.cpp).
+  void settle_kept(arena_state& arena);
+  void inherit(capture_state& capture, heap::owner_id first);
+  [[nodiscard]] bool arena_over(const arena_state& arena) const noexcept { return !arena.held && arena.graphs.empty(); }
+  void end_capture(capture_state& gone);
+  void end_arena(arena_state& gone) noexcept;
+  void empty_arenas() noexcept;
+  // A capture's lanes (pool_capture_lane.cpp).
+  void refill_captured(captured_lane& in, const request& what) noexcept;
+  void flush_captured(captured_lane& of, heap::segment* chain) noexcept;
 
   // Sleep (pool_sleep.cpp).
   sleeping_memory::ways sleeping_ways();
@@ -331,6 +345,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::mutex lanes_mutex_;
   std::vector<stream_lane*> lanes_;
   std::uint32_t last_lane_ = 0;                   // the number that the last lane got
+  std::vector<captured_lane*> captured_lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
@@ -345,8 +360,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Streams that captured when a call last named them, and in which capture. A capture counts as running until one of its
   // streams is seen out of it or its graph is gone.
   std::unordered_map<std::uint64_t, std::uint64_t> capturing_;
-  std::atomic<std::uint64_t> capturing_count_{0};  // its size, for a look without the lock
+  // Its size, and a bit for each of its keys, for looks without the lock: they publish nothing, since a thread asks them
+  // about its own streams alone.
+  std::atomic<std::uint64_t> capturing_count_{0}, capturing_bits_{0};
   std::unordered_map<std::uint64_t, std::unique_ptr<capture_state>> captures_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<arena_state>> arenas_;  // shared ones, by number
+  std::uint64_t next_arena_ = 1;
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
   struct guarded_block {

@@ -73,7 +73,7 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
 void pool::core::find_keepers(memory_report& out) {
   std::map<keeper_key, memory_keeper> keepers;
   std::map<heap::owner_id, owner_facts> owners;
-  std::map<const void*, owner_facts> captured;  // by a block's holder
+  std::map<const heap::segment*, owner_facts> captured;  // blocks carved for captures
   owners[limbo_.owner] = {keeper_kind::dead_stream, 0, 0, 0};
   const auto add = [&](keeper_kind kind, const owner_facts& whose, std::uint64_t bytes, std::uint64_t pieces) {
     memory_keeper& k = keepers[{kind, whose.stream_id, whose.capture_id}];
@@ -111,11 +111,15 @@ void pool::core::find_keepers(memory_report& out) {
   }
   {
     const std::lock_guard lock(captures_mutex_);
+    const auto arena_facts = [&](const arena_state& arena, std::uint64_t id) {
+      owners[arena.parked] = {keeper_kind::graph, 0, 0, id};
+      for (const auto& [block, capture] : arena.out) captured[block] = {keeper_kind::graph, 0, 0, capture};
+      for (const auto& kept : arena.kept) captured[kept.block] = {keeper_kind::graph, 0, 0, id};
+    };
+    for (const auto& [number, arena] : arenas_) arena_facts(*arena, 0);
     for (const auto& [id, capture] : captures_) {
-      const owner_facts facts{keeper_kind::graph, 0, 0, id};
-      owners[capture->parked] = facts;
-      for (const auto& [stream, owner] : capture->owners) owners[owner] = facts;
-      captured[capture.get()] = facts;
+      if (capture->arena->number == 0) arena_facts(*capture->arena, id);
+      for (const auto& [stream, owner] : capture->owners) owners[owner] = {keeper_kind::graph, 0, 0, id};
     }
   }
   const std::lock_guard lock(heap_mutex_);
@@ -168,18 +172,25 @@ void pool::core::find_keepers(memory_report& out) {
               here.block_address = s->start();
               here.block_bytes = s->bytes;
             }
-            if (const auto found = captured.find(s->holder); s->holder != nullptr && found != captured.end()) {
+            if (const auto found = captured.find(s); found != captured.end()) {
               count(keeper_kind::capture_live, found->second);
             } else {
               count(keeper_kind::live, {});
             }
             break;
           case block_state::guarded:
-            count(keeper_kind::told_use, {});
+            if (const auto found = captured.find(s); found != captured.end()) {
+              count(keeper_kind::graph, found->second);
+            } else {
+              count(keeper_kind::told_use, {});
+            }
             break;
           case block_state::cached:
+            // In a capture's lane; those of other lanes and of shelves are counted there.
+            if (const auto found = captured.find(s); found != captured.end()) count(keeper_kind::graph, found->second);
+            break;
           case block_state::none:
-            break;  // counted with their lane or shelf; or between two hands just now
+            break;  // between two hands just now
         }
       }
     }

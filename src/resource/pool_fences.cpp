@@ -6,6 +6,12 @@
 #include "resource/pool_core.hpp"
 
 namespace millpond {
+namespace {
+
+// One of 64 for a key of capturing_.
+constexpr std::uint64_t bit_of(std::uint64_t key) noexcept { return std::uint64_t{1} << ((key * 0x9e3779b97f4a7c15ULL) >> 58); }
+
+}  // namespace
 
 void pool::core::retire_in_heap(const stream_state& stream) {
   const std::lock_guard lock(heap_mutex_);
@@ -75,12 +81,25 @@ void pool::core::note_capturing(stream_handle stream, std::uint64_t capture_id) 
   const std::lock_guard lock(captures_mutex_);
   auto& known = capturing_[capture_key(stream)];
   if (capture_id != 0) known = capture_id;
+  capturing_changed();
+}
+
+// Under the captures mutex.
+void pool::core::capturing_changed() noexcept {
+  std::uint64_t bits = 0;
+  for (const auto& [key, id] : capturing_) bits |= bit_of(key);
+  capturing_bits_.store(bits, std::memory_order_relaxed);
   capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
+}
+
+bool pool::core::may_capture(stream_handle stream) const noexcept {
+  const std::uint64_t bits = capturing_bits_.load(std::memory_order_relaxed);
+  return bits != 0 && (bits & bit_of(capture_key(stream))) != 0;
 }
 
 // Called where the user's own call names the stream.
 void pool::core::look_for_capture_end(stream_handle stream) {
-  if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
+  if (!may_capture(stream)) return;
   capture_info capture;
   if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return;
   note_not_capturing(stream);
@@ -95,14 +114,14 @@ std::uint64_t pool::core::capture_key(stream_handle stream) noexcept {
 
 // A stream seen outside: whatever capture it was in has ended, for all of the capture's streams.
 void pool::core::note_not_capturing(stream_handle stream) {
-  if (capturing_count_.load(std::memory_order_relaxed) == 0) return;
+  if (!may_capture(stream)) return;
   const std::lock_guard lock(captures_mutex_);
   const std::uint64_t key = capture_key(stream);
   const auto found = capturing_.find(key);
   if (found == capturing_.end()) return;
   const std::uint64_t ended = found->second;
   std::erase_if(capturing_, [&](const auto& c) { return c.first == key || (ended != 0 && c.second == ended); });
-  capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
+  capturing_changed();
 }
 
 bool pool::core::any_gone() const {
@@ -138,6 +157,37 @@ bool pool::core::wide_seal() {
   }
   counts_.seals.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+// What is freed before its batch is closed here is behind the wait; later frees join the next batch.
+result<void> pool::core::synchronize() {
+  drain_released();
+  empty_arenas();
+  flush_lanes_of(nullptr);
+  if (captures_running()) {
+    return error{error_code::not_permitted, "synchronize: a capture runs or may run, and waiting for the device would break it"};
+  }
+  struct closed_batch {
+    std::shared_ptr<order::line> line;
+    std::uint64_t batch;
+  };
+  std::vector<closed_batch> closed{{limbo_.line, limbo_.line->close_open()}};
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) closed.push_back({stream->line, stream->line->close_open()});
+  }
+  if (const call_result waited = gpu_->context_synchronize(); !waited.ok()) {
+    for (const closed_batch& c : closed) {
+      if (c.batch != 0) c.line->join(0);  // dirty again: a later fence covers it
+    }
+    return to_error(waited, "waiting for the device");
+  }
+  for (const closed_batch& c : closed) c.line->complete(c.batch);
+  const relaxed_capture_scope relaxed(*gpu_);
+  poll_fences();
+  const std::shared_lock lock(streams_mutex_);
+  for (const auto& [id, stream] : streams_) retire_in_heap(*stream);
+  return {};
 }
 
 // The event of some batch that has not been seen to pass, or nullptr.

@@ -321,6 +321,7 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (!serving()) return 0;
   thread_lanes::drop_idle(this);
   drain_released();
+  empty_arenas();
   flush_lanes_of(nullptr);
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();

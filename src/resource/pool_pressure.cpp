@@ -63,7 +63,12 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
     wide_seal();
     poll_fences();
   };
-  ladder.step("fences", [&] { return gain(fenced); });
+  ladder.step("fences", [&] {
+    return gain([&] {
+      empty_arenas();
+      fenced();
+    });
+  });
   if (heap::segment* const block = again(false)) return block;
 
   ladder.step("lanes", [&] {

@@ -46,6 +46,7 @@ pool_statistics pool::core::statistics() {
       l->lock.foreign_unlock();
     }
     out.lanes = lanes_.size();
+    for (captured_lane* const l : captured_lanes_) add(l->lane.counts);
   }
   {
     const std::shared_lock lock(streams_mutex_);
@@ -60,10 +61,16 @@ pool_statistics pool::core::statistics() {
   {
     const std::lock_guard lock(captures_mutex_);
     out.captures = captures_.size();
+    out.graph_arenas = arenas_.size();
+    const std::lock_guard heap_lock(heap_mutex_);
+    const auto add = [&](const arena_state& arena) {
+      for (const auto& [block, capture] : arena.out) out.capture_bytes += block->bytes;
+      for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
+      out.capture_bytes += heap_.free_bytes(arena.parked);
+    };
+    for (const auto& [number, arena] : arenas_) add(*arena);
     for (const auto& [id, capture] : captures_) {
-      for (const heap::segment* block : capture->live) out.capture_bytes += block->bytes;
-      const std::lock_guard heap_lock(heap_mutex_);
-      out.capture_bytes += heap_.free_bytes(capture->parked);
+      if (capture->arena->number == 0) add(*capture->arena);
       for (const auto& [stream, owner] : capture->owners) out.capture_bytes += heap_.free_bytes(owner);
     }
   }

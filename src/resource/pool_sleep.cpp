@@ -198,7 +198,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes, stream_ha
     past_.bytes_in.add(block->requested);
   }
   if (block->holder != nullptr) {
-    free_in_capture(block, stream);
+    free_in_capture(block, stream, nullptr);
     return {};
   }
   const std::lock_guard lock(heap_mutex_);

@@ -355,7 +355,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
       const std::lock_guard lock(guarded_mutex_);
       tags_.erase(block);
     }
-    free_in_capture(block, stream);
+    free_in_capture(block, stream, &home);
     return {};
   }
   std::vector<told_use> used_on;
@@ -416,13 +416,24 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
   if (state != block_state::live && state != block_state::special) {
     return error{error_code::foreign_pointer, "record_use: the pointer is not a live block of this pool"};
   }
-  if (block->holder != nullptr) return {};  // a graph's block is not reused before the graph is gone
   capture_info capture;
-  if (gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none) {
+  const bool captures = gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none;
+  if (block->holder != nullptr) {  // an arena's: others never have it before the end, but its own captures might
+    const auto use = static_cast<std::uint32_t>(captures ? other_use::in_capture : other_use::outside);
+    block->holder_note = std::max(block->holder_note, use);
+    return {};
+  }
+  if (captures) {
     return error{error_code::not_permitted, "record_use: the stream captures; what a graph uses must live as long as the graph"};
   }
   const auto id = identity(stream);
   if (!id) return id.error();
+  int device = 0;
+  if (gpu_->stream_device(stream, &device).ok() && device != gpu_->info().ordinal) {
+    return error{error_code::invalid_argument, "record_use: the stream is of device " + std::to_string(device) + ", the pool of device " +
+                                                   std::to_string(gpu_->info().ordinal) +
+                                                   ": no fence here covers it; make a stream of the pool's device wait for it and name that"};
+  }
   const std::lock_guard lock(guarded_mutex_);
   auto& streams = uses_[block];
   const auto same = [&](const told_use& u) { return u.stream_id == *id; };

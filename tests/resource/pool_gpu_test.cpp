@@ -148,6 +148,72 @@ TEST_P(pool_on, a_graphs_blocks_are_its_own_through_many_launches) {
   }
 }
 
+// Two graphs of one arena launched in turn, each writing and checking all of its blocks, while the program does the same
+// beside them; together they reserve about what one needs.
+TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_launches) {
+  const stream_handle a = stream(), b = stream();
+  graph_arena arena = memory->make_graph_arena();
+  constexpr std::uint64_t blocks = 6;
+  std::vector<graph_exec_handle> graphs;
+  std::vector<std::uint64_t> reserved;
+  void* handed_on = nullptr;  // the first graph's result, which the second checks
+  for (std::uint64_t g = 0; g < 2; ++g) {
+    ok(gpu->capture_begin(a, g == 0 ? capture_mode::global : capture_mode::relaxed));
+    const auto attached = memory->capture_into(arena, a);
+    ASSERT_TRUE(attached) << attached.error().message;
+    if (g == 1) verify(handed_on, large, 4711, a);
+    auto lane = memory->capture_lane(a);
+    std::vector<void*> inside;
+    for (std::uint64_t i = 0; i < blocks; ++i) {
+      inside.push_back(i % 2 == 0 ? take(large, a) : lane.allocate(large));
+      write(inside.back(), large, 100 * (g + 1) + i, a);
+    }
+    for (std::uint64_t i = 0; i < blocks; ++i) verify(inside[i], large, 100 * (g + 1) + i, a);
+    if (g == 0) {
+      handed_on = take(large, a);
+      write(handed_on, large, 4711, a);
+    }
+    for (std::uint64_t i = 0; i < blocks; ++i) {
+      if (i % 2 == 0) give(inside[i], large, a);
+      else lane.deallocate(inside[i], large);
+    }
+    { const auto gone = std::move(lane); }
+    graphs.push_back(finish(a));
+    reserved.push_back(memory->statistics().reserved_bytes);
+  }
+  EXPECT_EQ(reserved[1], reserved[0]) << "the second graph needs nothing of its own";
+  EXPECT_LE(reserved[1], (blocks + 1) * large + (blocks + 1) * large / 4) << "the largest, not the sum";
+  std::printf("one graph reserves %llu MiB, both %llu MiB\n", static_cast<unsigned long long>(reserved[0] / MiB),
+              static_cast<unsigned long long>(reserved[1] / MiB));
+  for (std::uint64_t launch = 0; launch < 200; ++launch) {
+    ok(gpu->graph_launch(graphs[launch % 2], a));
+    void* const other = take(large, b);
+    write(other, large, 5000 + launch, b);
+    verify(other, large, 5000 + launch, b);
+    give(other, large, b);
+    if (launch % 20 == 19) {
+      ok(gpu->stream_synchronize(a));
+      ok(gpu->stream_synchronize(b));
+    }
+  }
+  ok(gpu->stream_synchronize(a));
+  ok(gpu->graph_exec_destroy(graphs[0]));
+  verify(handed_on, large, 4711, a);  // it outlives its graph while the arena is held
+  give(handed_on, large, a);
+  ok(gpu->graph_exec_destroy(graphs[1]));
+  arena = {};
+  ok(gpu->context_synchronize());
+  for (int i = 0; i < 2000 && memory->statistics().graph_arenas + memory->statistics().captures != 0; ++i) {
+    static_cast<void>(memory->trim());
+    ok(gpu->spin(1'000'000, a));
+    ok(gpu->stream_synchronize(a));
+  }
+  static_cast<void>(memory->trim());
+  EXPECT_EQ(memory->statistics().graph_arenas, 0u);
+  EXPECT_EQ(memory->statistics().live_blocks, 0u);
+  EXPECT_EQ(memory->statistics().reserved_bytes, 0u);
+}
+
 TEST_P(pool_on, a_released_graphs_memory_comes_back) {
   const stream_handle a = stream();
   ok(gpu->capture_begin(a, capture_mode::global));

@@ -1,0 +1,326 @@
+// Lanes inside captures: as fast as a lane, and the memory is the graph's.
+#include <set>
+
+#include "support/pool_fixture.hpp"
+
+namespace millpond {
+namespace {
+
+class pool_capture_lane : public pool_test {
+ protected:
+  void begin(stream_handle s, capture_mode mode = capture_mode::global) { ok(gpu->capture_begin(s, mode)); }
+  graph_exec_handle finish(stream_handle s) {
+    graph_handle graph = nullptr;
+    ok(gpu->capture_end(s, &graph));
+    graph_exec_handle exec = nullptr;
+    ok(gpu->graph_instantiate(&exec, graph));
+    ok(gpu->graph_destroy(graph));
+    return exec;
+  }
+  pool::capture_lane_handle lane_on(stream_handle s) {
+    const simulated_gpu::library_scope library;
+    const handle_watch::serving call(s);
+    return p->capture_lane(s);
+  }
+  void* take_by(pool::capture_lane_handle& lane, std::uint64_t bytes) {
+    const simulated_gpu::library_scope library;
+    const handle_watch::serving call(lane.stream());
+    void* const at = lane.allocate(bytes);
+    gpu->note_allocate(reinterpret_cast<device_address>(at), bytes, lane.stream(), "by the lane");
+    return at;
+  }
+  void give_by(pool::capture_lane_handle& lane, void* at, std::uint64_t bytes) {
+    gpu->note_free(reinterpret_cast<device_address>(at), bytes, lane.stream(), "by the lane");
+    const simulated_gpu::library_scope library;
+    const handle_watch::serving call(lane.stream());
+    lane.deallocate(at, bytes);
+  }
+  void expect_all_back() {
+    gpu->advance(100 * millisecond);
+    trim();
+    trim();
+    EXPECT_EQ(now().reserved_bytes, 0u);
+    EXPECT_EQ(now().captures, 0u);
+    EXPECT_EQ(now().live_blocks, 0u);
+    EXPECT_EQ(now().live_bytes, 0u);
+    EXPECT_EQ(now().capture_bytes, 0u);
+  }
+};
+
+TEST_F(pool_capture_lane, warm_it_asks_the_driver_nothing_and_the_blocks_are_the_graphs) {
+  start();
+  const stream_handle a = stream(), b = stream();
+  give(take(512, b), b);
+  begin(a);
+  std::set<void*> inside;
+  {
+    auto lane = lane_on(a);
+    const auto round = [&] {
+      std::vector<std::pair<void*, std::uint64_t>> all;
+      for (const std::uint64_t bytes : {std::uint64_t{100}, 4 * KiB, 64 * KiB, 200 * KiB, 1 * MiB, 2 * MiB}) {
+        all.emplace_back(take_by(lane, bytes), bytes);
+        inside.insert(all.back().first);
+        work(all.back().first, a, 1 * microsecond, bytes);
+      }
+      for (const auto& [at, bytes] : all) give_by(lane, at, bytes);
+    };
+    round();
+    const std::size_t distinct = inside.size();
+    const auto asked = [&] { return gpu->calls("cuStreamGetCaptureInfo") + gpu->calls("cuStreamGetId") + gpu->calls("cuMemCreate") + gpu->calls("cuMemMap"); };
+    const std::uint64_t calls = asked();
+    const pool_statistics before = now();
+    for (int i = 0; i < 20; ++i) round();
+#if !defined(MILLPOND_AUDIT)
+    EXPECT_EQ(asked(), calls);
+#else
+    static_cast<void>(calls);
+#endif
+    EXPECT_EQ(now().lane_hits - before.lane_hits, 120u);
+    EXPECT_EQ(inside.size(), distinct) << "the same blocks again";
+  }
+  const graph_exec_handle exec = finish(a);
+  EXPECT_EQ(now().live_blocks, 0u);
+  for (int i = 0; i < 30; ++i) {
+    void* const x = take(1 * MiB, i % 2 == 0 ? a : b);
+    EXPECT_FALSE(inside.contains(x));
+    ok(gpu->graph_launch(exec, b));
+    give(x, i % 2 == 0 ? a : b);
+  }
+  ok(gpu->graph_exec_destroy(exec));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, blocks_go_between_the_lane_and_the_plain_calls) {
+  start();
+  const stream_handle a = stream();
+  void* const own = take(700 * KiB, a);  // the program's, not the capture's
+  begin(a);
+  auto lane = lane_on(a);
+  void* const by_lane = take_by(lane, 700 * KiB);
+  give(by_lane, a);
+  EXPECT_EQ(take(700 * KiB, a), by_lane);
+  give_by(lane, by_lane, 700 * KiB);
+  EXPECT_EQ(take_by(lane, 700 * KiB), by_lane);
+  give_by(lane, by_lane, 700 * KiB);
+  void* const small = take(300 * KiB, a);
+  give_by(lane, small, 300 * KiB);
+  EXPECT_EQ(take(300 * KiB, a), small);
+  give_by(lane, small, 300 * KiB);
+  give_by(lane, own, 700 * KiB);
+  EXPECT_EQ(take_by(lane, 700 * KiB), by_lane) << "the program's memory is no graph's";
+  void* const other = take_by(lane, 700 * KiB);
+  EXPECT_NE(other, own);
+  EXPECT_EQ(now().live_blocks, 2u);
+  give_by(lane, by_lane, 700 * KiB);
+  give_by(lane, other, 700 * KiB);
+  const graph_exec_handle exec = finish(a);
+  { const auto gone = std::move(lane); }
+  ok(gpu->graph_exec_destroy(exec));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, a_lane_that_outlives_its_graph_is_empty_and_refuses) {
+  start();
+  const stream_handle a = stream();
+  begin(a);
+  auto lane = lane_on(a);
+  void* const never_freed = take_by(lane, 64 * KiB);
+  give_by(lane, take_by(lane, 1 * MiB), 1 * MiB);
+  const graph_exec_handle exec = finish(a);
+  ok(gpu->graph_exec_destroy(exec));
+  gpu->note_free(reinterpret_cast<device_address>(never_freed), 64 * KiB, a, "went with the graph");
+  expect_all_back();
+#if !defined(MILLPOND_AUDIT)
+  EXPECT_THROW(static_cast<void>(lane.allocate(64 * KiB)), memory_error);
+  EXPECT_THROW(static_cast<void>(lane.allocate(1 * MiB)), memory_error);
+  lane.deallocate(never_freed, 64 * KiB);
+  EXPECT_EQ(errors.size(), 1u);
+  errors.clear();
+#endif
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, two_streams_of_a_capture_have_a_lane_each_and_share_nothing_unordered) {
+  start();
+  const stream_handle a = stream(), b = stream();
+  const event_handle fork = event(), join = event();
+  begin(a);
+  ok(gpu->event_record(fork, a));
+  ok(gpu->stream_wait_event(b, fork));
+  {
+    auto on_a = lane_on(a), on_b = lane_on(b);
+    for (int i = 0; i < 50; ++i) {
+      for (const std::uint64_t bytes : {8 * KiB, 128 * KiB, 3 * MiB}) {
+        void* const x = take_by(on_a, bytes);
+        void* const y = take_by(on_b, bytes);
+        EXPECT_NE(x, y);
+        work(x, a, 1 * microsecond, bytes);
+        work(y, b, 1 * microsecond, bytes);
+        give_by(on_a, x, bytes);
+        give_by(on_b, y, bytes);
+      }
+    }
+  }
+  ok(gpu->event_record(join, b));
+  ok(gpu->stream_wait_event(a, join));
+  const graph_exec_handle exec = finish(a);
+  ok(gpu->graph_launch(exec, a));
+  ok(gpu->graph_exec_destroy(exec));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, in_an_arena_it_serves_the_arenas_memory) {
+  start();
+  const stream_handle a = stream();
+  graph_arena arena = p->make_graph_arena();
+  std::vector<graph_exec_handle> graphs;
+  std::vector<std::uint64_t> known;
+  std::uint64_t first = 0;
+  for (int i = 0; i < 4; ++i) {
+    begin(a);
+    ASSERT_TRUE(p->capture_into(arena, a).has_value());
+    capture_info info;
+    ok(gpu->stream_capture(a, &info));
+    for (const std::uint64_t before : known) gpu->note_shared_captures(before, info.id);
+    known.push_back(info.id);
+    {
+      auto lane = lane_on(a);
+      for (const std::uint64_t bytes : {4 * KiB, 500 * KiB, 16 * MiB}) {
+        void* const x = take_by(lane, bytes);
+        work(x, a, 1 * microsecond, bytes);
+        give_by(lane, x, bytes);
+      }
+    }
+    graphs.push_back(finish(a));
+    if (i == 0) first = now().capture_bytes;
+  }
+  EXPECT_EQ(now().capture_bytes, first);
+  for (const graph_exec_handle g : graphs) ok(gpu->graph_launch(g, a));
+  for (const graph_exec_handle g : graphs) ok(gpu->graph_exec_destroy(g));
+  arena = {};
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, what_a_lane_keeps_is_bounded) {
+  start();
+  const stream_handle a = stream();
+  begin(a);
+  auto lane = lane_on(a);
+  std::vector<void*> small, large;
+  for (int i = 0; i < 200; ++i) small.push_back(take_by(lane, 32 * KiB));
+  for (int i = 0; i < 30; ++i) large.push_back(take_by(lane, 1 * MiB));
+  for (void* x : small) give_by(lane, x, 32 * KiB);
+  for (void* x : large) give_by(lane, x, 1 * MiB);
+  // What it does not keep is the capture's at once: one block of most of it.
+  void* const whole = take(24 * MiB, a);
+  EXPECT_NE(whole, nullptr);
+  EXPECT_LE(now().reserved_bytes, 48 * MiB);
+  give(whole, a);
+  const graph_exec_handle exec = finish(a);
+  { const auto gone = std::move(lane); }
+  ok(gpu->graph_exec_destroy(exec));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, a_use_on_another_stream_keeps_a_block_from_the_lane) {
+  start();
+  const stream_handle a = stream(), b = stream();
+  const event_handle fork = event(), join = event();
+  begin(a);
+  {
+    auto lane = lane_on(a);
+    void* const x = take_by(lane, 64 * KiB);
+    ok(gpu->event_record(fork, a));
+    ok(gpu->stream_wait_event(b, fork));
+    use(x, b);
+    work(x, b, 1 * millisecond);
+    give_by(lane, x, 64 * KiB);
+    std::vector<void*> all;
+    for (int i = 0; i < 40; ++i) all.push_back(take_by(lane, 64 * KiB));
+    for (void* y : all) {
+      EXPECT_NE(y, x);
+      give_by(lane, y, 64 * KiB);
+    }
+  }
+  ok(gpu->event_record(join, b));
+  ok(gpu->stream_wait_event(a, join));
+  ok(gpu->graph_exec_destroy(finish(a)));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, bad_calls_are_told_and_nothing_is_lost) {
+  start();
+  const stream_handle a = stream();
+  const auto refused = [&](stream_handle s, error_code code) {
+    try {
+      static_cast<void>(lane_on(s));
+      ADD_FAILURE() << "served";
+    } catch (const memory_error& e) {
+      EXPECT_EQ(e.code(), code) << e.what();
+    }
+  };
+  refused(a, error_code::not_permitted);
+  stream_handle gone = nullptr;
+  ok(gpu->stream_create(&gone));
+  ok(gpu->stream_destroy(gone));
+  refused(gone, error_code::invalid_argument);
+  begin(a);
+  {
+    auto lane = lane_on(a);
+    EXPECT_EQ(lane.allocate(0), nullptr);
+    lane.deallocate(nullptr, 0);
+    EXPECT_THROW(static_cast<void>(lane.allocate(2 * gpu->info().total_bytes)), out_of_memory);
+    EXPECT_THROW(static_cast<void>(lane.allocate(~std::uint64_t{0})), out_of_memory);
+    void* const x = take_by(lane, 4 * KiB);
+    lane.deallocate(x, 5 * KiB);
+    EXPECT_EQ(only_error().code, error_code::invalid_argument);
+    lane.deallocate(static_cast<char*>(x) + 8, 0);
+    EXPECT_EQ(only_error().code, error_code::interior_pointer);
+    int local = 0;
+    lane.deallocate(&local, 4);
+    EXPECT_EQ(only_error().code, error_code::foreign_pointer);
+    give_by(lane, x, 4 * KiB);
+    lane.deallocate(x, 4 * KiB);
+    EXPECT_EQ(only_error().code, error_code::double_free);
+  }
+  ok(gpu->graph_exec_destroy(finish(a)));
+  expect_all_back();
+}
+
+TEST_F(pool_capture_lane, a_lane_may_outlive_the_pool) {
+  start();
+  const stream_handle a = stream();
+  begin(a);
+  auto lane = lane_on(a);
+  give_by(lane, take_by(lane, 4 * KiB), 4 * KiB);
+  const graph_exec_handle exec = finish(a);
+  {
+    const simulated_gpu::library_scope library;
+    p.reset();
+  }
+  ok(gpu->graph_exec_destroy(exec));
+}
+
+#if defined(MILLPOND_AUDIT)
+using pool_capture_lane_death = pool_capture_lane;
+TEST_F(pool_capture_lane_death, the_audit_build_stops_each_lane_that_is_used_in_the_wrong_place) {
+  start();
+  const stream_handle a = stream();
+  auto plain = p->lane(a);
+  void* const x = plain.allocate(4 * KiB);
+  begin(a);
+  auto inside = lane_on(a);
+  EXPECT_DEATH(static_cast<void>(plain.allocate(4 * KiB)), "a lane handle was used in a capture");
+  EXPECT_DEATH(plain.deallocate(x, 4 * KiB), "a lane handle was used in a capture");
+  void* const y = take_by(inside, 4 * KiB);
+  give_by(inside, y, 4 * KiB);
+  const graph_exec_handle exec = finish(a);
+  EXPECT_DEATH(static_cast<void>(inside.allocate(4 * KiB)), "a capture lane was used outside its capture");
+  plain.deallocate(x, 4 * KiB);
+  { const auto gone = std::move(inside); }
+  ok(gpu->graph_exec_destroy(exec));
+}
+#endif
+
+}  // namespace
+}  // namespace millpond
