@@ -32,6 +32,7 @@ struct settings {
   std::vector<std::string> strategies, peers;
   double seconds = 5;
   unsigned streams = 3;
+  unsigned repeats = 1;
   double think_us = 100;
   std::uint64_t seed = 1;
   bool json = false;
@@ -39,19 +40,22 @@ struct settings {
 };
 
 struct outcome {
-  std::string name, meaning, failure;
+  std::string name, meaning, failure, counted;
   double seconds = 0;
   std::uint64_t requests = 0, items = 0, batches = 0;
-  double p50_us = 0, p99_us = 0, p999_us = 0, mean_us = 0;
+  double per_s = 0, p50_us = 0, p99_us = 0, p999_us = 0, mean_us = 0;
   std::uint64_t peak_bytes = 0;
+  std::vector<double> all_p99_us;     // of every repetition, in their order
 };
 
 [[noreturn]] void usage(const std::string& why) {
   if (!why.empty()) std::fprintf(stderr, "inference_server: %s\n", why.c_str());
   std::fprintf(why.empty() ? stdout : stderr,
                "inference_server [--gpu auto|sim|N] [--seconds S] [--strategy NAME]... [--streams N] [--think-us U]\n"
-               "                 [--peer PLUGIN.so]... [--cublas libcublas.so] [--modelled] [--seed N] [--json]\n"
-               "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, control-pinned, millpond\n");
+               "                 [--repeats N] [--peer PLUGIN.so]... [--cublas libcublas.so] [--modelled] [--seed N] [--json]\n"
+               "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, control-pinned, millpond; by name only:\n"
+               "  millpond-activations, millpond-weights, millpond-pinned (one part from millpond, the rest as control-pinned); a plug-in's\n"
+               "--repeats: every strategy so many times, in turns; the medians are shown\n");
   std::exit(why.empty() ? 0 : 2);
 }
 
@@ -76,6 +80,7 @@ settings parse(int count, char** words) {
     else if (word == "--seconds") s.seconds = number("--seconds", value(), 0.001, 3600);
     else if (word == "--strategy") s.strategies.emplace_back(value());
     else if (word == "--streams") s.streams = static_cast<unsigned>(number("--streams", value(), 1, 64));
+    else if (word == "--repeats") s.repeats = static_cast<unsigned>(number("--repeats", value(), 1, 1000));
     else if (word == "--think-us") s.think_us = number("--think-us", value(), 0, 1e6);
     else if (word == "--peer") s.peers.emplace_back(value());
     else if (word == "--cublas") s.cublas = value();
@@ -136,7 +141,9 @@ class trial {
   }
 
   outcome run(strategy& memory, const std::shared_ptr<mp::driver>& gpu) {
-    outcome made{memory.name(), memory.meaning(), {}};
+    outcome made;
+    made.name = memory.name();
+    made.meaning = memory.meaning();
     surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes()};
     for (unsigned i = 0; i < settings_.streams; ++i) {
       mp::stream_handle stream = nullptr;
@@ -164,6 +171,7 @@ class trial {
         made.batches = serving.counts().batches;
         made.items = serving.counts().items;
         made.peak_bytes += serving.counts().peak_managed_bytes * (gpu->simulated() ? 1 : 0);
+        made.counted = memory.counted();
       }
       serving.end();
       memory.end();
@@ -178,6 +186,8 @@ class trial {
     made.p99_us = percentile(latencies_, 0.99);
     made.p999_us = percentile(latencies_, 0.999);
     for (const double each : latencies_) made.mean_us += each / static_cast<double>(latencies_.size());
+    made.per_s = made.seconds > 0 ? static_cast<double>(made.requests) / made.seconds : 0;
+    made.all_p99_us = {made.p99_us};
     return made;
   }
 
@@ -298,6 +308,31 @@ class trial {
   bool managed_ = false;
 };
 
+// Medians of one strategy's repetitions, each number by itself; the largest peak; counts of them all.
+outcome together(const std::vector<outcome>& runs) {
+  outcome made = runs.front();
+  for (const outcome& each : runs) {
+    if (!each.failure.empty()) return each;
+  }
+  const auto median = [&](double outcome::* field) {
+    std::vector<double> values;
+    for (const outcome& each : runs) values.push_back(each.*field);
+    std::ranges::sort(values);
+    const std::size_t half = values.size() / 2;
+    return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  };
+  for (double outcome::* field : {&outcome::per_s, &outcome::mean_us, &outcome::p50_us, &outcome::p99_us, &outcome::p999_us}) made.*field = median(field);
+  made.counted = runs.back().counted;
+  for (std::size_t i = 1; i < runs.size(); ++i) {
+    made.requests += runs[i].requests;
+    made.batches += runs[i].batches;
+    made.items += runs[i].items;
+    made.peak_bytes = std::max(made.peak_bytes, runs[i].peak_bytes);
+    made.all_p99_us.push_back(runs[i].p99_us);
+  }
+  return made;
+}
+
 void print_table(const std::vector<outcome>& all) {
   std::printf("%-18s %10s %9s %9s %9s %9s %9s %11s\n", "strategy", "requests/s", "mean us", "p50 us", "p99 us", "p99.9 us", "batch", "peak memory");
   for (const outcome& o : all) {
@@ -305,8 +340,8 @@ void print_table(const std::vector<outcome>& all) {
       std::printf("%-18s left out: %s\n", o.name.c_str(), o.failure.c_str());
       continue;
     }
-    std::printf("%-18s %10.0f %9.0f %9.0f %9.0f %9.0f %9.1f %11s\n", o.name.c_str(), static_cast<double>(o.requests) / o.seconds,
-                o.mean_us, o.p50_us, o.p99_us, o.p999_us,
+    std::printf("%-18s %10.0f %9.0f %9.0f %9.0f %9.0f %9.1f %11s\n", o.name.c_str(), o.per_s, o.mean_us,
+                o.p50_us, o.p99_us, o.p999_us,
                 static_cast<double>(o.items) / static_cast<double>(std::max<std::uint64_t>(1, o.batches)), mp::format_bytes(o.peak_bytes).c_str());
   }
 }
@@ -322,17 +357,19 @@ std::string quoted(const std::string& text) {
 
 void print_json(const settings& s, const mp::driver& gpu, const std::string& network, const std::vector<outcome>& all) {
   std::printf("{\n \"example\": \"inference_server\",\n \"gpu\": {\"name\": %s, \"simulated\": %s},\n \"network\": %s,\n"
-              " \"seconds\": %g, \"streams\": %u, \"clients\": 16, \"think_us\": %g, \"seed\": %llu,\n \"strategies\": [",
-              quoted(gpu.info().name).c_str(), gpu.simulated() ? "true" : "false", quoted(network).c_str(), s.seconds, s.streams,
+              " \"seconds\": %g, \"repeats\": %u, \"streams\": %u, \"clients\": 16, \"think_us\": %g, \"seed\": %llu,\n \"strategies\": [",
+              quoted(gpu.info().name).c_str(), gpu.simulated() ? "true" : "false", quoted(network).c_str(), s.seconds, s.repeats, s.streams,
               s.think_us, static_cast<unsigned long long>(s.seed));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const outcome& o = all[i];
     std::printf("%s\n  {\"name\": %s, \"meaning\": %s, \"failure\": %s, \"requests\": %llu, \"requests_per_s\": %.1f, \"mean_us\": %.1f, "
-                "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"batches\": %llu, \"items\": %llu, \"peak_bytes\": %llu}",
+                "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"batches\": %llu, \"items\": %llu, \"peak_bytes\": %llu, \"counted\": %s, \"all_p99_us\": [",
                 i == 0 ? "" : ",", quoted(o.name).c_str(), quoted(o.meaning).c_str(), quoted(o.failure).c_str(),
-                static_cast<unsigned long long>(o.requests), o.seconds > 0 ? static_cast<double>(o.requests) / o.seconds : 0, o.mean_us,
+                static_cast<unsigned long long>(o.requests), o.per_s, o.mean_us,
                 o.p50_us, o.p99_us, o.p999_us, static_cast<unsigned long long>(o.batches), static_cast<unsigned long long>(o.items),
-                static_cast<unsigned long long>(o.peak_bytes));
+                static_cast<unsigned long long>(o.peak_bytes), quoted(o.counted).c_str());
+    for (std::size_t r = 0; r < o.all_p99_us.size(); ++r) std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_p99_us[r]);
+    std::printf("]}");
   }
   std::printf("\n ]\n}\n");
 }
@@ -354,20 +391,30 @@ int main(int count, char** words) try {
   if (!s.json) {
     std::printf("GPU: %s%s\n", gpu->info().name.c_str(), gpu->simulated() ? " (simulated: times are virtual)" : "");
   }
-  std::vector<outcome> all;
   std::string network;
+  std::vector<strategy*> chosen;
   for (const auto& each : strategies) {
-    if (!s.strategies.empty() && std::ranges::find(s.strategies, each->name()) == s.strategies.end()) continue;
-    std::fprintf(stderr, "%s ...\n", each->name().c_str());
-    trial one(s, {}, {});
-    // Each strategy has a simulated GPU of its own, so that none finds another's leavings.
-    all.push_back(one.run(*each, gpu->simulated() ? open_gpu(s) : gpu));
-    if (!one.network_name.empty()) network = one.network_name;
+    const bool named = std::ranges::find(s.strategies, each->name()) != s.strategies.end();
+    if (named || (s.strategies.empty() && !each->by_name_only())) chosen.push_back(each.get());
   }
+  // In turns, so that a slow minute of the machine falls on all of them.
+  std::vector<std::vector<outcome>> runs(chosen.size());
+  for (unsigned r = 0; r < s.repeats; ++r) {
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      std::fprintf(stderr, "%s ...\n", chosen[i]->name().c_str());
+      trial one(s, {}, {});
+      // Each strategy has a simulated GPU of its own, so that none finds another's leavings.
+      runs[i].push_back(one.run(*chosen[i], gpu->simulated() ? open_gpu(s) : gpu));
+      if (!one.network_name.empty()) network = one.network_name;
+    }
+  }
+  std::vector<outcome> all;
+  for (const auto& each : runs) all.push_back(together(each));
   if (s.json) {
     print_json(s, *gpu, network, all);
   } else {
-    std::printf("network: %s; 16 clients, batches of 1 to 32, %u streams, %g s a strategy\n\n", network.c_str(), s.streams, s.seconds);
+    std::printf("network: %s; 16 clients, batches of 1 to 32, %u streams, %g s a strategy%s\n\n", network.c_str(), s.streams, s.seconds,
+                s.repeats == 1 ? "" : (", medians of " + std::to_string(s.repeats)).c_str());
     print_table(all);
   }
   const bool none = std::ranges::all_of(all, [](const outcome& o) { return !o.failure.empty(); });

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <string>
 
 #include "peer.h"
 
@@ -147,14 +148,21 @@ class by_driver final : public common {
   std::vector<device_address> pool_weights_;
 };
 
-class by_millpond final : public strategy {
+// What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be told from the others.
+struct millpond_parts {
+  bool activations = true;   // from the pool, a lane a stream; else from the driver's kept pool
+  bool weights = true;       // from the pool; else cudaMalloc
+  bool pinned = true;        // clients' buffers and control data from the pinned pool; else cudaHostAlloc
+};
+
+class by_millpond final : public common {
  public:
-  std::string name() const override { return "millpond"; }
-  std::string meaning() const override {
-    return "weights and activations from the pool, a lane a stream; clients' buffers and control data from the pinned pool";
-  }
+  by_millpond(const char* name, const char* meaning, millpond_parts parts) : name_(name), meaning_(meaning), parts_(parts) {}
+  std::string name() const override { return name_; }
+  std::string meaning() const override { return meaning_; }
+  bool by_name_only() const override { return !(parts_.activations && parts_.weights && parts_.pinned); }
   std::string begin(const surroundings& where) override {
-    at_ = where;
+    if (auto why = common::begin(where); !why.empty()) return why;
     auto device = mp::pool::create(where.gpu);
     if (!device) return device.error().message;
     device_ = std::move(*device);
@@ -162,10 +170,14 @@ class by_millpond final : public strategy {
     if (!pinned) return pinned.error().message;
     pinned_ = std::move(*pinned);
     for (const mp::stream_handle stream : where.streams) lanes_.push_back(device_->lane(stream));
+    if (!parts_.activations) {
+      if (!where.gpu->info().memory_pools || !where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok()) return "the driver makes no pool";
+      static_cast<void>(where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
+    }
     if (const auto* simulated = dynamic_cast<mp::simulated_gpu*>(where.gpu.get())) {
       const auto& paths = simulated->profile().allocator_path_ns;
       const auto cost = [&](const char* path) { return paths.contains(path) ? paths.find(path)->second : 0.0; };
-      own_ns_ = cost("lane_hit") + cost("deallocation");
+      own_ns_ = parts_.activations ? cost("lane_hit") + cost("deallocation") : 0;
     }
     return {};
   }
@@ -178,8 +190,13 @@ class by_millpond final : public strategy {
     kept_pinned_.clear();
     device_.reset();
     pinned_.reset();
+    common::end();
+    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_destroy(pool_));
+    pool_ = nullptr;
   }
   device_address take(std::size_t stream, std::uint64_t bytes) override {
+    device_address at = 0;
+    if (pool_ != nullptr) return at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]).ok() ? at : 0;
     try {
       return address(lanes_[stream].allocate(bytes));
     } catch (const std::exception&) {
@@ -187,28 +204,43 @@ class by_millpond final : public strategy {
     }
   }
   void give(std::size_t stream, device_address at, std::uint64_t bytes) override {
-    lanes_[stream].deallocate(reinterpret_cast<void*>(at), bytes);
+    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
+    else lanes_[stream].deallocate(reinterpret_cast<void*>(at), bytes);
   }
   device_address weights(std::uint64_t bytes) override {
+    if (!parts_.weights) return device(bytes);
     auto got = device_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
     if (!got) return 0;
     kept_.emplace_back(*got, bytes);
     return address(*got);
   }
-  void* client_buffer(std::uint64_t bytes) override {
+  void* client_buffer(std::uint64_t bytes) override { return parts_.pinned ? from_pinned_pool(bytes) : host(buffers::pinned, bytes); }
+  control_data control(std::size_t) override {
+    if (!parts_.pinned) return make_control(controls::mapped, buffers::pinned);
+    auto* const at = static_cast<unsigned char*>(from_pinned_pool(control_bytes));
+    return {at, address(at), false, false};
+  }
+  double own_ns() const override { return own_ns_; }
+  std::string counted() const override {
+    const mp::pool_statistics s = device_->statistics();
+    const auto number = [](const char* what, std::uint64_t count) { return std::to_string(count) + " " + what; };
+    return number("allocations", s.allocations) + ", " + number("by a lane", s.lane_hits) + ", " + number("by a shelf", s.shelf_hits) + ", " +
+           number("by the heap", s.heap_hits) + "; " + number("events", s.seals) + ", " + number("questions", s.fence_queries) + ", " +
+           number("growths", s.growths) + ", " + number("moves", s.moves) + "; " + mp::format_bytes(s.peak_reserved_bytes) + " reserved";
+  }
+
+ private:
+  void* from_pinned_pool(std::uint64_t bytes) {
     auto got = pinned_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
     if (!got) return nullptr;
     kept_pinned_.emplace_back(*got, bytes);
     return *got;
   }
-  control_data control(std::size_t) override {
-    auto* const at = static_cast<unsigned char*>(client_buffer(control_bytes));
-    return {at, address(at), false, false};
-  }
-  double own_ns() const override { return own_ns_; }
 
- private:
-  surroundings at_;
+  const char* name_;
+  const char* meaning_;
+  millpond_parts parts_;
+  mp::pool_handle pool_ = nullptr;
   std::shared_ptr<mp::pool> device_, pinned_;
   std::vector<mp::pool::lane_handle> lanes_;
   std::vector<std::pair<void*, std::uint64_t>> kept_, kept_pinned_;
@@ -267,7 +299,14 @@ std::vector<std::unique_ptr<strategy>> own_strategies() {
       activations::driver_pool_kept, buffers::pinned, controls::managed, weight_place::device);
   add("control-pinned", "the same with control data in mapped pinned memory", activations::driver_pool_kept,
       buffers::pinned, controls::mapped, weight_place::device);
-  all.push_back(std::make_unique<by_millpond>());
+  const auto add_millpond = [&](const char* name, const char* meaning, millpond_parts parts) {
+    all.push_back(std::make_unique<by_millpond>(name, meaning, parts));
+  };
+  add_millpond("millpond", "weights and activations from the pool, a lane a stream; clients' buffers and control data from the pinned pool", {});
+  add_millpond("millpond-activations", "activations from the pool; the rest as the plug-ins have it", {.weights = false, .pinned = false});
+  add_millpond("millpond-weights", "weights from the pool; the rest as control-pinned has it", {.activations = false, .pinned = false});
+  add_millpond("millpond-pinned", "clients' buffers and control data from the pinned pool; the rest as control-pinned has it",
+               {.activations = false, .weights = false});
   return all;
 }
 

@@ -30,6 +30,8 @@ class strategy {
   virtual ~strategy() = default;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string meaning() const = 0;
+  // Not among those that are measured where none is named.
+  [[nodiscard]] virtual bool by_name_only() const { return false; }
   // Empty, or why it cannot be had here.
   virtual std::string begin(const surroundings& where) = 0;
   virtual void end() = 0;
@@ -43,6 +45,8 @@ class strategy {
   virtual control_data control(std::size_t stream) = 0;                 // kept to the end
   // The allocator's own time of one take and one give on the simulated GPU, where nothing measures it; nanoseconds.
   [[nodiscard]] virtual double own_ns() const { return 0; }
+  // What it did, counted since it began; empty where it counts nothing.
+  [[nodiscard]] virtual std::string counted() const { return {}; }
 };
 
 [[nodiscard]] std::vector<std::unique_ptr<strategy>> own_strategies();

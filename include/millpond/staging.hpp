@@ -1,7 +1,7 @@
 // Copies between pageable and device memory at the rate of pinned memory: several threads fill pinned chunks while
 // others are on the link.
 #pragma once
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -13,11 +13,16 @@
 namespace millpond {
 
 struct staging_options {
-  unsigned threads = 0;                          // 0: half the processors, at least 1, at most 8
-  std::uint64_t chunk_bytes = std::uint64_t{2} << 20;  // each thread has two
-  // Below this a plain copy is made: waking the threads costs more than they save (1 MiB: 12.8 GB/s plain and 7 staged;
-  // 16 MiB: 14 and 22; bench/results/bench_staging_h200.json).
+  unsigned threads = 0;                          // beside the caller; 0: half the processors, at least 1, at most 8
+  // The largest chunk; there are two a thread. A transfer starts and ends with smaller ones, so that the link has something
+  // to do early and the CPU little to do when it is done.
+  std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
+  // Below this a plain copy is made: one buffer of the driver's is as fast as several of ours are awake
+  // (bench/results/bench_staging_h200.json).
   std::uint64_t least_bytes = std::uint64_t{4} << 20;
+  // How often an idle thread yields and looks for the next transfer before it sleeps, some 0.3 us each where nothing else
+  // runs: waking takes 50 to 100 us, as long as 4 MiB are on the link. 0: it sleeps at once.
+  unsigned looks_before_sleep = 1000;
 };
 
 struct staging_statistics {
@@ -25,6 +30,7 @@ struct staging_statistics {
   std::uint64_t plain_transfers = 0;             // too small to stage
   std::uint64_t bytes = 0;
   std::uint64_t chunks = 0;
+  std::uint64_t chunks_of_caller = 0;            // of those, what the calling thread moved itself
 };
 
 // A plain copy of pageable memory goes at 8 GB/s to the device and at 14.5 back, through one buffer of the driver's, where
@@ -32,7 +38,8 @@ struct staging_statistics {
 //
 // Stream order: chunks are put on the caller's stream, after the work that is on it. to_device returns when the source
 // may be changed: all of it is in pinned chunks or on the device; the copy itself is done when the stream has passed it.
-// to_host returns when the data is there, having waited for the stream. One transfer at a time: a second thread waits.
+// to_host returns when the data is there, having waited for the stream. One transfer at a time: a second thread waits. The
+// calling thread works too, and waits for no thread that has not woken in time.
 // Not into a capture, whose replay would find other data in the chunks: not_permitted. Errors: the driver's, by name;
 // after one the destination's contents are undefined.
 class staging {
@@ -50,41 +57,51 @@ class staging {
 
  private:
   enum class direction : std::uint8_t { to_device, to_host };
-  struct slot {
+  // A pinned chunk. Within a transfer chunk n of it goes through slot n modulo their number.
+  struct alignas(64) slot {
     unsigned char* memory = nullptr;
     event_handle done = nullptr;
-    bool pending = false;                        // a copy out of it may be on its way
+    bool pending = false;                        // a copy out of or into it may be on its way
+    // Chunks put on the stream through it so far in this transfer. Release: `pending` and the event are those of the last one.
+    std::atomic<std::uint64_t> turns{0};
   };
   struct transfer {
     direction way = direction::to_device;
     device_address device = 0;
     unsigned char* host = nullptr;
     std::uint64_t bytes = 0;
-    std::uint64_t chunks = 0;
     stream_handle stream = nullptr;
   };
   staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_options options);
   result<void> prepare();
   result<void> move(const transfer& what);
-  void work(unsigned number);
-  call_result send(const transfer& t, unsigned number);
-  call_result receive(const transfer& t, unsigned number);
-  bool next_chunk(const transfer& t, std::uint64_t& chunk, std::uint64_t& bytes);
+  result<void> move_plainly(const transfer& what);
+  void cut(std::uint64_t bytes);
+  void work();
+  std::uint64_t take_part();
+  call_result fill(std::uint64_t chunk);
+  call_result empty(std::uint64_t chunk);
+  call_result start(std::uint64_t chunk);
+  bool wait_for_turn(const slot& s, std::uint64_t turn) const noexcept;
 
   std::shared_ptr<driver> gpu_;
   memory_resource& memory_;
   staging_options options_;
-  std::vector<slot> slots_;                      // two a thread
+  std::vector<std::unique_ptr<slot>> slots_;
   std::vector<std::thread> threads_;
-  std::mutex turn_;                              // one transfer at a time; held over the whole of it
-  mutable std::mutex mutex_;                     // the fields below; a leaf
-  std::condition_variable begin_, end_;
+  mutable std::mutex turn_;                      // one transfer at a time; held over the whole of it; guards statistics_
+  // Of the transfer that runs, written before crew_ opens and read by who is in the crew.
   transfer now_;
-  std::uint64_t round_ = 0;                      // of transfers: a thread joins each once
-  unsigned working_ = 0;
-  std::uint64_t next_ = 0;                       // the next chunk
+  std::vector<std::uint64_t> ends_;              // chunk n is the bytes from ends_[n - 1] to ends_[n]
+  std::atomic<std::uint64_t> next_{0};           // the chunk that nobody has taken
+  std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;                     // a leaf
   call_result failure_;
-  bool ending_ = false;
+  // How many threads are at the transfer; closed: none may join. Acquire when joining, release when leaving.
+  static constexpr std::uint32_t closed = 1u << 31;
+  std::atomic<std::uint32_t> crew_{closed};
+  std::atomic<std::uint32_t> round_{0};          // of transfers: threads sleep on it
+  std::atomic<bool> ending_{false};
   staging_statistics statistics_;
 };
 
