@@ -212,24 +212,21 @@ int main(int count, char** arguments) {
     for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
     return 0;
   }
-  std::printf("%-62s %9s %22s %11s %8s\n", "case", "size", "measured ms", "predicted", "error");
+  std::printf("%-62s %9s %22s %11s %8s %10s\n", "case", "size", "measured ms", "predicted", "error", "first run");
   for (pages::page_case& one : cases) {
     const double predicted = pages::predict_ms(one, costs);
+    double first = 0;  // the run before those that count: the driver has no memory at hand yet
     if (on) {
       std::vector<double> times;
-      const double first = on->once(one);  // warms; alone where it is long
+      first = on->once(one);  // alone where it is long
       if (first > 1000) times.push_back(first);
       for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i) times.push_back(on->once(one));
       one.low_ms = std::ranges::min(times);
       one.high_ms = std::ranges::max(times);
     }
     const double middle = one.middle_ms();
-    if (table) {
-    for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
-    return 0;
-  }
-  std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%%\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
-                one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0);
+    std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%% %10.4g\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
+                one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0, first);
     std::fflush(stdout);
     if (file) file << pages::case_line(one) << '\n';
   }

@@ -145,6 +145,7 @@ class trial {
     made.name = memory.name();
     made.meaning = memory.meaning();
     surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes()};
+    where.most_bytes = settings_.streams * (shape_.layers + 1) * where.largest_bytes + shape_.layers * shape_.weights_bytes();
     for (unsigned i = 0; i < settings_.streams; ++i) {
       mp::stream_handle stream = nullptr;
       if (!gpu->stream_create(&stream).ok()) return failed(made, "no stream");

@@ -1,11 +1,13 @@
 // Copies between pageable and device memory at the rate of pinned memory: several threads fill pinned chunks while
-// others are on the link.
+// others are on the link. The calling thread alone talks to the driver: threads that all did would wait for its lock, and waking from that
+// takes longer than a chunk is on the link.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "millpond/memory_resource.hpp"
@@ -39,7 +41,7 @@ struct staging_statistics {
 // Stream order: chunks are put on the caller's stream, after the work that is on it. to_device returns when the source
 // may be changed: all of it is in pinned chunks or on the device; the copy itself is done when the stream has passed it.
 // to_host returns when the data is there, having waited for the stream. One transfer at a time: a second thread waits. The
-// calling thread works too, and waits for no thread that has not woken in time.
+// calling thread does what no other is awake for, and waits for no thread that has not woken in time.
 // Not into a capture, whose replay would find other data in the chunks: not_permitted. Errors: the driver's, by name;
 // after one the destination's contents are undefined.
 class staging {
@@ -57,13 +59,13 @@ class staging {
 
  private:
   enum class direction : std::uint8_t { to_device, to_host };
-  // A pinned chunk. Within a transfer chunk n of it goes through slot n modulo their number.
+  // A pinned chunk. Within a transfer chunk n of it goes through slot n modulo their number. Turns count from 1 with each chunk that goes
+  // through the slot; the caller writes `ready`, the thread that moves the chunk `moved`; both release what was done before.
   struct alignas(64) slot {
     unsigned char* memory = nullptr;
-    event_handle done = nullptr;
-    bool pending = false;                        // a copy out of or into it may be on its way
-    // Chunks put on the stream through it so far in this transfer. Release: `pending` and the event are those of the last one.
-    std::atomic<std::uint64_t> turns{0};
+    event_handle done = nullptr;                 // of its last copy; the caller's alone
+    std::atomic<std::uint64_t> ready{0};         // to_device: turns that may be filled; to_host: turns that have landed
+    std::atomic<std::uint64_t> moved{0};         // turns that the CPU has filled, or emptied
   };
   struct transfer {
     direction way = direction::to_device;
@@ -77,32 +79,34 @@ class staging {
   result<void> move(const transfer& what);
   result<void> move_plainly(const transfer& what);
   void cut(std::uint64_t bytes);
+  call_result conduct_to_device();
+  call_result conduct_to_host();
+  call_result put_on_stream(std::uint64_t chunk);
+  call_result look_at_copies(bool& happened);
   void work();
-  std::uint64_t take_part();
-  call_result fill(std::uint64_t chunk);
-  call_result empty(std::uint64_t chunk);
-  call_result start(std::uint64_t chunk);
-  bool wait_for_turn(const slot& s, std::uint64_t turn) const noexcept;
+  bool move_chunk(std::uint64_t chunk);
+  bool help();
+  [[nodiscard]] std::uint64_t begin_of(std::uint64_t chunk) const noexcept { return chunk == 0 ? 0 : ends_[chunk - 1]; }
 
   std::shared_ptr<driver> gpu_;
   memory_resource& memory_;
   staging_options options_;
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<std::thread> threads_;
-  mutable std::mutex turn_;                      // one transfer at a time; held over the whole of it; guards statistics_
+  mutable std::mutex turn_;                      // one transfer at a time; held over the whole of it; guards what is the caller's
+  std::vector<std::pair<slot*, std::uint64_t>> on_link_;  // copies that may not be done, in their order, and the turn that follows each
+  std::vector<std::uint64_t> filled_next_;       // by slot: the chunk that it is to be filled with next
+  staging_statistics statistics_;
   // Of the transfer that runs, written before crew_ opens and read by who is in the crew.
   transfer now_;
   std::vector<std::uint64_t> ends_;              // chunk n is the bytes from ends_[n - 1] to ends_[n]
   std::atomic<std::uint64_t> next_{0};           // the chunk that nobody has taken
   std::atomic<bool> failed_{false};
-  std::mutex failure_mutex_;                     // a leaf
-  call_result failure_;
   // How many threads are at the transfer; closed: none may join. Acquire when joining, release when leaving.
   static constexpr std::uint32_t closed = 1u << 31;
   std::atomic<std::uint32_t> crew_{closed};
   std::atomic<std::uint32_t> round_{0};          // of transfers: threads sleep on it
   std::atomic<bool> ending_{false};
-  staging_statistics statistics_;
 };
 
 }  // namespace millpond

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <system_error>
 
 #include "base/bits.hpp"
@@ -13,7 +14,7 @@ namespace {
 // The smallest chunk: a call to the driver costs some 2 us, in which the link moves as many bytes.
 constexpr std::uint64_t least_chunk = 128 * KiB;
 // How often a thread looks at another's progress before it yields: a chunk is put on the stream in microseconds.
-constexpr unsigned looks_before_yield = 64;
+constexpr unsigned looks_before_yield = 256;
 
 }  // namespace
 
@@ -45,6 +46,9 @@ result<void> staging::prepare() {
     slots_.back()->memory = static_cast<unsigned char*>(*got);
     if (const auto answer = gpu_->event_create(&slots_.back()->done); !answer.ok()) return to_error(answer, "staging: making an event");
   }
+  // Room for all that a transfer notes: nothing may throw while threads are at it.
+  on_link_.reserve(slots_.size());
+  filled_next_.resize(slots_.size());
   try {
     for (unsigned i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
@@ -58,8 +62,8 @@ staging::~staging() {
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& each : threads_) each.join();
+  for (const auto& [each, turn] : on_link_) static_cast<void>(gpu_->event_synchronize(each->done));
   for (const auto& each : slots_) {
-    if (each->pending) static_cast<void>(gpu_->event_synchronize(each->done));
     if (each->done != nullptr) static_cast<void>(gpu_->event_destroy(each->done));
     memory_.deallocate(each->memory, options_.chunk_bytes, nullptr);
   }
@@ -124,25 +128,24 @@ result<void> staging::move(const transfer& what) {
   if (what.bytes < options_.least_bytes) return move_plainly(what);
   now_ = what;
   cut(what.bytes);
-  for (const auto& each : slots_) each->turns.store(0, std::memory_order_relaxed);
+  // Chunks of an earlier transfer to the device may still be on the link: their slots are free when they have passed.
+  const bool back = what.way == direction::to_host;
+  for (const auto& each : slots_) {
+    each->moved.store(0, std::memory_order_relaxed);
+    each->ready.store(back ? 0 : 1, std::memory_order_relaxed);
+  }
+  for (auto& [each, next_turn] : on_link_) {
+    each->ready.store(0, std::memory_order_relaxed);
+    next_turn = 1;
+  }
   next_.store(0, std::memory_order_relaxed);
   failed_.store(false, std::memory_order_relaxed);
-  failure_ = {};
   crew_.store(0, std::memory_order_release);  // open: what is above is seen by who joins
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
-  // What comes back is put on the stream before anybody is awake, as far as there are slots.
-  if (what.way == direction::to_host) {
-    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(slots_.size(), ends_.size()) && !failed_.load(std::memory_order_relaxed); ++i) {
-      if (const auto started = start(i); !started.ok()) {
-        const std::lock_guard lock(failure_mutex_);
-        failure_ = started;
-        failed_.store(true, std::memory_order_relaxed);
-      }
-    }
-  }
-  const std::uint64_t own = take_part();
-  // Nobody joins any more; those who are in it finish their chunk.
+  const call_result answer = back ? conduct_to_host() : conduct_to_device();
+  if (!answer.ok()) failed_.store(true, std::memory_order_relaxed);
+  // Nobody joins any more; those who are in it end at once.
   std::uint32_t at_work = crew_.fetch_or(closed, std::memory_order_acquire);
   for (unsigned looks = 0; (at_work & ~closed) != 0; at_work = crew_.load(std::memory_order_acquire)) {
     if (++looks > looks_before_yield) std::this_thread::yield();
@@ -150,13 +153,104 @@ result<void> staging::move(const transfer& what) {
   ++statistics_.transfers;
   statistics_.bytes += what.bytes;
   statistics_.chunks += ends_.size();
-  statistics_.chunks_of_caller += own;
-  if (!failure_.ok()) return to_error(failure_, "staging " + format_bytes(what.bytes));
+  if (!answer.ok()) return to_error(answer, "staging " + format_bytes(what.bytes));
   return {};
 }
 
+call_result staging::put_on_stream(std::uint64_t chunk) {
+  slot& s = *slots_[chunk % slots_.size()];
+  const std::uint64_t at = begin_of(chunk), bytes = ends_[chunk] - at;
+  const auto pinned = reinterpret_cast<device_address>(s.memory);
+  const auto copied = now_.way == direction::to_device ? gpu_->copy_async(now_.device + at, pinned, bytes, now_.stream)
+                                                       : gpu_->copy_async(pinned, now_.device + at, bytes, now_.stream);
+  if (!copied.ok()) return copied;
+  if (const auto recorded = gpu_->event_record(s.done, now_.stream); !recorded.ok()) {
+    static_cast<void>(gpu_->stream_synchronize(now_.stream));  // nothing else would tell when the slot is free
+    return recorded;
+  }
+  // To the device the turn after this one may begin when the copy is done; from it this turn has landed then.
+  on_link_.emplace_back(&s, chunk / slots_.size() + (now_.way == direction::to_device ? 2 : 1));
+  return {};
+}
+
+// Copies of one stream end in their order, and those of an earlier transfer were put before.
+call_result staging::look_at_copies(bool& happened) {
+  while (!on_link_.empty()) {
+    const auto asked = gpu_->event_query(on_link_.front().first->done);
+    if (asked.status == driver_status::not_ready) return {};
+    if (!asked.ok()) return asked;
+    on_link_.front().first->ready.store(on_link_.front().second, std::memory_order_release);
+    on_link_.erase(on_link_.begin());
+    happened = true;
+  }
+  return {};
+}
+
+// Puts chunks on the stream as they are filled, in whatever order.
+call_result staging::conduct_to_device() {
+  const std::uint64_t slots = slots_.size(), chunks = ends_.size();
+  std::iota(filled_next_.begin(), filled_next_.end(), std::uint64_t{0});
+  std::uint64_t left = chunks;
+  for (unsigned idle = 0; left > 0;) {
+    bool happened = false;
+    for (std::uint64_t& chunk : filled_next_) {
+      if (chunk >= chunks || slots_[chunk % slots]->moved.load(std::memory_order_acquire) != chunk / slots + 1) continue;
+      if (const auto put = put_on_stream(chunk); !put.ok()) return put;
+      chunk += slots;
+      --left;
+      happened = true;
+    }
+    if (happened) {
+      idle = 0;
+      continue;  // what is ready goes first
+    }
+    if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
+    if (!happened && !help() && ++idle > looks_before_yield) std::this_thread::yield();
+  }
+  return {};
+}
+
+// Keeps every empty slot on the stream, and tells what has landed.
+call_result staging::conduct_to_host() {
+  const std::uint64_t slots = slots_.size(), chunks = ends_.size();
+  // The slots' last copies, of an earlier transfer, end before these begin where the stream is the same; where not they are waited for.
+  while (!on_link_.empty()) {
+    if (const auto waited = gpu_->event_synchronize(on_link_.front().first->done); !waited.ok()) return waited;
+    on_link_.erase(on_link_.begin());
+  }
+  std::uint64_t put = 0, emptied = 0;
+  for (unsigned idle = 0; emptied < chunks;) {
+    bool happened = false;
+    while (put < chunks && (put < slots || slots_[put % slots]->moved.load(std::memory_order_acquire) >= put / slots)) {
+      if (const auto answer = put_on_stream(put); !answer.ok()) return answer;
+      ++put;
+      happened = true;
+      if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
+    }
+    if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
+    while (emptied < put && slots_[emptied % slots]->moved.load(std::memory_order_acquire) > emptied / slots) {
+      ++emptied;
+      happened = true;
+    }
+    if (happened) idle = 0;
+    else if (!help() && ++idle > looks_before_yield) std::this_thread::yield();
+  }
+  return {};
+}
+
+// The caller moves a chunk where nobody else is there to do it. False where it did nothing.
+bool staging::help() {
+  if (crew_.load(std::memory_order_relaxed) > 1) return false;
+  std::uint64_t chunk = next_.load(std::memory_order_relaxed);
+  if (chunk >= ends_.size()) return false;
+  // Only one that needs no waiting.
+  if (slots_[chunk % slots_.size()]->ready.load(std::memory_order_acquire) < chunk / slots_.size() + 1) return false;
+  if (!next_.compare_exchange_strong(chunk, chunk + 1, std::memory_order_relaxed)) return false;
+  ++statistics_.chunks_of_caller;
+  return move_chunk(chunk);
+}
+
 void staging::work() {
-  static_cast<void>(gpu_->bind_thread());
   std::uint32_t seen = 0;
   while (!ending_.load(std::memory_order_relaxed)) {
     for (unsigned looks = 0; round_.load(std::memory_order_acquire) == seen && looks < options_.looks_before_sleep; ++looks) {
@@ -168,78 +262,26 @@ void staging::work() {
     while ((crew & closed) == 0 && !crew_.compare_exchange_weak(crew, crew + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
     }
     if ((crew & closed) != 0) continue;  // woken too late: it is done without this thread
-    static_cast<void>(take_part());
+    for (;;) {
+      const std::uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= ends_.size() || !move_chunk(chunk)) break;
+    }
     crew_.fetch_sub(1, std::memory_order_release);
   }
 }
 
-// Moves chunks until there are none. Answers how many.
-std::uint64_t staging::take_part() {
-  std::uint64_t moved = 0;
-  while (!failed_.load(std::memory_order_relaxed)) {
-    const std::uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-    if (chunk >= ends_.size()) break;
-    const call_result answer = now_.way == direction::to_device ? fill(chunk) : empty(chunk);
-    ++moved;
-    if (answer.ok()) continue;
-    const std::lock_guard lock(failure_mutex_);
-    if (failure_.ok()) failure_ = answer;
-    failed_.store(true, std::memory_order_relaxed);
-  }
-  return moved;
-}
-
-// Until `turn` chunks have gone through the slot. False where another thread failed, whose chunk never comes.
-bool staging::wait_for_turn(const slot& s, std::uint64_t turn) const noexcept {
-  for (unsigned looks = 0; s.turns.load(std::memory_order_acquire) != turn; ++looks) {
+// Fills a chunk when its slot is free, or empties it when it has landed. False where the transfer has failed.
+bool staging::move_chunk(std::uint64_t chunk) {
+  slot& s = *slots_[chunk % slots_.size()];
+  const std::uint64_t turn = chunk / slots_.size() + 1, at = begin_of(chunk);
+  for (unsigned looks = 0; s.ready.load(std::memory_order_acquire) < turn; ++looks) {
     if (failed_.load(std::memory_order_relaxed)) return false;
     if (looks > looks_before_yield) std::this_thread::yield();
   }
+  if (now_.way == direction::to_device) std::memcpy(s.memory, now_.host + at, ends_[chunk] - at);
+  else std::memcpy(now_.host + at, s.memory, ends_[chunk] - at);
+  s.moved.store(turn, std::memory_order_release);
   return true;
-}
-
-// Puts a chunk's copy on the stream, through its slot, which is this thread's to use.
-call_result staging::start(std::uint64_t chunk) {
-  slot& s = *slots_[chunk % slots_.size()];
-  const std::uint64_t at = chunk == 0 ? 0 : ends_[chunk - 1], bytes = ends_[chunk] - at;
-  const auto pinned = reinterpret_cast<device_address>(s.memory);
-  if (now_.way == direction::to_host && s.pending) {  // of an earlier transfer to the device
-    if (const auto waited = gpu_->event_synchronize(s.done); !waited.ok()) return waited;
-    s.pending = false;
-  }
-  const auto copied = now_.way == direction::to_device ? gpu_->copy_async(now_.device + at, pinned, bytes, now_.stream)
-                                                       : gpu_->copy_async(pinned, now_.device + at, bytes, now_.stream);
-  if (!copied.ok()) return copied;
-  s.pending = true;
-  if (const auto recorded = gpu_->event_record(s.done, now_.stream); !recorded.ok()) {
-    static_cast<void>(gpu_->stream_synchronize(now_.stream));  // nothing else would tell when the slot is free
-    s.pending = false;
-    return recorded;
-  }
-  s.turns.store(chunk / slots_.size() + 1, std::memory_order_release);
-  return {};
-}
-
-call_result staging::fill(std::uint64_t chunk) {
-  slot& s = *slots_[chunk % slots_.size()];
-  if (!wait_for_turn(s, chunk / slots_.size())) return {};
-  if (s.pending) {
-    if (const auto waited = gpu_->event_synchronize(s.done); !waited.ok()) return waited;
-  }
-  const std::uint64_t at = chunk == 0 ? 0 : ends_[chunk - 1];
-  std::memcpy(s.memory, now_.host + at, ends_[chunk] - at);
-  return start(chunk);
-}
-
-call_result staging::empty(std::uint64_t chunk) {
-  slot& s = *slots_[chunk % slots_.size()];
-  if (!wait_for_turn(s, chunk / slots_.size() + 1)) return {};
-  if (const auto waited = gpu_->event_synchronize(s.done); !waited.ok()) return waited;
-  s.pending = false;
-  const std::uint64_t at = chunk == 0 ? 0 : ends_[chunk - 1];
-  std::memcpy(now_.host + at, s.memory, ends_[chunk] - at);
-  const std::uint64_t next = chunk + slots_.size();
-  return next < ends_.size() ? start(next) : call_result{};
 }
 
 }  // namespace millpond

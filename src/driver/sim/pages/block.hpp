@@ -1,14 +1,11 @@
 // One block of 2 MiB: where each of its pages is, and who has it mapped.
 #pragma once
-#include <bitset>
 #include <cstdint>
 
-#include "driver/sim/pages/costs.hpp"
+#include "driver/sim/pages/thrash.hpp"
 #include "millpond/driver.hpp"
 
 namespace millpond::sim::pages {
-
-using page_mask = std::bitset<pages_a_block>;
 
 // Pages [first, last) set.
 [[nodiscard]] inline page_mask mask_of(unsigned first, unsigned last) noexcept {
@@ -30,15 +27,6 @@ struct block_policy {
   bool operator==(const block_policy&) const = default;
 };
 
-// Moves to and fro in a short time, and what the driver does against them.
-struct thrash_state {
-  enum class side : std::uint8_t { none, host, device };
-  side last_move = side::none;
-  unsigned throttles = 0;
-  double event_ns[3] = {-1e18, -1e18, -1e18};   // of the last three events, the newest first
-  double pinned_until_ns = 0;
-};
-
 struct block {
   unsigned pages = pages_a_block;   // fewer in a range's last block
   page_mask on_host, on_device;     // a page in both is duplicated; in neither: never touched
@@ -46,6 +34,7 @@ struct block {
   page_mask writable;               // and write it
   block_policy policy;
   thrash_state thrash;
+  page_mask pinned_known;           // pages that thrash on the host and are mapped there, counted as pinned
   std::uint64_t used = 0;           // when the device last touched it, for eviction
   std::uint64_t generation = 0;     // a translation made before it changed is void
   std::uint64_t remote_touches = 0; // the access counter

@@ -20,35 +20,38 @@ struct page_costs {
   // --- The fault path ---
   unsigned batch_faults = 256;            // driver: faults serviced in one batch
   unsigned density_percent = 51;          // driver: a subtree is prefetched when more than this is there or faulted
-  double first_fault_ns = 200e3;          // fitted: what 16 MiB and 256 MiB leave at no pages: waking the service
+  double first_fault_ns = 212e3;          // fitted: what all sizes leave at no pages: waking the service, the first replay
   double batch_ns = 5e3;                  // assumed: fetching a batch and replaying it; small beside the rest
-  double block_service_ns = 10e3;         // fitted: one byte a 2 MiB, 512 KiB and 128 KiB (1, 4 and 16 pieces a block): 22, 50 and
-  double region_ns = 5.5e3;               // 164 us a block; each stretch of pages is copied and mapped by itself
-  double big_page_ns = 1.6e3;             // fitted: one byte a 64 KiB and a 16 KiB (32 and 128 faults a block): 93 us of untouched
-  double fault_ns = 0.7e3;                // memory and 215 us of the CPU's
-  double replay_ns = 1.5e3;               // fitted: a kernel that reads whole pages, 250 us a block, beside one that writes them, 110
-                                          // to 167: loads fault again until their page is there
-  double remote_map_ns = 0.7e3;           // fitted: preferred location CPU, 65,536 and 4,096 faults in 200 and 11.5 ms
-  double populate_block_ns = 15e3;        // fitted: untouched memory, 34 ms a 256 MiB, with no copy to make
-  double duplicate_block_ns = 115e3;      // fitted: read-mostly and a prefetch, 17 to 26 ms a 256 MiB where a prefetch is 5.4
+  double block_service_ns = 9.4e3;          // fitted: one byte a 4 MiB to one a 128 KiB (1 to 16 pieces a block): 20 to 165 us a block;
+  double region_ns = 6.35e3;               // each stretch of pages is copied and mapped by itself
+  double big_page_ns = 1.33e3;            // fitted: one byte a 64 KiB to one a 4 KiB (32 to 512 faults a block): 93 us of untouched
+  double fault_ns = 1.19e3;               // memory, 130 to 330 us of the CPU's
+  double replay_ns = 1.06e3;               // fitted: kernels that go through whole pages, 106 to 137 us a block of untouched memory and
+                                          // 200 to 280 of the CPU's: loads fault again while their page is on the link
+  double remote_map_ns = 0.475e3;          // fitted: preferred location CPU, 4,096 to 65,536 faults, 2.5 to 3.1 us each
+  double populate_block_ns = 1e3;         // assumed: 2 MiB zeroed at the memory's rate; untouched rows show no more
+  double duplicate_block_ns = 130e3;      // fitted: read-mostly and a prefetch, 17 to 26 ms a 256 MiB where a prefetch is 5.4
   double to_device_bytes_per_s = 0;       // measured, pinned copies
   // --- Collapse of a duplicated page, one fault at a time ---
   double collapse_ns = 16e3;              // fitted: read-mostly, written: 264 to 307 ms for 16,384 pages
-  double collapse_to_host_ns = 19.6e3;    // fitted, with the CPU as preferred location: 111 ms for 4,096 pages of 8 blocks, 8.7 s for
-  double collapse_block_ns = 877;         // 65,536 of 128: each costs this for every block of the allocation as well
+  double collapse_to_host_ns = 22.4e3;    // fitted, with the CPU as preferred location: 4,096 to 16,384 pages in 111 to 395 ms; in an
+  double collapse_block_ns = 1.14e3;      // allocation of more blocks than these a page costs more for each block beyond: 65,536
+  std::uint64_t collapse_blocks = 32;     // of 128 blocks in 8.7 s, on one machine; why is not known
   // --- The CPU's side ---
-  double host_fault_ns = 38e3;            // fitted: faulted back 38 ms a 256 MiB on one host and 14 a 64 MiB on another, six a block
+  double host_fault_ns = 39.7e3;          // fitted: faulted back 38 ms a 256 MiB on one host and 14 a 64 MiB on another, six a block
   double host_populate_page_ns = 250;     // assumed: an anonymous page's first touch
   double to_host_bytes_per_s = 0;         // measured: prefetch back, which pays for host pages too
   // --- Prefetch ---
-  double prefetch_call_ns = 170e3;        // fitted: 16 MiB in 0.51 ms and 256 MiB in 5.6, kernels included
-  double prefetch_block_ns = 2.9e3;       // fitted: the same, beyond the link's time
+  double prefetch_call_ns = 93e3;         // fitted: 8 to 512 MiB, kernels included
+  double prefetch_block_ns = 3.6e3;       // fitted: the same, beyond the link's time
   // --- Thrashing (driver) ---
-  unsigned thrash_events = 3;
-  double thrash_lapse_ns = 500e3;         // so many events within it are thrashing; also how long a throttled fault waits
+  unsigned thrash_events = 3;             // so many moves of a page, each
+  double thrash_lapse_ns = 500e3;         // within this of the one before, are thrashing; also how long a throttled fault waits
   unsigned thrash_throttles = 10;
   double thrash_pin_ns = 150e6;
   double thrash_reset_ns = 1e9;
+  double thrash_nap = 1.5;                // driver: a CPU thread sleeps so many times its wait at most, usleep_range(nap, 1.5 nap), and
+                                          // nothing on an idle machine wakes it earlier
   // --- Access counters (driver) ---
   unsigned counter_threshold = 256;       // remote accesses of a block; they move it only where the machine has ATS
   // --- The kernel ---

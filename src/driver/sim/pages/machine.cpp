@@ -247,6 +247,7 @@ class machine {
 
   void kernel() {
     next_run_ = 0;
+    space_.release_pins(now_ns_);
     space_.set_loads(pattern_.bytes_a_touch() == base_page_bytes ? space::loads::of_whole_pages : space::loads::of_bytes);
     remote_bytes_ = local_bytes_ = 0;
     walk_ns_ = kernel_wait_ns_ = 0;

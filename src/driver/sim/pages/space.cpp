@@ -99,27 +99,51 @@ void space::map_remotely(block& b, const page_mask& pages) {
   counts_.remote_mappings += fresh.count();
 }
 
-// A page moves to the other side. A move to and fro is an event; when the last three lie within the lapse the fault is
-// throttled, and after ten throttles the block stays where it is for a while and is reached over the link.
-double space::note_move(block& b, thrash_state::side to, double now_ns) {
-  thrash_state& t = b.thrash;
-  const bool back = t.last_move != thrash_state::side::none && t.last_move != to;
-  t.last_move = to;
-  if (!back) return 0;
-  if (now_ns - t.event_ns[0] > costs_.thrash_reset_ns) t.throttles = 0;
-  t.event_ns[2] = t.event_ns[1];
-  t.event_ns[1] = t.event_ns[0];
-  t.event_ns[0] = now_ns;
-  if (now_ns - t.event_ns[2] > costs_.thrash_lapse_ns) return 0;
-  if (t.throttles >= costs_.thrash_throttles) {
-    t.pinned_until_ns = now_ns + costs_.thrash_pin_ns;
-    t.throttles = 0;
-    ++counts_.thrash_pins;
-    return 0;
+// A fault of one side on pages of a block. Nanoseconds that it waits for pages that the other side is to have for a while; in `stay`
+// the pages that are pinned where they are, on the host.
+double space::ask_for(block& b, const page_mask& faulted, side by, double now_ns, page_mask& stay) {
+  stay.reset();
+  const page_mask suspect = faulted & b.thrash.thrashing();
+  if (suspect.none()) return 0;
+  double waited = 0;
+  for (unsigned page = 0; page < b.pages; ++page) {
+    if (!suspect[page]) continue;
+    auto hint = b.thrash.ask(page, by, now_ns + waited, costs_);
+    if (hint.what == thrash_state::hint::kind::throttle) {
+      ++counts_.throttles;
+      const double nap = hint.until_ns - (now_ns + waited);
+      waited += by == side::host ? nap * costs_.thrash_nap : nap;
+      hint = b.thrash.ask(page, by, now_ns + waited + 1, costs_);
+    }
+    if (hint.what != thrash_state::hint::kind::pin) continue;
+    if (!b.pinned_known[page]) ++counts_.thrash_pins;
+    b.pinned_known.set(page);
+    stay.set(page);
   }
-  ++t.throttles;
-  ++counts_.throttles;
-  return costs_.thrash_lapse_ns;
+  if (stay.any()) has_pins_ = true;
+  return waited;
+}
+
+// Pages whose pin has run out are mapped remotely no more: the next touch faults.
+void space::release_pins(double now_ns) {
+  if (!has_pins_) return;
+  has_pins_ = false;
+  for (auto& [start, r] : ranges_) {
+    for (block& b : r.blocks) {
+      if (b.pinned_known.none()) continue;
+      const page_mask over = b.thrash.unpin(now_ns);
+      if (over.any()) {
+        const page_mask remote = over & ~b.on_device;
+        b.pinned_known &= ~over;
+        if (!b.policy.accessed_by_device && b.policy.preferred != block_policy::place::host) {
+          b.mapped &= ~remote;
+          b.writable &= ~remote;
+          ++b.generation;
+        }
+      }
+      has_pins_ = has_pins_ || b.pinned_known.any();
+    }
+  }
 }
 
 double space::make_room(block& wanting) {
@@ -206,15 +230,17 @@ double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_
   if (twice.any() && b.on_device.none()) --chunks_;
   map_remotely(b, twice);
   return static_cast<double>(twice.count()) *
-         (costs_.collapse_to_host_ns + costs_.collapse_block_ns * static_cast<double>(blocks_of_range));
+         (costs_.collapse_to_host_ns +
+          costs_.collapse_block_ns * static_cast<double>(blocks_of_range - std::min(blocks_of_range, costs_.collapse_blocks)));
 }
 
 double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted, std::uint64_t entries,
                     access_kind kind, double now_ns) {
   note_use(b);
   counts_.faults += entries;
-  const bool replays = !writes(kind) && loads_ == loads::of_whole_pages;
-  const double each = (costs_.fault_ns + (replays ? costs_.replay_ns : 0)) * static_cast<double>(entries);
+  // Loads of whole pages fault again while their page is on the link; what needs no copy is there at once.
+  const bool on_link = !writes(kind) && loads_ == loads::of_whole_pages && (faulted & b.on_host & ~b.on_device).any();
+  const double each = (costs_.fault_ns + (on_link ? costs_.replay_ns : 0)) * static_cast<double>(entries);
   // A write to what is duplicated. Where it collapses to the host, its cost is by the page.
   const page_mask collapsing = writes(kind) ? page_mask(faulted & b.duplicated()) : page_mask{};
   if (collapsing.any()) {
@@ -226,36 +252,44 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
   }
   ++counts_.block_services;
   double ns = costs_.block_service_ns + each;
-  const bool pinned = b.thrash.pinned_until_ns > now_ns;
   const bool duplicates = b.policy.read_mostly && !writes(kind);
   const bool stays = b.policy.preferred == block_policy::place::host && !duplicates;
   const bool mapped_there = b.policy.accessed_by_device && b.policy.preferred == block_policy::place::none && !duplicates;
-  if (pinned || stays || mapped_there) {
+  if (stays || mapped_there) {
     // Mapped where it is: no growth, since the prefetcher does not work away from the preferred location. What
     // nobody has touched is made on the host where that is preferred, else on the device.
     const page_mask fresh = faulted & ~b.touched();
-    if (stays || pinned) b.on_host |= fresh;
+    if (stays) b.on_host |= fresh;
     const page_mask there = faulted & b.on_host & ~b.on_device;
     map_remotely(b, there);
     ns += costs_.remote_map_ns * static_cast<double>(there.count());
     const page_mask local = faulted & b.on_device;
     b.mapped |= local;
     b.writable |= local & ~b.on_host;
-    if (mapped_there && !pinned) ns += bring_to_device(b, fresh, keep::nothing);
+    if (mapped_there) ns += bring_to_device(b, fresh, keep::nothing);
     return ns;
   }
-  if ((faulted & b.on_host & ~b.on_device).any() && !duplicates) {
-    ns += note_move(b, thrash_state::side::device, now_ns);
-    if (b.thrash.pinned_until_ns > now_ns) {
-      map_remotely(b, faulted & b.on_host);
-      return ns;
+  page_mask coming = faulted;
+  const page_mask from_host = faulted & b.on_host & ~b.on_device;
+  if (from_host.any() && !duplicates) {
+    page_mask pinned;
+    ns += ask_for(b, from_host, side::device, now_ns + ns, pinned);
+    if (pinned.any()) {
+      map_remotely(b, pinned);
+      ns += costs_.remote_map_ns * static_cast<double>(pinned.count());
+      coming &= ~pinned;
+      if (coming.none()) return ns;
     }
   }
-  const page_mask wanted = grow_by_density(faulted, b.on_device, b.pages, costs_.density_percent);
+  const page_mask wanted = grow_by_density(coming, b.on_device, b.pages, costs_.density_percent) & (coming | ~b.thrash.thrashing());
   const page_mask moving = wanted & ~b.on_device;
   ns += costs_.region_ns * static_cast<double>(regions_of(moving)) +
         costs_.big_page_ns * static_cast<double>(big_pages_of(moving));
-  return ns + bring_to_device(b, wanted, duplicates ? keep::original : keep::nothing);
+  const page_mask copied = moving & b.on_host;
+  ns += bring_to_device(b, wanted, duplicates ? keep::original : keep::nothing);
+  if (duplicates) b.thrash.forget(copied);
+  else b.thrash.moved(copied, side::device, now_ns + ns, costs_);
+  return ns;
 }
 
 double space::count_remote(block& b, std::uint64_t touches) {
@@ -272,6 +306,7 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
   double ns = 0;
   bool faulted_once = false;
   set_loads(loads::of_whole_pages);
+  release_pins(now_ns);
   visit(address, bytes, [&](block& b, unsigned first, unsigned last, std::uint64_t blocks) {
     note_use(b);
     const page_mask touched = mask_of(first, last);
@@ -281,7 +316,7 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
       faulted_once = true;
       // Growth serves eight pages for one fault; a page mapped where it is has a fault of its own.
       const bool grows = !(b.policy.preferred == block_policy::place::host && !(b.policy.read_mostly && !writes(step))) &&
-                         !(writes(step) && (missing & b.duplicated()).any()) && b.thrash.pinned_until_ns <= now_ns;
+                         !(writes(step) && (missing & b.duplicated()).any()) && (missing & b.thrash.thrashing()).none();
       const std::uint64_t entries = grows ? stream_faults(missing.count()) : missing.count();
       const std::uint64_t services = divide_up(entries, faults_a_service);
       ns += serve(b, blocks, missing, entries, step, now_ns + ns) +
@@ -301,12 +336,21 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
 
 double space::host_fault(block& b, unsigned page, access_kind kind, double now_ns) {
   ++counts_.host_faults;
-  double ns = costs_.host_fault_ns + note_move(b, thrash_state::side::host, now_ns);
-  page_mask faulted;
+  page_mask faulted, pinned;
   faulted.set(page);
-  const page_mask wanted =
-      grow_by_density(faulted, b.on_host, b.pages, costs_.density_percent) & (b.on_device | faulted);
-  ns += bring_to_host(b, wanted, b.policy.read_mostly && !writes(kind) ? keep::original : keep::nothing);
+  double ns = costs_.host_fault_ns + ask_for(b, faulted, side::host, now_ns, pinned);
+  const page_mask wanted = grow_by_density(faulted, b.on_host, b.pages, costs_.density_percent) &
+                           (b.on_device | faulted) & (faulted | ~b.thrash.thrashing());
+  const bool duplicates = b.policy.read_mostly && !writes(kind);
+  const page_mask copied = wanted & b.on_device & ~b.on_host;
+  ns += bring_to_host(b, wanted, duplicates ? keep::original : keep::nothing);
+  if (duplicates) {
+    b.thrash.forget(copied);
+  } else if (pinned.any()) {
+    map_remotely(b, pinned);   // both sides use it where it is now
+  } else {
+    b.thrash.moved(copied, side::host, now_ns + ns, costs_);
+  }
   return ns;
 }
 
@@ -342,12 +386,14 @@ double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_place 
     const keep what = b.policy.read_mostly ? keep::original : keep::nothing;
     if (to == memory_place::device) {
       note_use(b);
+      b.thrash.forget(wanted);
       const std::size_t missing = (wanted & ~b.on_device).count();
       moved = moved || missing > 0;
       ns += costs_.prefetch_block_ns * static_cast<double>(missing) / pages_a_block;
       ns += bring_to_device(b, wanted, what);
     } else {
       moved = moved || (wanted & ~b.on_host).any();
+      b.thrash.forget(wanted);
       b.on_host |= wanted & ~b.touched();
       ns += bring_to_host(b, wanted, what);
       if (b.policy.accessed_by_device) map_remotely(b, wanted & b.on_host & ~b.on_device);

@@ -70,6 +70,8 @@ class space {
     note_use(b);
     return bring_to_device(b, wanted, keep::nothing);
   }
+  // Before a kernel: pins that have run out end.
+  void release_pins(double now_ns);
   // The device has touched a page over the link; nanoseconds where its counter moves the block.
   double count_remote(block& b, std::uint64_t touches);
 
@@ -99,8 +101,7 @@ class space {
   double make_room(block& wanting);
   double collapse(block& b, const page_mask& written, std::uint64_t blocks_of_range);
   void map_remotely(block& b, const page_mask& pages);
-  // A move to one side; nanoseconds that a throttled fault waits.
-  double note_move(block& b, thrash_state::side to, double now_ns);
+  double ask_for(block& b, const page_mask& faulted, side by, double now_ns, page_mask& stay);
   double host_fault(block& b, unsigned page, access_kind kind, double now_ns);
 
   const page_costs& costs_;
@@ -108,6 +109,7 @@ class space {
   std::map<std::uint64_t, range> ranges_;
   page_counts counts_;
   loads loads_ = loads::of_bytes;
+  bool has_pins_ = false;
   std::uint64_t chunks_ = 0;             // blocks with pages on the device
   std::uint64_t clock_ = 0;              // of use, for eviction
   // Uses, the oldest on top; an entry counts while its block has not been used since. Kept only with a limit.
