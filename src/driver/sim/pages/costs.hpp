@@ -26,17 +26,17 @@ struct page_costs {
   double region_ns = 6.35e3;               // each stretch of pages is copied and mapped by itself
   double big_page_ns = 1.33e3;            // fitted: one byte a 64 KiB to one a 4 KiB (32 to 512 faults a block): 93 us of untouched
   double fault_ns = 1.19e3;               // memory, 130 to 330 us of the CPU's
-  double replay_ns = 1.06e3;               // fitted: kernels that go through whole pages, 106 to 137 us a block of untouched memory and
-                                          // 200 to 280 of the CPU's: loads fault again while their page is on the link
+  double replay_ns = 0.8e3;               // fitted: kernels that go through whole pages, 106 to 167 us a block of untouched memory (265 on
+                                          // one host) and 200 to 290 of the CPU's
   double remote_map_ns = 0.475e3;          // fitted: preferred location CPU, 4,096 to 65,536 faults, 2.5 to 3.1 us each
   double populate_block_ns = 1e3;         // assumed: 2 MiB zeroed at the memory's rate; untouched rows show no more
   double duplicate_block_ns = 130e3;      // fitted: read-mostly and a prefetch, 17 to 26 ms a 256 MiB where a prefetch is 5.4
   double to_device_bytes_per_s = 0;       // measured, pinned copies
   // --- Collapse of a duplicated page, one fault at a time ---
-  double collapse_ns = 16e3;              // fitted: read-mostly, written: 264 to 307 ms for 16,384 pages
+  double collapse_ns = 17.5e3;              // fitted: read-mostly, written: 4,096 to 32,768 pages, 17 to 28 us each
   double collapse_to_host_ns = 22.4e3;    // fitted, with the CPU as preferred location: 4,096 to 16,384 pages in 111 to 395 ms; in an
   double collapse_block_ns = 1.14e3;      // allocation of more blocks than these a page costs more for each block beyond: 65,536
-  std::uint64_t collapse_blocks = 32;     // of 128 blocks in 8.7 s, on one machine; why is not known
+  std::uint64_t collapse_blocks = 32;     // of 128 blocks in 8.7 s on one host, and in 2.8 s on another; why is not known
   // --- The CPU's side ---
   double host_fault_ns = 39.7e3;          // fitted: faulted back 38 ms a 256 MiB on one host and 14 a 64 MiB on another, six a block
   double host_populate_page_ns = 250;     // assumed: an anonymous page's first touch

@@ -238,9 +238,10 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
                     access_kind kind, double now_ns) {
   note_use(b);
   counts_.faults += entries;
-  // Loads of whole pages fault again while their page is on the link; what needs no copy is there at once.
-  const bool on_link = !writes(kind) && loads_ == loads::of_whole_pages && (faulted & b.on_host & ~b.on_device).any();
-  const double each = (costs_.fault_ns + (on_link ? costs_.replay_ns : 0)) * static_cast<double>(entries);
+  // A kernel that goes through whole pages faults again on a page that it waits for: its loads always, its stores while the page is on
+  // the link.
+  const bool again = loads_ == loads::of_whole_pages && (!writes(kind) || (faulted & b.on_host & ~b.on_device).any());
+  const double each = (costs_.fault_ns + (again ? costs_.replay_ns : 0)) * static_cast<double>(entries);
   // A write to what is duplicated. Where it collapses to the host, its cost is by the page.
   const page_mask collapsing = writes(kind) ? page_mask(faulted & b.duplicated()) : page_mask{};
   if (collapsing.any()) {

@@ -59,7 +59,7 @@ class space {
   }
   // Whether the device can make this access without a fault.
   [[nodiscard]] page_state look(const block& b, unsigned page, access_kind kind) const noexcept;
-  // Whether the kernel that runs reads whole pages: then its loads fault again while they wait.
+  // Whether the kernel that runs goes through whole pages: then it faults again on those that it waits for.
   enum class loads : std::uint8_t { of_bytes, of_whole_pages };
   void set_loads(loads what) noexcept { loads_ = what; }
   // Serves the faults of one block in one batch: `entries` of them, on the pages of `faulted`. Nanoseconds.
