@@ -80,14 +80,14 @@ struct pool_statistics {
   std::uint64_t reserved_bytes = 0;        // physical memory held
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t mapped_bytes = 0;          // addresses mapped: a handle counts once a mapping
-  std::uint64_t cached_bytes = 0;          // in lanes and shelves
+  std::uint64_t cached_bytes = 0;          // in lanes, on their way between lanes, and on shelves
   std::uint64_t pending_bytes = 0;         // freed, waiting for a fence before other streams may have it
   std::uint64_t idle_bytes = 0;            // free for anyone
   std::uint64_t capture_bytes = 0;         // owned by captured graphs
   std::uint64_t metadata_bytes = 0;        // host memory of the pool's own books
   std::uint64_t allocations = 0, deallocations = 0;
   std::uint64_t lane_hits = 0;             // allocations served with no lock
-  std::uint64_t shelf_hits = 0;
+  std::uint64_t shelf_hits = 0;            // what another lane of the stream had freed: by mail or from the shelf
   std::uint64_t heap_hits = 0;
   std::uint64_t growths = 0;               // physical handles created
   std::uint64_t moves = 0;                 // handles mapped once more, for a window

@@ -86,17 +86,16 @@ TEST_F(pool_mail, either_lane_may_go_with_blocks_on_their_way) {
     std::optional<pool::lane_handle> producer(p->lane(s));
     std::optional<pool::lane_handle> consumer(p->lane(s));
     make_way(*producer, *consumer);
-    std::vector<void*> all;
-    for (int i = 0; i < 10; ++i) all.push_back(take_from(*producer, 1 * MiB));
-    for (void* x : all) give_to(*consumer, x, 1 * MiB);
-    all.clear();
-    for (int i = 0; i < 10; ++i) all.push_back(take_from(*producer, 64 * KiB));
+    std::vector<void*> sent, kept;
+    for (int i = 0; i < 10; ++i) kept.push_back(take_from(*producer, 64 * KiB));
+    for (int i = 0; i < 10; ++i) sent.push_back(take_from(*producer, 1 * MiB));
+    for (void* x : sent) give_to(*consumer, x, 1 * MiB);
     if (the_sender_goes) {
       consumer.reset();
-      for (void* x : all) give_to(*producer, x, 64 * KiB);
+      for (void* x : kept) give_to(*producer, x, 64 * KiB);
     } else {
       producer.reset();
-      for (void* x : all) give_to(*consumer, x, 64 * KiB);
+      for (void* x : kept) give_to(*consumer, x, 64 * KiB);
     }
     p->check();
     EXPECT_EQ(now().live_blocks, 0u);
