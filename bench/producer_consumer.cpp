@@ -42,6 +42,9 @@ class ring {
   static void wait_until(Done&& done) noexcept {
     for (unsigned turns = 0; !done(); ++turns) {
       if (turns > 200) std::this_thread::yield();
+#if defined(__x86_64__)
+      else __builtin_ia32_pause();
+#endif
     }
   }
 

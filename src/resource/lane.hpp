@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/bits.hpp"
+#include "base/prefetch.hpp"
 #include "heap/segment.hpp"
 #include "resource/biased_lock.hpp"
 #include "resource/mailbox.hpp"
@@ -124,7 +125,7 @@ struct alignas(128) stream_lane {
     small[of] = out->link;
     // What comes next may have been written by another thread.
     if (out->link == nullptr) filled &= ~(std::uint64_t{1} << of);
-    else __builtin_prefetch(out->link, 1);
+    else prefetch_to_write(out->link);
     small_bytes -= out->bytes;
     return out;
   }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/prefetch.hpp"
 #include "heap/segment.hpp"
 #include "resource/own_counter.hpp"
 
@@ -40,6 +41,14 @@ class mailbox {
   [[nodiscard]] heap::segment* front() const noexcept {
     const std::uintptr_t word = words_[next_ % slots].load(std::memory_order_acquire);
     return (word & 1) == lap_of(next_) ? reinterpret_cast<heap::segment*>(word & ~std::uintptr_t{1}) : nullptr;
+  }
+  // The records of the next few are fetched, all at once, while the first is looked at.
+  void expect() const noexcept {
+    for (std::uint64_t ahead = 0; ahead < 8; ++ahead) {
+      const std::uintptr_t word = words_[(next_ + ahead) % slots].load(std::memory_order_relaxed);
+      if ((word & 1) != lap_of(next_ + ahead)) break;
+      prefetch_to_write(reinterpret_cast<const void*>(word));
+    }
   }
   // It is taken; its place may be used again once that is told.
   void take_front(const heap::segment& block) noexcept {

@@ -38,6 +38,7 @@ struct stream_state {
   heap::owner_id owner = heap::anyone;
   std::atomic<std::uint32_t> holders{0};       // lanes and guarded blocks that point here
   std::atomic<std::uint64_t> seals_seen{0};    // the pool's wish for seals that it last answered
+  std::atomic<std::uint64_t> retired{0};       // batches up to here are known to the heap as passed; written under its lock
   shelf shared;  // free blocks for any lane of the stream
 };
 
@@ -191,6 +192,13 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   [[nodiscard]] bool would_pass_slack(const request& what);
   heap::segment* chained(const request& what);
+  // What may as well be done later, unless another thread is at the fences.
+  template <class Work>
+  void when_free(Work&& work) {
+    if (at_fences_.load(std::memory_order_relaxed) || at_fences_.exchange(true, std::memory_order_acquire)) return;
+    work();
+    at_fences_.store(false, std::memory_order_release);
+  }
   heap::segment* settled(const request& what);
 
   // The ladder (pool_pressure.cpp).
@@ -221,7 +229,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool may_capture(stream_handle stream) const noexcept;
   void capturing_changed() noexcept;
   void look_for_capture_end(stream_handle stream);
-  void retire_in_heap(const stream_state& stream);
+  void retire_in_heap(stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
   [[nodiscard]] event_handle nearest_fence();
 
@@ -341,6 +349,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<std::uint32_t> patience_{512};      // questions to fences before memory is added beyond the slack
   crowd queue_;                                   // threads whose requests the heap could not serve at once
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
+  // A thread seals or asks fences, where it need not at once. Threads that record and ask events together wait for one lock of the driver's:
+  // a pair that seals took 184 ns on one thread, 4.2 us on two and 52 us on sixteen (H200, driver 580.159, 2026-11-30).
+  alignas(64) std::atomic<bool> at_fences_{false};
 
   std::mutex lanes_mutex_;
   std::vector<stream_lane*> lanes_;

@@ -13,9 +13,13 @@ constexpr std::uint64_t bit_of(std::uint64_t key) noexcept { return std::uint64_
 
 }  // namespace
 
-void pool::core::retire_in_heap(const stream_state& stream) {
+// Nothing where the heap knows already: with many streams the heap's lock would be taken for each of them.
+void pool::core::retire_in_heap(stream_state& stream) {
+  const std::uint64_t completed = stream.line->completed();
+  if (stream.retired.load(std::memory_order_relaxed) >= completed) return;
   const std::lock_guard lock(heap_mutex_);
-  heap_.retire(stream.owner, stream.line->completed());
+  heap_.retire(stream.owner, completed);
+  stream.retired.store(completed, std::memory_order_relaxed);
 }
 
 // Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all threads.
@@ -27,7 +31,7 @@ bool pool::core::poll_fences() {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
       const bool passed = stream->line->poll(*gpu_, events_, &queries, &failure);
-      if (passed || progress) retire_in_heap(*stream);
+      retire_in_heap(*stream);
       progress = progress || passed;
     }
   }

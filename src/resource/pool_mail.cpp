@@ -30,6 +30,7 @@ heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap:
   unsigned taken = 0;
   for (const auto& box : in.mail.in) {
     if (box == nullptr) continue;
+    box->expect();
     heap::segment* block = nullptr;
     for (; taken < most_at_once && (block = box->front()) != nullptr; ++taken) {
       if (out == nullptr && stream_lane::serves(*block, bytes)) {

@@ -168,8 +168,10 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
       streams = streams_.size();
     }
     if (refill->counts.misses.get() % (1 + streams / 16) == 0) {
-      const relaxed_capture_scope relaxed(*gpu_);
-      poll_fences();
+      when_free([&] {
+        const relaxed_capture_scope relaxed(*gpu_);
+        poll_fences();
+      });
     }
   }
   if (heap::segment* const block = carve(what, refill)) return block;
