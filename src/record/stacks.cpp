@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <new>
 
 #include "record/frame_rules.hpp"
+#include "record/thread_blocks.hpp"
 
 namespace millpond::record {
 namespace {
@@ -30,13 +30,14 @@ struct known_rule {
   frame_rule rule;
 };
 
-// What a thread keeps, from its first stack until the process ends.
+// What a thread keeps from its first stack on.
 struct thread_memory {
   std::array<remembered, remembered_stacks> stacks;
   std::array<known_rule, remembered_rules> rules;
   std::uint64_t unloaded = 0;   // of the count of unloaded libraries when the rules were found
 };
-constinit thread_local thread_memory* memory __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit thread_local thread_memory* memory_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
+thread_memory*& memory_slot() noexcept { return memory_of_thread; }
 
 struct walk {
   std::size_t most = 0;
@@ -177,10 +178,8 @@ std::uint32_t stack_store::intern(std::span<const std::uintptr_t> stack) noexcep
 __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames) noexcept {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));
   const auto caller = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
-  if (memory == nullptr) {
-    memory = new (std::nothrow) thread_memory();
-    if (memory == nullptr) return 0;
-  }
+  thread_memory* const memory = thread_blocks<thread_memory, memory_slot>::mine();
+  if (memory == nullptr) return 0;
   std::array<python_place, most_python_frames> places;
   const auto running = std::span(places).first(python_places(places));
   const std::uint64_t python_hash = hash_of(running);

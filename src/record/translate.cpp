@@ -1,13 +1,12 @@
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 #include "record/translate.hpp"
+#include "record/thread_blocks.hpp"
 #include "record/translate_call.hpp"
-
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
-#include <new>
 
 namespace millpond::record {
 namespace {
@@ -26,6 +25,10 @@ constexpr std::uint64_t largest_table_bytes = 4096;
 }  // namespace
 
 constinit thread_local thread_state here;
+
+namespace {
+thread_state::known_layouts*& layouts_slot() noexcept { return here.layouts; }
+}  // namespace
 
 std::uint64_t translator::handle_of(const call& of, CUstream stream) {
   return stream == nullptr && of.per_thread ? per_thread_stream : bits(stream);
@@ -156,8 +159,8 @@ void translator::simple(call& of, action what, CUstream stream, std::uint64_t ob
 const translator::layout& translator::layout_of(CUfunction function, const char* name) {
   // A module that is unloaded leaves its functions' handles to others.
   const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
-  if (here.layouts == nullptr) here.layouts = new (std::nothrow) std::array<thread_state::known_layout, thread_state::most_layouts>();
-  auto* slot = here.layouts == nullptr ? nullptr : &(*here.layouts)[(bits(function) >> 4 ^ bits(function) >> 12) % thread_state::most_layouts];
+  auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
+  auto* slot = known_here == nullptr ? nullptr : &(*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
   if (slot != nullptr && slot->function == function && slot->unloaded == unloaded) return *static_cast<const layout*>(slot->shape);
   const std::lock_guard lock(layouts_mutex_);
   auto& known = layouts_[function];

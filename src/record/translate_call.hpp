@@ -25,8 +25,8 @@ struct thread_state {
     const void* shape = nullptr;        // a translator::layout
     std::uint32_t unloaded = 0;         // of the count of unloaded modules
   };
-  static constexpr std::size_t most_layouts = 256;
-  std::array<known_layout, most_layouts>* layouts = nullptr;
+  struct known_layouts : std::array<known_layout, 256> {};
+  known_layouts* layouts = nullptr;
 };
 
 // Static storage of the thread, reached without a call: the recorder is loaded at the start, when there is room for it.

@@ -14,6 +14,7 @@
 #include "record/settings.hpp"
 #include "record/stacks.hpp"
 #include "record/symbols.hpp"
+#include "record/thread_blocks.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 
@@ -361,6 +362,29 @@ TEST(stack_test, rules_walk_to_the_same_frames_as_the_compilers_runtime) {
   EXPECT_EQ(to.compared, 12u);
 }
 #endif
+
+struct counted_block {
+  static inline std::atomic<int> made{0};
+  counted_block() { ++made; }
+};
+thread_local counted_block* counted_of_thread = nullptr;
+counted_block*& counted_slot() noexcept { return counted_of_thread; }
+
+TEST(thread_blocks_test, a_thread_that_ends_leaves_its_block_to_the_next) {
+  using blocks = thread_blocks<counted_block, counted_slot>;
+  for (int n = 0; n < 50; ++n) {
+    std::thread([] {
+      counted_block* const first = blocks::mine();
+      ASSERT_NE(first, nullptr);
+      EXPECT_EQ(blocks::mine(), first);
+    }).join();
+  }
+  EXPECT_EQ(counted_block::made, 1);
+  std::thread other([] { blocks::mine(); });
+  EXPECT_NE(blocks::mine(), nullptr);
+  other.join();
+  EXPECT_LE(counted_block::made, 2);
+}
 
 TEST(python_test, lines_of_instructions_are_read_from_the_table_of_locations) {
   // By hand, from line 10: two units on the line (short form), one on the next (one-line form), three with no line, one 5 lines
