@@ -49,7 +49,7 @@ def pytorch():
             same = "the same, bit for bit"
         elif digests.get("default") != digests.get("expandable", digests.get("default")):
             same = "differ among PyTorch's own allocators too"
-        elif not runs["default"]["repeatable"]:
+        elif runs["default"]["repeatable"] is False:
             same = "differ from round to round with PyTorch's own allocator too"
         else:
             same = "**differ**"

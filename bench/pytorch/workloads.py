@@ -1,7 +1,8 @@
 """The PyTorch workloads of docs/pytorch.md: public model classes, random weights, seeded inputs of changing sizes.
 
 Each is a function that builds a model and gives back a function `one_round`, whose result is a list of tensors: the outputs that
-must be the same, bit for bit, whatever the allocator. What one round does depends on its number alone.
+must be the same, bit for bit, whatever the allocator. What one round does depends on its number, and on the rounds before where the
+model learns.
 """
 import random
 
@@ -273,4 +274,6 @@ def segmentation(s):
 
 ALL = {w.__name__: w for w in (serving, generation, training, recompute, graph_network, detection, several_streams, cuda_graphs,
                                compiled, segmentation)}
+# A round of these begins with the weights that the last one left.
+LEARN = {"training", "recompute", "segmentation"}
 NEED_CUDA = {"several_streams", "cuda_graphs", "compiled"}

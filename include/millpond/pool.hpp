@@ -161,7 +161,7 @@ class pool final : public memory_resource {
   [[nodiscard]] result<block_range> find(const void* ptr) const noexcept;
 
   // Gives back whole unused spans until at most keep_bytes are reserved; answers the bytes given back. Never
-  // waits for the GPU: what is pending stays.
+  // waits for the GPU: what is pending stays. With keep_bytes 0 the slack and the lanes' limits start anew, as in a new pool.
   std::uint64_t trim(std::uint64_t keep_bytes = 0);
 
   // Waits for the device (no lock is held meanwhile) and counts everything that was freed or released before as done, by no

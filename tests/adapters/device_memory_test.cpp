@@ -83,6 +83,23 @@ TEST_F(torch_memory, what_graphs_keep_counts_as_needed_after_it_is_freed) {
   EXPECT_EQ(memory->statistics().peak_needed, 0u);
 }
 
+TEST_F(torch_memory, empty_cache_gives_back_what_streams_freed_before_they_fell_silent) {
+  void* const a = take(100 * MiB, stream);
+  void* const b = take(200 * MiB, capturing);
+  EXPECT_TRUE(memory->deallocate(a, 100 * MiB, stream).has_value());
+  EXPECT_TRUE(memory->deallocate(b, 200 * MiB, capturing).has_value());
+  memory->empty_cache();
+  EXPECT_EQ(memory->statistics().reserved, 0u);
+  EXPECT_NE(take(900 * MiB, capturing), nullptr);
+}
+
+TEST_F(torch_memory, memory_that_another_stream_freed_serves_when_the_device_is_full) {
+  void* const a = take(900 * MiB, stream);
+  EXPECT_TRUE(memory->deallocate(a, 900 * MiB, stream).has_value());
+  void* const b = take(900 * MiB, capturing);
+  EXPECT_TRUE(memory->deallocate(b, 900 * MiB, capturing).has_value());
+}
+
 TEST_F(torch_memory, a_tensor_outlives_its_graph) {
   memory->begin_graph_pool({0, 1}, only(capturing));
   void* const kept = take(MiB, capturing);

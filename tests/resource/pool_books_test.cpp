@@ -47,6 +47,27 @@ TEST_F(pool_books, statistics_are_exact_when_quiet) {
   EXPECT_EQ(s.streams, 2u);
 }
 
+// Streams that fall silent leave frees behind that no fence covers, where a fence over the context may not be made.
+TEST_F(pool_books, after_a_wait_for_the_device_all_that_was_freed_goes_back) {
+  pool_options options;
+  options.fences = context_fences::never;
+  start(options);
+  const stream_handle a = stream(), b = stream();
+  void* const x = take(50 * MiB, a);
+  void* const y = take(70 * MiB, b);
+  work(x, a, 10 * millisecond);
+  work(y, b, 10 * millisecond);
+  give(x, a);
+  give(y, b);
+  p->trim(0);
+  EXPECT_GE(now().reserved_bytes, 120 * MiB) << "nothing tells that the streams have passed";
+  const auto waited = p->synchronize();
+  ASSERT_TRUE(waited.has_value()) << waited.error().message;
+  EXPECT_GE(now().idle_bytes, 120 * MiB);
+  p->trim(0);
+  EXPECT_EQ(now().reserved_bytes, 0u);
+}
+
 // Slack and lanes are shares of the peak: a program that has given everything back must not be allowed the slack of before.
 TEST_F(pool_books, after_a_trim_to_nothing_the_pool_is_as_tight_as_a_new_one) {
   start();

@@ -23,7 +23,7 @@ result<std::unique_ptr<device_memory>> device_memory::create(std::shared_ptr<dri
   // destroys a stream, so that no fence over the whole context is needed.
   options.fences = context_fences::never;
   options.on_pressure = [self = made.get(), users = std::move(options.on_pressure)](std::uint64_t bytes) {
-    return self->give_back_released() || (users && users(bytes));
+    return self->give_back_released() || self->wait_for_frees() || (users && users(bytes));
   };
   auto served = pool::create(made->gpu_, std::move(options));
   if (!served) return served.error();
@@ -110,6 +110,7 @@ result<pool::block_range> device_memory::find(const void* ptr) {
 
 void device_memory::empty_cache() {
   give_back_released();
+  wait_for_frees();
   static_cast<void>(pool_->trim(0));
 }
 
@@ -207,6 +208,18 @@ bool device_memory::give_back_released() {
   }
   graph_pools_.store(static_cast<int>(graphs_.size()), std::memory_order_release);
   return true;
+}
+
+// Without a fence over the whole context, what a stream freed before it fell silent is known to be done only when the device
+// is. Answers whether that helped; not while a capture is known.
+bool device_memory::wait_for_frees() {
+  if (filling_graph) return false;
+  {
+    const std::lock_guard lock(graphs_mutex_);
+    if (!capturing_.empty()) return false;
+  }
+  const std::uint64_t before = pool_->statistics().idle_bytes;
+  return pool_->synchronize() && pool_->statistics().idle_bytes > before;
 }
 
 // Numbers -------------------------------------------------------------------------------------------------

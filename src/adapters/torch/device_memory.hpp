@@ -66,6 +66,7 @@ class device_memory {
   result<void*> allocate_for_graph(std::uint64_t bytes, stream_handle stream, bool* taken);
   [[nodiscard]] std::uint64_t free_of_graph(void* ptr);
   bool give_back_released();
+  bool wait_for_frees();
   void forget(graph_pool_id id);
   void count_allocation(std::uint64_t bytes) noexcept;
   void count_need(std::uint64_t bytes) noexcept;
