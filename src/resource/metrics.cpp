@@ -40,6 +40,7 @@ constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_streams", "Streams that the pool keeps books of.", gauge, &p::streams},
     pool_metric{"millpond_pool_lanes", "Lanes: a thread on a stream.", gauge, &p::lanes},
     pool_metric{"millpond_pool_captures", "Captures and graphs that own memory.", gauge, &p::captures},
+    pool_metric{"millpond_pool_graph_arenas", "Arenas that captured graphs share.", gauge, &p::graph_arenas},
     pool_metric{"millpond_pool_allocations_total", "Allocations served.", counter, &p::allocations},
     pool_metric{"millpond_pool_deallocations_total", "Blocks freed.", counter, &p::deallocations},
     pool_metric{"millpond_pool_lane_hits_total", "Allocations served by a lane, with no lock.", counter, &p::lane_hits},
