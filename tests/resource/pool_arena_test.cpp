@@ -154,6 +154,34 @@ TEST_F(pool_arena, streams_of_one_capture_share_what_is_inherited_and_nothing_th
   expect_all_back();
 }
 
+// A stream takes over what the arena has only where no stream of the capture has used it.
+TEST_F(pool_arena, a_stream_that_forks_off_later_gets_nothing_that_another_has_freed) {
+  start();
+  const stream_handle a = stream(), b = stream();
+  graph_arena arena = p->make_graph_arena();
+  const graph_exec_handle first = layers(arena, a, 4, 32 * MiB);
+  const event_handle fork = event(), join = event();
+  begin(arena, a);
+  ok(gpu->event_record(fork, a));
+  ok(gpu->stream_wait_event(b, fork));
+  void* const on_a = take(32 * MiB, a);
+  work(on_a, a, 1 * millisecond);
+  give(on_a, a);
+  std::vector<void*> on_b{take(32 * MiB, b), take(32 * MiB, b)};
+  EXPECT_THAT(on_b, ::testing::Not(::testing::Contains(on_a)));
+  for (void* x : on_b) {
+    work(x, b, 1 * millisecond);
+    give(x, b);
+  }
+  ok(gpu->event_record(join, b));
+  ok(gpu->stream_wait_event(a, join));
+  const graph_exec_handle second = finish(a);
+  for (const graph_exec_handle g : {first, second}) ok(gpu->graph_launch(g, a));
+  for (const graph_exec_handle g : {first, second}) ok(gpu->graph_exec_destroy(g));
+  arena = {};
+  expect_all_back();
+}
+
 // Two captures of one arena at the same time. The later one takes what the earlier had freed, and it never goes back.
 TEST_F(pool_arena, captures_that_run_at_the_same_time_keep_what_each_stream_freed_in_order) {
   start();
@@ -285,7 +313,11 @@ TEST_F(pool_arena, a_block_that_another_graph_or_a_stream_outside_uses_serves_no
   use(used_outside, b);
   give(used_outside, a);
   ok(gpu->capture_begin(b, capture_mode::relaxed));  // of no arena
+  give(take(512, b), b);
   give(in_other_graph, b);
+  void* const others = take(16 * MiB, b);
+  EXPECT_NE(others, in_other_graph) << "another arena's, which that graph's launches will write";
+  give(others, b);
   const graph_exec_handle other = finish(b);
   gpu->advance(100 * millisecond);
   begin(arena, a);

@@ -201,6 +201,31 @@ TEST_F(pool_capture_lane, in_an_arena_it_serves_the_arenas_memory) {
   expect_all_back();
 }
 
+TEST_F(pool_capture_lane, a_block_of_another_graph_is_not_kept) {
+  start();
+  const stream_handle a = stream(), b = stream();
+  begin(a, capture_mode::relaxed);
+  void* theirs = nullptr;
+  {
+    auto lane = lane_on(a);
+    theirs = take_by(lane, 64 * KiB);
+  }
+  const graph_exec_handle first = finish(a);
+  begin(b, capture_mode::relaxed);
+  {
+    auto lane = lane_on(b);
+    give_by(lane, theirs, 64 * KiB);
+    for (int i = 0; i < 3; ++i) {
+      void* const x = take_by(lane, 64 * KiB);
+      EXPECT_NE(x, theirs) << "its graph writes there at each launch";
+      give_by(lane, x, 64 * KiB);
+    }
+  }
+  const graph_exec_handle second = finish(b);
+  for (const graph_exec_handle g : {first, second}) ok(gpu->graph_exec_destroy(g));
+  expect_all_back();
+}
+
 TEST_F(pool_capture_lane, what_a_lane_keeps_is_bounded) {
   start();
   const stream_handle a = stream();
