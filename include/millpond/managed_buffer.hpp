@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "millpond/managed_resource.hpp"
+#include "millpond/managed_watch.hpp"
 
 namespace millpond {
 
@@ -44,6 +45,8 @@ class managed_core {
   void end_host() noexcept;
   result<void> begin_device(access how, stream_handle stream);
   void end_device(stream_handle stream) noexcept;
+  result<void> watch(std::shared_ptr<managed_watch> by);
+  result<void> look();
 
   [[nodiscard]] void* data() const noexcept { return data_; }
   [[nodiscard]] const managed_history& history() const noexcept { return history_; }
@@ -80,6 +83,8 @@ class managed_core {
   std::vector<user> users_;
   int guard_ = -1;                            // its place in the table of traps
   managed_history history_;
+  std::shared_ptr<managed_watch> watch_;
+  managed_page_counts watched_from_;          // what had been counted when it began
 };
 }  // namespace detail
 
@@ -159,6 +164,11 @@ class managed_buffer {
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return count_ * sizeof(T); }
   [[nodiscard]] const managed_history& history() const noexcept { return core_->history(); }
+  // From now on the driver's counts are held against the stated use too, which sees what no view tells: stray pointers, kernels that
+  // touch more than they say. look() adds what it finds to history().contradictions, each once a kind of count; the work that is to
+  // be counted must have been waited for. Errors: the watch's; invalid_argument where look() has nothing to look by.
+  result<void> watch(std::shared_ptr<managed_watch> by) { return core_->watch(std::move(by)); }
+  result<void> look() { return core_->look(); }
   [[nodiscard]] const managed_plan& plan() const noexcept { return core_->plan(); }
 
  private:

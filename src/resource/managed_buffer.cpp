@@ -205,4 +205,29 @@ void managed_core::protect(guarding now) noexcept {
   memory_traps::arm(guard_, on);
 }
 
+result<void> managed_core::watch(std::shared_ptr<managed_watch> by) {
+  if (by == nullptr) return error{error_code::invalid_argument, "managed_buffer: no watch"};
+  auto now = by->counts(reinterpret_cast<device_address>(data_), bytes_);
+  if (!now) return now.error();
+  watch_ = std::move(by);
+  watched_from_ = *now;
+  return {};
+}
+
+result<void> managed_core::look() {
+  if (watch_ == nullptr) return error{error_code::invalid_argument, "managed_buffer: nothing watches; call watch() first"};
+  auto now = watch_->counts(reinterpret_cast<device_address>(data_), bytes_);
+  if (!now) return now.error();
+  const managed_page_counts since{now->device_faults - watched_from_.device_faults, now->device_write_faults - watched_from_.device_write_faults,
+                                  now->host_faults - watched_from_.host_faults,     now->bytes_to_device - watched_from_.bytes_to_device,
+                                  now->bytes_to_host - watched_from_.bytes_to_host, now->throttles - watched_from_.throttles};
+  for (std::string& each : contradictions(from_.use(), since, bytes_)) {
+    // Told once, whatever the numbers in it are by then.
+    const std::string_view kind = std::string_view(each).substr(0, each.find_first_of("0123456789"));
+    const auto same = [kind](const std::string& known) { return known.starts_with(kind); };
+    if (std::ranges::none_of(history_.contradictions, same)) history_.contradictions.push_back(std::move(each));
+  }
+  return {};
+}
+
 }  // namespace millpond::detail

@@ -61,6 +61,45 @@ TEST_F(host_side, staged_copies_keep_their_contents) {
   }
 }
 
+TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
+  if (!gpu->info().concurrent_managed_access) GTEST_SKIP() << "no concurrent managed access";
+  auto watch = managed_watch::start(gpu);
+  if (!watch) {
+    // A clear answer where there is no CUPTI, or a profiler has it.
+    EXPECT_EQ(watch.error().code, error_code::not_supported);
+    GTEST_SKIP() << watch.error().message;
+  }
+  EXPECT_EQ(managed_watch::start(gpu).error().code, error_code::not_permitted);
+  managed_resource memory(gpu, nullptr, {managed_intent::gpu_resident, memory_side::device, memory_side::both});
+  auto buffer = managed_buffer<unsigned char>::create(16 * MiB, memory, stream).value();
+  ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
+  ASSERT_TRUE(buffer.watch(*watch));
+  unsigned char* stray = nullptr;
+  {
+    auto view = buffer.device_view(stream).value();
+    stray = view.data();
+    ASSERT_TRUE(gpu->set_async(view.address(), 3, 16 * MiB, stream).ok());
+  }
+  ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
+  ASSERT_TRUE(buffer.look());
+  EXPECT_TRUE(buffer.history().contradictions.empty()) << buffer.history().contradictions.front();
+  unsigned sum = 0;
+  for (std::uint64_t i = 0; i < 16 * MiB; i += 4096) sum += static_cast<volatile unsigned char*>(stray)[i];
+  EXPECT_EQ(sum, 3u * 4096);
+  const auto counted = (*watch)->counts(reinterpret_cast<device_address>(stray), 16 * MiB);
+  ASSERT_TRUE(counted) << counted.error().message;
+  EXPECT_GE(counted->host_faults, 8u);
+  EXPECT_GE(counted->bytes_to_host, 16 * MiB);
+  ASSERT_TRUE(buffer.look());
+  ASSERT_FALSE(buffer.history().contradictions.empty());
+  EXPECT_NE(buffer.history().contradictions.front().find("stated as gpu-resident"), std::string::npos);
+  // Memory whose use is kept is not spoken of.
+  auto other = managed_buffer<unsigned char>::create(16 * MiB, memory, stream).value();
+  ASSERT_TRUE(other.watch(*watch));
+  ASSERT_TRUE(other.look());
+  EXPECT_TRUE(other.history().contradictions.empty());
+}
+
 TEST_F(host_side, views_of_managed_memory_pass_data_both_ways) {
   if (!gpu->info().concurrent_managed_access) GTEST_SKIP() << "no concurrent managed access";
   for (const managed_use use : {managed_use{managed_intent::ping_pong}, managed_use{managed_intent::gpu_resident, memory_side::device, memory_side::both},

@@ -149,6 +149,50 @@ TEST_F(managed_memory, a_contradicted_use_is_told_once) {
   EXPECT_EQ(buffer.history().host_writes, 3u);
 }
 
+TEST_F(managed_memory, a_watch_sees_what_no_view_tells) {
+  auto watch = managed_watch::start(gpu).value();
+  auto memory = resource({gpu_resident, device, both});
+  auto buffer = managed_buffer<unsigned char>::create(16 * MiB, *memory, stream).value();
+  EXPECT_EQ(buffer.look().error().code, error_code::invalid_argument);
+  ASSERT_TRUE(buffer.watch(watch));
+  device_address at = 0;
+  {
+    auto view = buffer.device_view(stream).value();
+    at = view.address();
+    kernel(at, 16 * MiB, access_kind::write, stream);
+  }
+  ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
+  ASSERT_TRUE(buffer.look());
+  EXPECT_THAT(buffer.history().contradictions, IsEmpty());
+  // A stray pointer of the CPU: six faults a block.
+  gpu->touch_managed(at, 16 * MiB);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(buffer.look());
+  ASSERT_THAT(buffer.history().contradictions, SizeIs(1));
+  EXPECT_THAT(buffer.history().contradictions[0], HasSubstr("48 faults"));
+  // And a kernel without a view.
+  kernel(at, 16 * MiB, access_kind::read, stream);
+  ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
+  ASSERT_TRUE(buffer.look());
+  ASSERT_THAT(buffer.history().contradictions, SizeIs(2));
+  EXPECT_THAT(buffer.history().contradictions[1], HasSubstr("take a device view"));
+}
+
+TEST(managed_use, counts_are_held_against_each_intent) {
+  const auto told = [](managed_intent intent, const managed_page_counts& counts, memory_side writers = device, memory_side readers = both) {
+    const auto found = contradictions({intent, writers, readers}, counts, 64 * MiB);
+    return found.empty() ? std::string() : found.front();
+  };
+  EXPECT_EQ(told(unstated, {.device_faults = 1000, .host_faults = 1000, .throttles = 9}), "");
+  EXPECT_EQ(told(gpu_resident, {.host_faults = 8}), "");  // seldom
+  EXPECT_THAT(told(gpu_resident, {.host_faults = 9}), HasSubstr("state ping-pong"));
+  EXPECT_THAT(told(streaming, {.device_faults = 64}), HasSubstr("take a device view"));
+  EXPECT_EQ(told(cpu_resident, {.device_faults = 64}), "");
+  EXPECT_THAT(told(cpu_resident, {.bytes_to_device = 64 * MiB}), HasSubstr("moves"));
+  EXPECT_THAT(told(read_mostly, {.device_write_faults = 64}, host), HasSubstr("kernels write"));
+  EXPECT_THAT(told(ping_pong, {.host_faults = 64}), HasSubstr("take a host view"));
+  EXPECT_THAT(told(streaming, {.throttles = 1}), HasSubstr("to and fro"));
+}
+
 TEST_F(managed_memory, a_capturing_stream_gets_no_view_and_keeps_its_capture) {
   auto memory = resource({streaming, host, device});
   auto buffer = managed_buffer<int>::create(MiB, *memory, stream).value();
