@@ -9,6 +9,7 @@
 #include <millpond/memory_resource.hpp>
 #include <millpond/simulated_gpu.hpp>
 #include <millpond/units.hpp>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -133,6 +134,41 @@ double percentile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
+// The dispatcher has a processor of its own while a trial runs, as in a server that means it, and the clients have the others: else
+// the tail is the scheduler's. Where there are fewer than four nothing is bound.
+class own_processor {
+ public:
+  own_processor() {
+    known_ = sched_getaffinity(0, sizeof all_, &all_) == 0 && CPU_COUNT(&all_) >= 4;
+    if (!known_) return;
+    cpu_set_t others = all_;
+    for (int i = CPU_SETSIZE - 1; i >= 0; --i) {
+      if (!CPU_ISSET(i, &all_)) continue;
+      last_ = i;
+      break;
+    }
+    CPU_CLR(last_, &others);
+    static_cast<void>(sched_setaffinity(0, sizeof others, &others));  // threads made now inherit it
+  }
+  void take() const {
+    if (!known_) return;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(last_, &own);
+    static_cast<void>(sched_setaffinity(0, sizeof own, &own));
+  }
+  ~own_processor() {
+    if (known_) static_cast<void>(sched_setaffinity(0, sizeof all_, &all_));
+  }
+  own_processor(const own_processor&) = delete;
+  own_processor& operator=(const own_processor&) = delete;
+
+ private:
+  cpu_set_t all_{};
+  int last_ = 0;
+  bool known_ = false;
+};
+
 // One strategy on one GPU: prepared, run for the time, and its latencies.
 class trial {
  public:
@@ -248,6 +284,7 @@ class trial {
     std::vector<mailbox> mail(clients_.size());
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
+    const own_processor processor;
     for (unsigned i = 0; i < clients_.size(); ++i) {
       threads.emplace_back([&, i] {
         unsigned char* const buffer = serving.buffer(i);
@@ -271,6 +308,7 @@ class trial {
       mail[r.client].answers.fetch_add(1, std::memory_order_release);
       mail[r.client].answers.notify_one();
     };
+    processor.take();
     std::uint64_t least_free = free_before, looked = 0;
     while (now_ns() < end && serving.failure().empty()) {
       if (!serving.step(now_ns(), answered)) {

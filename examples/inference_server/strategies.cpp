@@ -163,9 +163,10 @@ class by_millpond final : public common {
   bool by_name_only() const override { return !(parts_.activations && parts_.weights && parts_.pinned); }
   std::string begin(const surroundings& where) override {
     if (auto why = common::begin(where); !why.empty()) return why;
-    // A server knows its largest batch: what it will need is taken before the first request, so that none waits for growth.
+    // A server knows its largest batch: what it will need is taken before the first request, so that none waits for growth; a quarter more
+    // for blocks that one stream has freed and another may not have yet.
     mp::pool_options options;
-    if (parts_.activations) options.initial_bytes = where.most_bytes;
+    if (parts_.activations) options.initial_bytes = where.most_bytes + where.most_bytes / 4;
     auto device = mp::pool::create(where.gpu, std::move(options));
     if (!device) return device.error().message;
     device_ = std::move(*device);
