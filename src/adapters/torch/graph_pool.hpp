@@ -27,8 +27,8 @@ class graph_pool {
 
   // A block from what is free for this stream, the tightest fit; nullptr where a chunk must be added first.
   [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream);
-  // How large a chunk to lend for a request: a sixteenth of what there is, whole 2 MiB.
-  [[nodiscard]] std::uint64_t chunk_bytes_for(std::uint64_t bytes) const noexcept;
+  // How large a chunk to lend for a request: what it needs, small ones together.
+  [[nodiscard]] static std::uint64_t chunk_bytes_for(std::uint64_t bytes) noexcept;
   void add_chunk(chunk lent, stream_handle stream);
 
   // The bytes that were asked for; 0 where the address is not a live block of this pool.
@@ -63,8 +63,10 @@ class graph_pool {
     stream_handle stream = nullptr;
     state is = state::free;
     bool other_use = false;
+    bool first_of_chunk = false;
   };
-  // By address, without gaps within a chunk; chunks that abut are as one.
+  // By address, without gaps within a chunk. No block goes over the end of its chunk: larger free blocks are no gain, since the
+  // tightest fit then has fewer to choose from.
   using blocks = std::map<std::uint64_t, block>;
   void make_free(blocks::iterator at);
 
