@@ -4,6 +4,7 @@
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
+#include "base/prefetch.hpp"
 
 namespace millpond::heap {
 
@@ -171,6 +172,12 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
 void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   MILLPOND_CHECK(block->state == segment_state::used, block->start(), block->bytes);
   index_.expect(block->start());
+  // Both halves of the neighbours' records, which it may be joined with.
+  for (const segment* const beside : {block->before, block->after}) {
+    if (beside == nullptr) continue;
+    prefetch_to_write(beside);
+    prefetch_to_write(&beside->before);
+  }
   block->holder = nullptr;
   block->holder_note = 0;
   block->link = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.hpp"
+#include "base/prefetch.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "resource/pool_core.hpp"
 
@@ -97,6 +98,7 @@ heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes
 // A block that its lane keeps no longer: a large one to the shelf where another lane of the stream may want it, else to the
 // heap.
 void pool::core::part_with(stream_lane& in, heap::segment* block) noexcept {
+  prefetch_to_write(&block->before);  // the part of the record that the heap works on
   stream_state& stream = *in.stream;
   if (block->holder_class == large_class && stream.holders.load(std::memory_order_relaxed) > 1 &&
       stream.shared.put_large(*block, 4 * in.large_limit_bytes)) {
