@@ -50,7 +50,8 @@ result<std::unique_ptr<captured_lane>> pool::core::make_captured_lane(stream_han
   return made;
 }
 
-void* pool::core::pop(captured_lane& in, std::uint64_t bytes) noexcept {
+// Written into the handle's calls, as the fast paths of lanes are.
+[[gnu::always_inline]] inline void* pool::core::pop(captured_lane& in, std::uint64_t bytes) noexcept {
   stream_lane& lane = in.lane;
   if (__builtin_expect(!lane.lock.owner_lock(), 0)) return nullptr;
   heap::segment* const block = lane.pop(bytes);
@@ -66,7 +67,7 @@ void* pool::core::pop(captured_lane& in, std::uint64_t bytes) noexcept {
   return reinterpret_cast<void*>(block->start());
 }
 
-bool pool::core::push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline bool pool::core::push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept {
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::special, 0)) return false;
   if (__builtin_expect(block->holder != in.arena.get() || block->holder_note != 0, 0)) return false;
