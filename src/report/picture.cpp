@@ -253,7 +253,8 @@ result<void> choose_windows(picture& of, std::span<const std::uint64_t> places, 
   } else {
     // Half of what may be shown lies round the peak, the other half is shared by the other places; where there are none, all.
     const auto add = [&](std::uint64_t event, std::uint64_t width, std::string why) {
-      const std::uint64_t first = event > width / 2 ? event - width / 2 : 0;
+      // Near an end it lies to one side: what may be shown is shown.
+      const std::uint64_t first = std::min(event > width / 2 ? event - width / 2 : 0, of.events > width ? of.events - width : 0);
       of.windows.push_back({first, std::min(of.events, first + width), std::move(why)});
     };
     const std::size_t most = std::min<std::size_t>(places.size(), 64);

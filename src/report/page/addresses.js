@@ -96,9 +96,14 @@ function layout_at(trace, event) {
     }
     spaces = joined;
   } else {
+    // Both in the order of their positions: a program of many small allocations has as many regions as blocks.
+    let at = 0;
     for (const [, bytes, start] of trace.regions) {
-      const inside = live.filter(n => b.position[n] >= start && b.position[n] < start + bytes);
-      if (inside.length) spaces.push([b.position[inside[0]], d3.max(inside, n => b.position[n] + b.bytes[n])]);
+      while (at < live.length && b.position[live[at]] < start) ++at;
+      const first = at;
+      let end = 0;
+      for (; at < live.length && b.position[live[at]] < start + bytes; ++at) end = Math.max(end, b.position[live[at]] + b.bytes[live[at]]);
+      if (at > first) spaces.push([b.position[live[first]], end]);
     }
   }
   const taken = live.concat(held).sort(by_position), holes = [];
