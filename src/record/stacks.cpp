@@ -1,5 +1,6 @@
 #include "record/stacks.hpp"
 
+#include <pthread.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -35,6 +36,25 @@ struct thread_memory {
   std::array<remembered, remembered_stacks> stacks;
   std::array<known_rule, remembered_rules> rules;
   std::uint64_t unloaded = 0;   // of the count of unloaded libraries when the rules were found
+  // The stack of the thread that has this memory now: nothing is read beyond it, whatever the rules say.
+  pthread_t owner{};
+  std::uintptr_t stack_begin = 0, stack_end = 0;
+
+  void look_at_stack() noexcept {
+    const pthread_t self = pthread_self();
+    if (stack_end != 0 && pthread_equal(owner, self) != 0) return;
+    pthread_attr_t about;
+    void* begin = nullptr;
+    std::size_t bytes = 0;
+    stack_begin = stack_end = 0;
+    if (pthread_getattr_np(self, &about) != 0) return;
+    if (pthread_attr_getstack(&about, &begin, &bytes) == 0) {
+      stack_begin = reinterpret_cast<std::uintptr_t>(begin);
+      stack_end = stack_begin + bytes;
+      owner = self;
+    }
+    pthread_attr_destroy(&about);
+  }
 };
 constinit thread_local thread_memory* memory_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
 thread_memory*& memory_slot() noexcept { return memory_of_thread; }
@@ -66,7 +86,10 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
 // From a function whose frame pointer is `frame`: its return address and the caller's frame pointer lie there. False where a
 // rule is not known; then what was found so far is not to be used.
 bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
-  constexpr std::uintptr_t largest_frame = std::uintptr_t{1} << 26;
+  mine.look_at_stack();
+  // A stack of a program's own making, such as a coroutine's, is left to the runtime.
+  if (frame < mine.stack_begin || frame >= mine.stack_end) return false;
+  const std::uintptr_t last = mine.stack_end - sizeof(std::uintptr_t);
   const auto word = [](std::uintptr_t at) { return *reinterpret_cast<const std::uintptr_t*>(at); };
   std::uintptr_t base = word(frame), stack = frame + 2 * sizeof(std::uintptr_t);
   while (to.count < to.most) {
@@ -84,18 +107,23 @@ bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
       case frame_rule::base::frame:
       case frame_rule::base::frame_load:
         // A frame pointer that is none would lead anywhere.
-        if (base < stack || base - stack > largest_frame || base % sizeof base != 0) return false;
+        if (base < stack || base > last || base % sizeof base != 0) return false;
         top = base;
         break;
       case frame_rule::base::end: return true;
       case frame_rule::base::unknown: return false;
     }
     top += static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.offset));
-    if (rule.from == frame_rule::base::frame_load) top = word(top);
-    if (top <= stack || top - stack > largest_frame || top % sizeof top != 0) return false;
+    if (rule.from == frame_rule::base::frame_load) {
+      if (top < stack || top > last) return false;
+      top = word(top);
+    }
+    if (top <= stack || top > last || top % sizeof top != 0) return false;
     if (rule.frame_pointer != frame_rule::saved::same) {
-      const std::uintptr_t from = rule.frame_pointer == frame_rule::saved::at_top ? top : base;
-      base = word(from + static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.saved_offset)));
+      const std::uintptr_t from = (rule.frame_pointer == frame_rule::saved::at_top ? top : base) +
+                                  static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.saved_offset));
+      if (from < frame || from > last) return false;
+      base = word(from);
     }
     stack = top;
   }

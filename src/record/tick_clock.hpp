@@ -3,6 +3,8 @@
 // again and again, so that no frequency need be known beforehand.
 #pragma once
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -58,7 +60,17 @@ class tick_clock {
   static bool counter_is_even() noexcept {
 #if defined(__x86_64__)
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;  // "invariant TSC"
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) return false;  // "invariant TSC"
+    // A kernel that found the counters apart takes another clock, which every user of time then waits for.
+    char name[16] = {};
+    if (std::FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r")) {
+      if (std::fgets(name, sizeof name, file) == nullptr) name[0] = '\0';
+      std::fclose(file);
+    }
+    for (const char* slow : {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}) {
+      if (std::strncmp(name, slow, std::strlen(slow)) == 0) return false;
+    }
+    return true;
 #else
     return false;
 #endif
