@@ -169,6 +169,55 @@ TEST(pages, a_page_that_goes_to_and_fro_is_throttled_and_then_stays) {
   EXPECT_GT(r.round_at_ns(0.995), 500e3);
 }
 
+TEST(pages, thrashing_is_kept_by_page) {
+  using kind = thrash_state::hint::kind;
+  const page_costs& costs = h200();
+  thrash_state state;
+  page_mask two, one;
+  two.set(3).set(200);
+  one.set(3);
+  double now = 0;
+  // The first move makes no books, the second is the first that they know; then three within the lapse.
+  const side sides[] = {side::device, side::host};
+  for (int i = 0; i < 6; ++i) state.moved(two, sides[i % 2], now += 100e3, costs);
+  EXPECT_TRUE(state.thrashing()[3] && state.thrashing()[200]);
+  EXPECT_EQ(state.thrashing().count(), 2u);
+  // One side has it for a lapse, the other waits; a page that does not thrash is nobody's concern.
+  EXPECT_EQ(state.ask(3, side::device, now, costs).what, kind::none);
+  const auto waits = state.ask(3, side::host, now + 10e3, costs);
+  EXPECT_EQ(waits.what, kind::throttle);
+  EXPECT_EQ(waits.until_ns, now + costs.thrash_lapse_ns);
+  EXPECT_EQ(state.ask(4, side::host, now, costs).what, kind::none);
+  // A page that stays longer than a lapse is as any other again; the rest of the block is not touched by it.
+  state.moved(one, side::host, now + 2 * costs.thrash_lapse_ns, costs);
+  EXPECT_FALSE(state.thrashing()[3]);
+  EXPECT_TRUE(state.thrashing()[200]);
+  state.forget(two);
+  EXPECT_TRUE(state.thrashing().none());
+}
+
+TEST(pages, pins_run_out) {
+  const page_costs& costs = h200();
+  thrash_state state;
+  page_mask page;
+  page.set(7);
+  double now = 0;
+  auto to = side::device;
+  bool pinned = false;
+  for (int i = 0; i < 200 && !pinned; ++i) {
+    auto hint = state.ask(7, to, now, costs);
+    if (hint.what == thrash_state::hint::kind::throttle) hint = state.ask(7, to, now = hint.until_ns + 1, costs);
+    pinned = hint.what == thrash_state::hint::kind::pin;
+    if (!pinned) state.moved(page, to, now, costs);
+    to = to == side::device ? side::host : side::device;
+    now += 100e3;
+  }
+  ASSERT_TRUE(pinned);
+  EXPECT_TRUE(state.unpin(now).none());
+  EXPECT_EQ(state.unpin(now + costs.thrash_pin_ns), page);
+  EXPECT_TRUE(state.thrashing().none());
+}
+
 TEST(pages, access_counters_move_a_block_only_where_the_machine_lets_them) {
   run_options o = streaming(8 * MiB);
   o.advice = {advice(managed_advice::set_accessed_by)};

@@ -97,6 +97,28 @@ TEST_F(staged, two_threads_take_turns) {
   EXPECT_EQ(wrong, std::vector<int>(2));
 }
 
+TEST_F(staged, any_number_of_threads_and_any_chunk_keeps_the_contents) {
+  device_address device = 0;
+  ASSERT_TRUE(gpu->memory_allocate(&device, 2 * MiB).ok());
+  for (const unsigned threads : {1u, 2u, 7u}) {
+    for (const std::uint64_t chunk : {4 * KiB, 192 * KiB, 2 * MiB}) {
+      // Threads that sleep at once are woken too late for most of these, and the caller does it alone.
+      const auto through = make({.threads = threads, .chunk_bytes = chunk, .least_bytes = 1, .looks_before_sleep = threads == 2 ? 1000u : 0u});
+      for (const std::uint64_t bytes : {std::uint64_t{1}, 300 * KiB + 7, 2 * MiB}) {
+        const auto out = noise(bytes, bytes + threads);
+        std::vector<unsigned char> back(bytes);
+        // Twice there: the second finds slots whose copies may be on their way.
+        ASSERT_TRUE(through->to_device(device, out.data(), bytes, stream));
+        ASSERT_TRUE(through->to_device(device, out.data(), bytes, stream));
+        ASSERT_TRUE(through->to_host(back.data(), device, bytes, stream));
+        ASSERT_EQ(back, out) << threads << " threads, chunks of " << chunk << ", " << bytes << " bytes";
+      }
+      EXPECT_LE(through->statistics().chunks_of_caller, through->statistics().chunks);
+    }
+  }
+  EXPECT_EQ(gpu->violation_count(), 0u);
+}
+
 TEST_F(staged, a_capturing_stream_is_refused_and_its_capture_intact) {
   const auto through = make();
   device_address device = 0;
