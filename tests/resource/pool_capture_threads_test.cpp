@@ -20,7 +20,7 @@ namespace millpond {
 namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int captures_a_thread = 12;
+constexpr int captures_a_thread = 40;
 #else
 constexpr int captures_a_thread = 120;
 #endif
@@ -178,9 +178,10 @@ class capture_churn {
         EXPECT_TRUE(pool_->capture_into(arenas_[where], s).has_value());
       }
       std::vector<block> mine;
-      {
+      // Lanes come and go: what one keeps goes back under the books' lock.
+      for (int part = 0; part < 6; ++part) {
         auto lane = pool_->capture_lane(s);
-        for (int step = 0; step < 60; ++step) {
+        for (int step = 0; step < 10; ++step) {
           if (numbers.below(5) < 3 || mine.empty()) {
             block b{nullptr, 8 + numbers.below(std::uint64_t{1} << (6 + numbers.below(16))), ++next_mark};
             b.at = step % 2 == 0 ? lane.allocate(b.bytes) : pool_->allocate(b.bytes, s);

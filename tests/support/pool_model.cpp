@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <set>
@@ -476,6 +477,7 @@ class machine {
   // In a child every call refuses, and it touches nothing.
   void fork() {
     if (forks_++ > 0) return;  // one a program: a process is dear
+    std::fflush(stdout);  // or the child may print it again
     const pid_t child = ::fork();
     if (child == 0) {
       const auto got = pool_->try_allocate(512, 512, streams_[0].handle);
