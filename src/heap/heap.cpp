@@ -131,12 +131,13 @@ segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id o
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
   segment* best = nullptr;
   for (const owner_id who : {owner, anyone}) {
+    if (who != owner && of == reach::own) break;
     if (who >= bins_.size() || bins_[who] == nullptr || bins_[who]->empty()) continue;
     segment* found = bins_[who]->best_fit(bytes);
     if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = bins_[who]->best_fit(need);
     if (found == nullptr) continue;
     if (best == nullptr || found->bytes < best->bytes) best = found;
-    if (owner == anyone || of == reach::own) break;
+    if (owner == anyone) break;
   }
   return best == nullptr ? nullptr : take(best, bytes, alignment);
 }

@@ -80,6 +80,27 @@ TEST(heap, a_pending_segment_serves_its_owner_alone_until_its_batch_is_retired) 
   h.of.check();
 }
 
+// An arena takes what is its own before it takes from everyone.
+TEST(heap, within_its_own_reach_an_owner_gets_nothing_that_anyone_may_have) {
+  one_view h(1 * MiB);
+  segment* const a = h.of.allocate(64 * KiB, 512, 1);
+  segment* const b = h.of.allocate(80 * KiB, 512, 1);
+  segment* const c = h.of.allocate(32 * KiB, 512, 1);
+  segment* const wall = h.of.allocate(512, 512, 1);
+  h.of.release(a, 1, 7, absorb_idle::no);
+  h.of.release(b, 1, 8, absorb_idle::no);
+  h.of.release(c, anyone, 0, absorb_idle::no);
+  EXPECT_EQ(h.of.allocate(32 * KiB, 512, 1, reach::own)->start(), base) << "not the tighter one, which is anyone's";
+  EXPECT_EQ(h.of.allocate(96 * KiB, 512, 1, reach::own), nullptr) << "two batches";
+  segment* const run = h.of.allocate_run(96 * KiB, 512, 1, reach::own);
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(run->end(), base + 128 * KiB) << "what is left of both, up to what is anyone's";
+  EXPECT_EQ(h.of.allocate_run(32 * KiB, 512, 1, reach::own), nullptr);
+  EXPECT_NE(h.of.allocate(32 * KiB, 512, 1), nullptr);
+  EXPECT_EQ(wall->state, segment_state::used);
+  h.of.check();
+}
+
 TEST(heap, a_run_over_batches_serves_the_owner) {
   one_view h(1 * MiB);
   segment* const a = h.of.allocate(512 * KiB, 512, 1);
