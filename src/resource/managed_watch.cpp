@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <thread>
 
+#include "base/bits.hpp"
 #include "millpond/simulated_gpu.hpp"
 #include "millpond/units.hpp"
 
@@ -124,12 +127,53 @@ class cupti_watch final : public managed_watch {
     return {};
   }
 
+  // The driver hands its counts to CUPTI by a queue that a thread of CUPTI's reads: asked again until nothing more comes.
   result<managed_page_counts> counts(device_address at, std::uint64_t bytes) override {
-    if (const CUptiResult answer = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); answer != CUPTI_SUCCESS) {
-      const char* text = nullptr;
-      cupti_.result_text(answer, &text);
-      return error{error_code::driver_failure, fmt::format("cuptiActivityFlushAll: {}", text == nullptr ? "refused" : text)};
+    managed_page_counts last;
+    for (int round = 0, same = 0; round < most_rounds && same < 3; ++round) {
+      if (const CUptiResult answer = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); answer != CUPTI_SUCCESS) {
+        const char* text = nullptr;
+        cupti_.result_text(answer, &text);
+        return error{error_code::driver_failure, fmt::format("cuptiActivityFlushAll: {}", text == nullptr ? "refused" : text)};
+      }
+      const managed_page_counts now = sum(at, bytes);
+      same = now == last ? same + 1 : 0;
+      last = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
+    return last;
+  }
+
+  // Whether anything is counted at all: a block that the CPU writes, the device gets and the CPU reads. A CUPTI that came into the process
+  // after CUDA had started says yes to everything and counts nothing (seen on an H200, driver 580.159).
+  [[nodiscard]] bool counts_something(driver& gpu) {
+    device_address at = 0;
+    stream_handle stream = nullptr;
+    if (!gpu.managed_allocate(&at, 2 * block_bytes).ok()) return false;
+    auto* const byte = reinterpret_cast<volatile unsigned char*>(align_up(at, block_bytes));
+    bool seen = false;
+    if (gpu.stream_create(&stream).ok()) {
+      byte[0] = 1;
+      const auto block = reinterpret_cast<device_address>(byte);
+      if (gpu.prefetch_async(block, block_bytes, memory_place::device, stream).ok() && gpu.stream_synchronize(stream).ok()) {
+        byte[0] = static_cast<unsigned char>(byte[0] + 1);
+        for (int i = 0; i < most_rounds && !seen; ++i) {
+          const auto counted = counts(block, block_bytes);
+          seen = counted && (counted->host_faults > 0 || counted->bytes_to_device > 0);
+        }
+      }
+      static_cast<void>(gpu.stream_destroy(stream));
+    }
+    static_cast<void>(gpu.memory_free(at));
+    const std::lock_guard lock(watch_mutex());
+    blocks_.clear();
+    return seen;
+  }
+
+ private:
+  static constexpr int most_rounds = 20;
+
+  [[nodiscard]] managed_page_counts sum(device_address at, std::uint64_t bytes) const {
     managed_page_counts sum;
     const std::lock_guard lock(watch_mutex());
     for (auto it = blocks_.lower_bound(at / block_bytes); it != blocks_.end() && it->first * block_bytes < at + bytes; ++it) {
@@ -143,8 +187,6 @@ class cupti_watch final : public managed_watch {
     }
     return sum;
   }
-
- private:
   static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most_records) {
     constexpr std::size_t size = std::size_t{1} << 20;
     *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, size));
@@ -185,7 +227,7 @@ class cupti_watch final : public managed_watch {
   std::map<std::uint64_t, managed_page_counts> blocks_;  // by block number; under watch_mutex()
 };
 
-result<std::shared_ptr<managed_watch>> watch_card(const driver& gpu, const std::string& file) {
+result<std::shared_ptr<managed_watch>> watch_card(driver& gpu, const std::string& file) {
   void* const library = open_cupti(file);
   if (library == nullptr) {
     return error{error_code::not_supported, "managed_watch: libcupti.so is not found (it is in the CUDA toolkit, extras/CUPTI); name its file, or "
@@ -202,12 +244,16 @@ result<std::shared_ptr<managed_watch>> watch_card(const driver& gpu, const std::
   if (const std::string said = made->begin(gpu.info().ordinal); !said.empty()) {
     return error{error_code::not_supported, fmt::format("managed_watch: CUPTI counts no managed memory here: {}", said)};
   }
+  if (!made->counts_something(gpu)) {
+    return error{error_code::not_supported, "managed_watch: CUPTI says yes and counts nothing; it has to be in the process before CUDA starts: run the "
+                                            "program by `millpond record`, whose recorder is, and read its trace with `millpond explain`"};
+  }
   return std::shared_ptr<managed_watch>(std::move(made));
 }
 
 #else
 
-result<std::shared_ptr<managed_watch>> watch_card(const driver&, const std::string&) {
+result<std::shared_ptr<managed_watch>> watch_card(driver&, const std::string&) {
   return error{error_code::not_supported, "managed_watch: this build has no CUPTI: the CUDA toolkit's headers were not there"};
 }
 
