@@ -200,7 +200,9 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
   made.dropped = dropped_;
   made.streams = streams_.size();
   made.trace_ns = now_ns_;
-  made.elapsed_s = elapsed_s;
+  // Whoever catches up with a trace sees more of its time than of his own.
+  made.elapsed_s = elapsed_s > 0 ? std::max(elapsed_s, static_cast<double>(now_ns_ - before_ns_) / 1e9) : 0;
+  before_ns_ = now_ns_;
   made.kinds = kinds_;
   made.kernels = kernels_;
   made.copies = copies_;

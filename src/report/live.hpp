@@ -63,7 +63,8 @@ class live_account {
  public:
   // `info` is the reader's; its texts must be there for what the event names.
   void add(const trace::event& at, const trace::trace_info& info);
-  // What there is, and what was since the call before; starts counting anew. `elapsed_s` is that time as the caller knows it.
+  // What there is, and what was since the call before; starts counting anew. `elapsed_s` is that time as the caller knows it; the
+  // trace's own counts where it is longer.
   [[nodiscard]] live_view view(double elapsed_s, std::size_t most_sites, site_order by);
   [[nodiscard]] std::uint64_t events() const noexcept { return events_; }
 
@@ -83,7 +84,7 @@ class live_account {
   [[nodiscard]] std::uint32_t site_of(const trace::event& at, const trace::trace_info& info);
   void measure_holes(live_view& into) const;
 
-  std::uint64_t events_ = 0, events_before_ = 0, first_ns_ = 0, now_ns_ = 0;
+  std::uint64_t events_ = 0, events_before_ = 0, first_ns_ = 0, now_ns_ = 0, before_ns_ = 0;
   std::string program_, device_;
   bool simulated_ = false;
   std::uint64_t dropped_ = 0;

@@ -61,6 +61,9 @@ TEST_F(live, rates_are_since_the_view_before_and_what_lives_stays) {
   EXPECT_EQ(now.kinds[0].live_blocks, 2u);
   EXPECT_EQ(now.new_events, 1u);
   EXPECT_EQ(now.elapsed_s, 2);
+  time_ns_ += 5'000'000'000;  // more of the program's time than of ours: we are catching up
+  put(action::allocate, 0x9000, 4096);
+  EXPECT_NEAR(account_.view(1, 10, site_order::bytes).elapsed_s, 5, 0.01);
   EXPECT_THAT(live_text(now, {}, {}), HasSubstr("0.5"));
 }
 
