@@ -1,8 +1,9 @@
 // What slack buys: reserved over peak, total time in the allocator and the warm 99th percentile for a row of slacks, each
 // workload. The streams really run: every block is written by a kernel and checked before its free.
-//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--flat-out] [--no-context-fences] [--out FILE] INPUT...
-// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording is paced by its own pauses unless --flat-out;
-// a shape's times are made up, so it is not. Peers' points come from bench/traces.
+//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--pace PACE] [--no-context-fences] [--out FILE] INPUT...
+// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording of several streams is paced by its own pauses, since
+// what one stream freed serves another when its fence has passed. On one stream nothing depends on the pace, so that it runs
+// flat out (--pace recorded paces it too); a shape's times are made up, so it always does. Peers' points come from bench/traces.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -27,8 +28,9 @@ namespace {
 class measured_pool final : public replay::strategy {
  public:
   struct findings {
-    pool_statistics at_end;
-    std::vector<float> allocate_ns;  // of all rounds, in order
+    std::vector<pool_statistics> rounds;  // at the end of each
+    std::vector<float> allocate_ns;       // of all rounds, in order
+    std::uint64_t allocations_a_round = 0;
   };
   measured_pool(double slack, context_fences fences, findings& to) : slack_(slack), fences_(fences), to_(to) {}
 
@@ -45,6 +47,7 @@ class measured_pool final : public replay::strategy {
     return {};
   }
   result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
+    if (!to_.allocate_ns.empty() && to_.allocate_ns.size() % to_.allocations_a_round == 0) to_.rounds.push_back(pool_->statistics());
     const std::uint64_t before = clock_();
     auto answer = pool_->try_allocate(bytes, default_alignment, streams_[stream]);
     to_.allocate_ns.push_back(static_cast<float>(clock_() - before));
@@ -58,7 +61,7 @@ class measured_pool final : public replay::strategy {
     return pool_->try_deallocate(reinterpret_cast<void*>(at), bytes, streams_[stream]);
   }
   result<void> finish() override {
-    to_.at_end = pool_->statistics();
+    to_.rounds.push_back(pool_->statistics());
     pool_.reset();
     return {};
   }
@@ -110,12 +113,14 @@ int main(int count, char** arguments) {
   std::vector<std::string> inputs;
   std::vector<double> slacks{0, 0.02, 0.04, 0.08, 0.16};
   std::uint64_t rounds = 3;
-  bool flat_out = false, no_context_fences = false;
+  std::string pace = "streams";
+  bool no_context_fences = false;
   CLI::App app("millpond benchmark: fragmentation");
   app.add_option("--gpu", gpu_name, "device number, or sim")->capture_default_str();
   app.add_option("--slack", slacks, "slacks, parted by commas")->allow_extra_args(false)->delimiter(',')->capture_default_str();
   app.add_option("--rounds", rounds, "the workload so many times; the first is cold, the last is warm")->capture_default_str();
-  app.add_flag("--flat-out", flat_out, "no pauses");
+  app.add_option("--pace", pace, "recorded pauses: of recordings of several streams, of all recordings, or none")
+      ->check(CLI::IsMember({"streams", "recorded", "flat-out"}))->capture_default_str();
   app.add_flag("--no-context-fences", no_context_fences, "as a program that captures graphs of its own would set it");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("inputs", inputs, "recordings, and shape:NAME[:SEED]")->required();
@@ -124,51 +129,67 @@ int main(int count, char** arguments) {
   const context_fences fences = no_context_fences ? context_fences::never : context_fences::when_no_known_capture;
   nlohmann::json result{{"benchmark", "fragmentation"}, {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
                         {"rounds", rounds}, {"rows", nlohmann::json::array()}};
-  std::printf("%-28s %6s %8s %8s %9s %9s %9s %7s %6s %6s %6s\n", "workload", "slack", "cold", "after all", "cold ms", "warm ms",
-              "p99 us", "grown", "moved", "again", "waits");
+  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "workload", "slack", "cold", "after all", "steady", "cold ms",
+              "warm ms", "p99 us", "made", "moved", "made", "moved", "again");
+  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "", "", "", "", "", "", "", "", "cold", "cold", "later", "later",
+              "later");
   for (const std::string& input : inputs) {
     auto loaded = load(input);
     if (!loaded) stop(loaded.error().message);
     const auto work = replay::lower(*loaded, {});
     if (!work) stop(work.error().message);
     const std::string name = std::filesystem::path(input).filename().string();
+    const bool recorded = input.rfind("shape:", 0) != 0;
+    const bool paced = recorded && (pace == "recorded" || (pace == "streams" && work->streams.size() > 1));
     for (const double slack : slacks) {
-      nlohmann::json row{{"workload", name}, {"slack", slack}, {"paced", !flat_out && input.rfind("shape:", 0) != 0}};
-      for (const std::uint64_t so_many : {std::uint64_t{1}, rounds}) {
-        auto gpu = open(gpu_name);
-        if (!gpu) stop(gpu.error().message);
-        result["gpu"] = {{"name", (*gpu)->info().name}, {"simulated", (*gpu)->simulated()}};
-        measured_pool::findings found;
-        replay::run_options options;
-        options.clock = now_ns;
-        options.rounds = so_many;
-        options.pace = row["paced"].get<bool>() ? replay::pacing::recorded : replay::pacing::flat_out;
-        options.make = [&] { return std::make_unique<measured_pool>(slack, fences, found); };
-        const auto outcome = replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
-        if (!outcome) stop(outcome.error().message);
-        if (so_many == 1) {
-          row["cold_ratio"] = outcome->reserved_ratio();
-          row["cold_ms"] = outcome->round_allocator_ns.front() / 1e6;
-          if (rounds == 1) break;
-          continue;
-        }
-        const pool_statistics& s = found.at_end;
-        found.allocate_ns.erase(found.allocate_ns.begin(),
-                                found.allocate_ns.end() - static_cast<std::ptrdiff_t>(found.allocate_ns.size() / so_many));
-        row["ratio"] = outcome->reserved_ratio();
-        row["warm_ms"] = outcome->round_allocator_ns.back() / 1e6;
-        row["warm_allocate_p99_us"] = percentile(found.allocate_ns, 0.99) / 1e3;
-        row["growths"] = s.growths;
-        row["moves"] = s.moves;
-        row["activations"] = s.activations;
-        row["host_waits"] = s.host_waits;
-        row["metadata_share"] = static_cast<double>(s.metadata_bytes) / static_cast<double>(s.peak_reserved_bytes);
-        row["failures"] = outcome->failures;
-        row["findings"] = outcome->finding_count;
+      nlohmann::json row{{"workload", name}, {"slack", slack}, {"paced", paced}};
+      auto gpu = open(gpu_name);
+      if (!gpu) stop(gpu.error().message);
+      result["gpu"] = {{"name", (*gpu)->info().name}, {"simulated", (*gpu)->simulated()}};
+      measured_pool::findings found;
+      for (const replay::op& each : work->ops) {
+        found.allocations_a_round += each.what == replay::op_kind::allocate && work->blocks[each.block].bytes > 0;
       }
-      std::printf("%-28s %6.3f %8.4f %8.4f %9.2f %9.2f %9.2f %7lu %6lu %6lu %6lu\n", name.c_str(), slack, row.value("cold_ratio", 0.0),
-                  row.value("ratio", 0.0), row.value("cold_ms", 0.0), row.value("warm_ms", 0.0), row.value("warm_allocate_p99_us", 0.0),
-                  row.value("growths", 0ul), row.value("moves", 0ul), row.value("activations", 0ul), row.value("host_waits", 0ul));
+      replay::run_options options;
+      options.clock = now_ns;
+      options.rounds = rounds;
+      options.pace = paced ? replay::pacing::recorded : replay::pacing::flat_out;
+      options.make = [&] { return std::make_unique<measured_pool>(slack, fences, found); };
+      const auto outcome = replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
+      if (!outcome) stop(outcome.error().message);
+      const double peak = static_cast<double>(outcome->peak_live_bytes);
+      const auto ratio_after = [&](const pool_statistics& s) { return static_cast<double>(s.peak_reserved_bytes) / peak; };
+      const pool_statistics& first = found.rounds.front();
+      const pool_statistics& last = found.rounds.back();
+      // The first round after which no more was reserved.
+      std::uint64_t settled = 0;
+      while (found.rounds[settled].peak_reserved_bytes < last.peak_reserved_bytes) ++settled;
+      if (found.allocate_ns.size() > found.allocations_a_round) {
+        found.allocate_ns.erase(found.allocate_ns.begin(),
+                                found.allocate_ns.end() - static_cast<std::ptrdiff_t>(found.allocations_a_round));
+      }
+      row["cold_ratio"] = ratio_after(first);
+      row["ratio"] = ratio_after(last);
+      row["settled_after_round"] = settled + 1;
+      row["round_ms"] = nlohmann::json::array();
+      for (const double ns : outcome->round_allocator_ns) row["round_ms"].push_back(ns / 1e6);
+      row["cold_ms"] = outcome->round_allocator_ns.front() / 1e6;
+      row["warm_ms"] = outcome->round_allocator_ns.back() / 1e6;
+      row["warm_allocate_p99_us"] = percentile(found.allocate_ns, 0.99) / 1e3;
+      row["cold_growths"] = first.growths;
+      row["cold_moves"] = first.moves;
+      row["growths"] = last.growths;
+      row["moves"] = last.moves;
+      row["activations"] = last.activations;
+      row["lanes_flushed"] = last.lanes_flushed;
+      row["host_waits"] = last.host_waits;
+      row["metadata_share"] = static_cast<double>(last.metadata_bytes) / static_cast<double>(last.peak_reserved_bytes);
+      row["failures"] = outcome->failures;
+      row["findings"] = outcome->finding_count;
+      std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n", name.c_str(), slack, ratio_after(first),
+                  ratio_after(last), settled + 1, row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),
+                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.moves, last.growths - first.growths,
+                  last.moves - first.moves, last.activations - first.activations);
       std::fflush(stdout);
       result["rows"].push_back(std::move(row));
     }
