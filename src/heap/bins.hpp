@@ -70,6 +70,20 @@ class bins {
     return best;
   }
 
+  // Of the segments from `bytes` to `most`, the one at the lowest address; `otherwise` where none lies below it. Looks at a
+  // bounded number.
+  [[nodiscard]] segment* lowest_fit(std::uint64_t bytes, std::uint64_t most, segment* otherwise) const noexcept {
+    const unsigned last = index_of(most);
+    unsigned looked = 0;
+    for (unsigned index = next_filled(index_of(bytes)); index <= last && index != count; index = next_filled(index + 1)) {
+      for (segment* s = heads_[index]; s != nullptr; s = s->bin_after) {
+        if (s->bytes >= bytes && s->bytes <= most && s->start() < otherwise->start()) otherwise = s;
+        if (++looked == look_for_lowest) return otherwise;
+      }
+    }
+    return otherwise;
+  }
+
   // Visits every segment; the visitor may remove the one it is given, and no other.
   template <class Visit>
   void each(Visit&& visit) const {
@@ -100,6 +114,7 @@ class bins {
 
  private:
   static constexpr unsigned look = 16;
+  static constexpr unsigned look_for_lowest = 64;
 
   [[nodiscard]] unsigned next_filled(unsigned from) const noexcept {
     if (from >= count) return count;

@@ -18,6 +18,7 @@
 // Not thread-safe; find() and by_id() alone may be called by any thread at any time. allocate, release and find take
 // constant time but for the bounded searches named in bins.hpp; the others walk.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -67,8 +68,10 @@ class heap {
   // Forgets the handle and all its mappings; no used segment lies in it. A hole remains, or the view gets shorter.
   void remove_handle(handle_id handle);
 
-  // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two.
-  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle);
+  // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two. from zone::small: where a small
+  // stretch has room, or can be made, there; a stretch that is wholly free again is general memory.
+  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle,
+                                  zone from = zone::general);
   // The same over runs of neighbouring segments with different batches; walks the views. The block taken is
   // safe for `owner` alone.
   [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle);
@@ -148,7 +151,14 @@ class heap {
   void check() const;
 
  private:
-  [[nodiscard]] bins& bins_of(owner_id owner);
+  [[nodiscard]] bins& bins_of(owner_id owner, zone of);
+  // nullptr where there are none.
+  [[nodiscard]] bins* bins_if(owner_id owner, zone of) const noexcept {
+    const auto& all = bins_[static_cast<unsigned>(of)];
+    return owner < all.size() ? all[owner].get() : nullptr;
+  }
+  [[nodiscard]] segment* fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of, zone from) const;
+  void merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb);
   [[nodiscard]] static bool may_have(const segment& s, owner_id owner) noexcept {
     return s.state == segment_state::free && (s.owner == owner || s.owner == anyone);
   }
@@ -177,7 +187,7 @@ class heap {
   void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
 
   address_index index_;
-  std::vector<std::unique_ptr<bins>> bins_;  // by owner; [0] is anyone's
+  std::array<std::vector<std::unique_ptr<bins>>, zones> bins_;  // by zone and owner; owner 0 is anyone
   std::vector<span_record> spans_;
   std::vector<span_id> unused_spans_;
   std::vector<handle_record> handles_;

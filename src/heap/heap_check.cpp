@@ -8,7 +8,7 @@
 namespace millpond::heap {
 
 void heap::check() const {
-  std::map<owner_id, std::uint64_t> free_by_owner;
+  std::map<std::pair<owner_id, zone>, std::uint64_t> free_by_owner;
   std::map<span_id, int> used_by_windows;
   for (view_id id = 0; id < views_.size(); ++id) {
     const view_record& in = views_[id];
@@ -36,9 +36,10 @@ void heap::check() const {
       MILLPOND_CHECK(index_.exact(at) == s && index_.covering(at + s->bytes - 1) == s, at);
       MILLPOND_CHECK(in.kind == view_kind::home || s->state != segment_state::free, s->start());
       if (s->state == segment_state::free) {
-        free_by_owner[s->owner] += s->bytes;
+        free_by_owner[{s->owner, s->in}] += s->bytes;
+        MILLPOND_CHECK(s->in == zone::general || s->bytes < small_stretch || s->owner != anyone, s->start(), s->bytes);
         MILLPOND_CHECK(s->owner != anyone || s->batch == 0, s->start(), s->batch);
-        if (before != nullptr && before->state == segment_state::free && before->owner == anyone) {
+        if (before != nullptr && before->state == segment_state::free && before->owner == anyone && before->in == s->in) {
           MILLPOND_CHECK(s->owner != anyone, s->start());  // idle neighbours are always joined
         }
       }
@@ -59,14 +60,17 @@ void heap::check() const {
   for (span_id id = 0; id < spans_.size(); ++id) {
     MILLPOND_CHECK(spans_[id].closed == used_by_windows.contains(id), id);
   }
-  for (owner_id owner = 0; owner < bins_.size(); ++owner) {
-    if (bins_[owner] == nullptr) continue;
-    std::uint64_t sum = 0;
-    bins_[owner]->each([&](const segment* s) {
-      MILLPOND_CHECK(s->state == segment_state::free && s->owner == owner, s->start(), owner);
-      sum += s->bytes;
-    });
-    MILLPOND_CHECK(sum == bins_[owner]->bytes() && sum == free_by_owner[owner], owner, sum);
+  for (const zone of : {zone::small, zone::general}) {
+    for (owner_id owner = 0; owner < bins_[static_cast<unsigned>(of)].size(); ++owner) {
+      const bins* const in = bins_if(owner, of);
+      if (in == nullptr) continue;
+      std::uint64_t sum = 0;
+      in->each([&](const segment* s) {
+        MILLPOND_CHECK(s->state == segment_state::free && s->owner == owner && s->in == of, s->start(), owner);
+        sum += s->bytes;
+      });
+      MILLPOND_CHECK(sum == in->bytes() && sum == free_by_owner[(std::pair{owner, of})], owner, sum);
+    }
   }
 }
 

@@ -18,6 +18,12 @@ enum class segment_state : std::uint8_t {
   closed,  // no memory here now: a hole, or a mapping whose span is in use through another
 };
 
+// What is carved from a stretch. Blocks that callers keep for their next request stay where they are for long; small ones lie
+// together in stretches of their own, or they would stand in the way of large ones wherever those have been.
+enum class zone : std::uint8_t { general, small };
+inline constexpr unsigned zones = 2;
+inline constexpr std::uint64_t small_stretch = std::uint64_t{2} << 20;
+
 // Two cache lines: what lanes and searches through the bins read, and what only carving and joining do. Aligned to both,
 // so that neighbours on two threads share neither a line nor what the hardware fetches beside it.
 struct alignas(128) segment {
@@ -34,6 +40,7 @@ struct alignas(128) segment {
   std::atomic<std::uint8_t> holder_state{0};
 
   segment_state state = segment_state::unused;
+  zone in = zone::general;       // of a free segment, and of a used one: where it goes when it is free
   segment* bin_after = nullptr;  // neighbours in the bin of a free segment; also: the next unused record
   segment* bin_before = nullptr;
   std::uint32_t view = 0;

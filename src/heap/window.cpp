@@ -22,8 +22,14 @@ class planner {
     }
     if (best_.possible) return best_;
     sort_handles();
-    assemble(no_handle, 0);
-    for (std::size_t i = 0; i < std::min(beginnings, tails_.size()); ++i) assemble(tails_[i].second, tails_[i].first);
+    assemble({});
+    for (std::size_t i = 0; i < std::min(beginnings, tails_.size()); ++i) {
+      const auto [tail, id] = tails_[i];
+      assemble({tail, {id}, id, new_view, heap_.handles()[id].bytes - tail});
+    }
+    for (view_id v = 0; v < heap_.views().size(); ++v) {
+      if (heap_.views()[v].kind == view_kind::window) go_on(v);
+    }
     return best_;
   }
 
@@ -95,22 +101,49 @@ class planner {
     std::sort(tails_.rbegin(), tails_.rend());
   }
 
-  // The free end of `beginning`, then whole handles, then the free beginning of one in use; what is missing is to be new,
-  // and the window to be planned again over it.
-  void assemble(handle_id beginning, std::uint64_t tail) {
+  // What a window begins with.
+  struct start {
+    std::uint64_t bytes = 0;
+    std::vector<handle_id> holds;       // not to be taken again
+    handle_id to_map = no_handle;
+    view_id view = new_view;
+    std::uint64_t at = 0;               // in the view; or in the handle
+  };
+
+  // Where a view of windows ends with free spans, each once, a window may go on behind them.
+  void go_on(view_id v) {
+    const auto& slots = heap_.views()[v].slots;
+    start from;
+    from.view = v;
+    last_seen_.assign(whole_.size(), nowhere);
+    for (std::size_t i = slots.size(); i > 0; --i) {
+      const heap::slot& slot = slots[i - 1];
+      if (slot.span == no_span || !whole_[slot.span] || last_seen_[slot.span] != nowhere) break;
+      last_seen_[slot.span] = i;
+      from.bytes += slot.bytes;
+      from.at = slot.at;
+      const handle_id of = heap_.spans()[slot.span].handle;
+      if (from.holds.empty() || from.holds.back() != of) from.holds.push_back(of);
+    }
+    if (from.bytes > 0) assemble(from);
+  }
+
+  // The start, then whole handles, then the free beginning of one in use; what is missing is to be new, and the window to
+  // be planned again over it.
+  void assemble(const start& from) {
     window_plan c;
     std::vector<bool> taken(full_.size(), false);
-    std::uint64_t have = 0;  // of the run
-    if (beginning != no_handle) {
-      c.handles.push_back(beginning);
-      c.skip = heap_.handles()[beginning].bytes - tail;
-      have = tail;
-    }
+    std::uint64_t have = from.bytes;  // of the run
+    if (from.to_map != no_handle) c.handles.push_back(from.to_map);
+    c.view = from.view;
+    (from.view == new_view ? c.skip : c.at) = from.at;
+    const auto held = [&](handle_id id) { return std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end(); };
+    for (std::size_t i = 0; i < full_.size(); ++i) taken[i] = held(full_[i].second);
     while (have < bytes_) {
       const std::uint64_t need = bytes_ - have;
       // The free beginning that is just enough; else the smallest whole handle that is; else the largest.
       auto head = std::lower_bound(heads_.begin(), heads_.end(), sized{need, 0});
-      while (head != heads_.end() && head->second == beginning) ++head;
+      while (head != heads_.end() && held(head->second)) ++head;
       if (head != heads_.end()) {
         c.handles.push_back(head->second);
         have = bytes_;
@@ -131,7 +164,7 @@ class planner {
     }
     if (have < bytes_) {  // new memory goes before the longest free beginning
       for (auto head = heads_.rbegin(); head != heads_.rend(); ++head) {
-        if (head->second == beginning) continue;
+        if (held(head->second)) continue;
         have += head->first;
         break;
       }
@@ -141,13 +174,13 @@ class planner {
     const bool better = !best_.possible || c.new_bytes < best_.new_bytes ||
                         (c.new_bytes == best_.new_bytes && c.handles.size() < best_.handles.size());
     if (!better) return;
-    c.bytes = block_bytes(c);
+    c.bytes = block_bytes(c, from.view == new_view ? 0 : from.bytes);
     best_ = std::move(c);
   }
 
   // Whole spans from where the block begins; new memory is counted as it is asked for.
-  [[nodiscard]] std::uint64_t block_bytes(const window_plan& c) const {
-    std::uint64_t bytes = 0;
+  [[nodiscard]] std::uint64_t block_bytes(const window_plan& c, std::uint64_t before) const {
+    std::uint64_t bytes = before;
     std::uint64_t skip = c.skip;
     for (const handle_id id : c.handles) {
       for (const span_id s : heap_.handles()[id].spans) {

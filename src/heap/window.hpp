@@ -14,19 +14,20 @@ inline constexpr view_id new_view = ~view_id{0};
 struct window_plan {
   bool possible = false;
   std::uint64_t bytes = 0;         // of the block: whole spans
-  // Either a stretch of a window that is mapped: no driver call.
+  // Handles to map in this order; none where the block's place is mapped already: no driver call.
+  std::vector<handle_id> handles;
+  // The block begins here in a window that is there, and the handles go to that view's end.
   view_id view = new_view;
   std::uint64_t at = 0;
-  // Or handles to map in this order, the block beginning so far into the first.
-  std::vector<handle_id> handles;
+  // Or, where view is new_view, so far into the first handle.
   std::uint64_t skip = 0;
   // Not 0: nothing to map yet; so much new memory would make a window possible.
   std::uint64_t new_bytes = 0;
 };
 
 // A window that gives `owner` a run of `bytes`: one that is there, the tightest; else the one with the fewest new bytes, then
-// the fewest handles to map. It may begin in the free end of a handle that is in use and end in the free beginning of
-// another; in between are handles that are wholly free. Looks at every segment of the homes and at every slot once, and
+// the fewest handles to map. It may go on where a view of windows ends with free spans, or begin in the free end of a handle
+// that is in use, and end in the free beginning of another; in between are handles that are wholly free. Looks at every segment of the homes and at every slot once, and
 // at every handle a few times.
 [[nodiscard]] window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner);
 

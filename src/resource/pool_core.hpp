@@ -267,6 +267,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   };
   growth move_pages(const request& what, const bargain& against, heap::segment** block);
   result<heap::heap::mapping> map_window(const heap::window_plan& plan);
+  [[nodiscard]] heap::heap::mapping place_for_window(std::uint64_t bytes) const;
   result<heap::view_id> open_window(std::uint64_t at_least);
   [[nodiscard]] std::uint64_t most_mappings() const;
 
@@ -334,6 +335,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t peak_carved_ = 0;    // since the last trim to nothing: what slack and lanes are a share of
   std::uint64_t peak_out_ = 0;       // of all time before that trim, for the statistics
   std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
+  bool was_busy_ = false;            // more than half of the peak has been out since the last lull
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
@@ -348,6 +350,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<bool> many_streams_{false};         // more than one stream was seen: seal, and keep batches apart
   std::atomic<std::uint32_t> patience_{512};      // questions to fences before memory is added beyond the slack
   crowd queue_;                                   // threads whose requests the heap could not serve at once
+  std::atomic<bool> lull_{false};                 // nearly all was given back: a hint, the next slow request empties the lanes
   std::atomic<std::uint64_t> seal_wish_{0};       // raised when a stream finds nothing idle
   // A thread seals or asks fences, where it need not at once. Threads that record and ask events together wait for one lock of the driver's:
   // a pair that seals took 184 ns on one thread, 4.2 us on two and 52 us on sixteen (H200, driver 580.159, 2026-11-30).

@@ -113,12 +113,14 @@ void pool::core::take(heap::segment& block, const request& what) {
   block.holder_class = what.size_class;
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
+  if (carved_ > peak_carved_ / 2) was_busy_ = true;
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
   if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);
 }
 
 heap::segment* pool::core::carve_locked(const request& what, bool runs) {
-  heap::segment* block = heap_.allocate(what.size, what.alignment, what.owner);
+  const heap::zone from = what.size_class != large_class ? heap::zone::small : heap::zone::general;
+  heap::segment* block = heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own_and_idle, from);
   if (block == nullptr && runs) block = heap_.allocate_run(what.size, what.alignment, what.owner);
   if (block == nullptr) return nullptr;
   take(*block, what);
@@ -160,6 +162,9 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
 
 // The ways to a block, cheapest first. Up to the slack the pool rather grows than takes what lanes keep.
 result<heap::segment*> pool::core::acquire(const request& what, stream_lane* refill) {
+  if (lull_.load(std::memory_order_relaxed) && lull_.exchange(false, std::memory_order_relaxed)) {
+    counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+  }
   const bool many = many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream;
   if (many && what.size >= worth_asking && refill != nullptr) {
     // A large block takes the place that it should have only if the heap knows what is free by now. Asking goes over all

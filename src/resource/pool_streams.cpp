@@ -6,6 +6,11 @@
 #include "resource/pool_core.hpp"
 
 namespace millpond {
+namespace {
+
+constexpr std::uint64_t lull_share = 16;  // of the peak: less than this is out of the heap in a lull
+
+}  // namespace
 
 heap::owner_id pool::core::new_owner() {
   const std::lock_guard lock(heap_mutex_);
@@ -203,6 +208,12 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
     heap_.release(block, stream.owner, batch, absorb());
   }
   fallen_ = std::max(fallen_, peak_carved_ - carved_);
+  // Nearly all has been given back: what lanes keep is then what holds the pool in pieces, and the next request begins
+  // with emptying them.
+  if (was_busy_ && carved_ < peak_carved_ / lull_share) {
+    was_busy_ = false;
+    lull_.store(true, std::memory_order_relaxed);
+  }
 }
 
 // The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's shelf, and from a full

@@ -8,6 +8,12 @@
 #include "resource/pool_core.hpp"
 
 namespace millpond {
+namespace {
+
+// A window can be made longer at the end of its view alone, so there are several views.
+constexpr std::uint64_t views_of_windows = 8;
+
+}  // namespace
 
 // Under growth_mutex_. The block itself where a window gave it; `none` where plain growth is the better bargain, or the driver
 // refused.
@@ -19,7 +25,7 @@ pool::core::growth pool::core::move_pages(const request& what, const bargain& ag
       const std::lock_guard lock(heap_mutex_);
       if (what.alignment > largest_alignment) return growth::none;
       plan = heap::plan_window(heap_, what.size, what.owner);
-      if (plan.possible && plan.view != heap::new_view) {
+      if (plan.possible && plan.new_bytes == 0 && plan.handles.empty()) {
         *block = heap_.allocate_window(plan.view, plan.at, plan.bytes, what.owner);
         if (*block == nullptr) return growth::none;
         take(**block, what);
@@ -54,7 +60,7 @@ pool::core::growth pool::core::move_pages(const request& what, const bargain& ag
   return growth::none;
 }
 
-// Under growth_mutex_: the plan's handles at the end of a window view; all of them or none. Answers where the block
+// Under growth_mutex_: the plan's handles at the end of a view of windows; all of them or none. Answers where the block
 // begins.
 result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan) {
   struct piece {
@@ -70,9 +76,12 @@ result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan
       pieces.push_back({heap_.handles()[id].name, heap_.handles()[id].bytes});
       total += pieces.back().bytes;
     }
-    for (heap::view_id id = 0; id < heap_.views().size(); ++id) {
-      const auto& in = heap_.views()[id];
-      if (in.kind == heap::view_kind::window && in.end - in.base + total <= in.capacity) where = {id, in.end};
+    if (plan.view != heap::new_view) {
+      const auto& in = heap_.views()[plan.view];
+      if (in.end - in.base + total > in.capacity) return error{error_code::out_of_memory, "a view of windows is full"};
+      where = {plan.view, in.end};
+    } else {
+      where = place_for_window(total);
     }
   }
   if (where.view == heap::new_view) {
@@ -105,10 +114,25 @@ result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan
     at += heap_.handles()[id].bytes;
     counts_.moves.fetch_add(1, std::memory_order_relaxed);
   }
-  return heap::heap::mapping{where.view, where.at + plan.skip};
+  return heap::heap::mapping{where.view, plan.view != heap::new_view ? plan.at : where.at + plan.skip};
 }
 
-// Under growth_mutex_: an empty view for windows, with addresses for many.
+// Under heap_mutex_: the end of a view that has room for a new window, or new_view. The view with the fewest mappings, so that
+// windows stand behind each other late, and can be made longer until then.
+heap::heap::mapping pool::core::place_for_window(std::uint64_t bytes) const {
+  heap::heap::mapping out{heap::new_view, 0};
+  std::size_t fewest = 0;
+  for (heap::view_id id = 0; id < heap_.views().size(); ++id) {
+    const auto& in = heap_.views()[id];
+    if (in.kind != heap::view_kind::window || in.end - in.base + bytes > in.capacity) continue;
+    if (out.view != heap::new_view && in.slots.size() >= fewest) continue;
+    out = {id, in.end};
+    fewest = in.slots.size();
+  }
+  return out;
+}
+
+// Under growth_mutex_: empty views for windows, with addresses for many; the first of them.
 result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
   if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
   const std::uint64_t unit = std::max<std::uint64_t>(granularity_, 2 * MiB);
@@ -122,12 +146,19 @@ result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
   if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
   reservations_.emplace_back(base, bytes);
   const std::lock_guard lock(heap_mutex_);
-  heap_.add_region(base, bytes);
-  return heap_.add_view(base, bytes, heap::view_kind::window);
+  std::uint64_t part = align_down(bytes / views_of_windows, unit);
+  if (part < 2 * at_least) part = bytes;
+  heap::view_id first = heap::new_view;
+  for (std::uint64_t at = 0; at + part <= bytes && !heap_.regions_full(); at += part) {
+    heap_.add_region(base + at, part);  // each one of its own: the books of a region reach up to what is used in it
+    const heap::view_id made = heap_.add_view(base + at, part, heap::view_kind::window);
+    if (first == heap::new_view) first = made;
+  }
+  return first;
 }
 
-// Mappings cost host memory, and planning looks at each of their spans, so their number is bounded: on average eight a
-// handle.
-std::uint64_t pool::core::most_mappings() const { return 256 + 8 * heap_.handles().size(); }
+// Mappings cost host memory, and planning looks at each of their spans, so their number is bounded: on average sixteen
+// a handle.
+std::uint64_t pool::core::most_mappings() const { return 256 + 16 * heap_.handles().size(); }
 
 }  // namespace millpond
