@@ -103,7 +103,9 @@ void heap::merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idl
 // A segment that is in no bin becomes free, in one piece with the neighbours that it may join; the result enters a bin once.
 void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   merge(of, owner, batch, absorb);
-  if (of->in == zone::small && of->bytes >= small_stretch) {
+  const auto small = [](const segment* with) { return with != nullptr && with->in == zone::small; };
+  // As long as a stretch, whichever parts of stretches it is; or the last that is left of one.
+  if (small(of) && (of->bytes >= small_stretch || (!small(of->before) && !small(of->after)))) {
     of->in = zone::general;
     merge(of, owner, batch, absorb);
   }

@@ -358,6 +358,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   std::mutex lanes_mutex_;
   std::vector<stream_lane*> lanes_;
+  std::atomic<std::uint64_t> lane_count_{0};      // its size, for a look without the lock
   std::uint32_t last_lane_ = 0;                   // the number that the last lane got
   std::vector<captured_lane*> captured_lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_

@@ -28,6 +28,9 @@ constexpr std::uint64_t least_slack = 8 * MiB;
 // What a lane may keep of a small pool, where the options leave it open.
 constexpr std::uint64_t least_small_lane = 1 * MiB;
 constexpr std::uint64_t least_large_lane = 4 * MiB;
+constexpr std::uint64_t small_pool_a_lane = 32 * MiB;  // up to here what lanes keep is most of what there is
+constexpr std::uint64_t least_small_share = 256 * KiB;
+constexpr std::uint64_t least_large_share = 1 * MiB;
 // The unit in which a handle's pages can serve elsewhere: small against the pool, so that little is wasted, and not so
 // small that planning has much to look at.
 constexpr std::uint64_t spans_of_a_pool = 1024;
@@ -249,11 +252,19 @@ result<void> pool::core::extend(std::uint64_t new_bytes) {
   return {};
 }
 
-// Under heap_mutex_. Lanes may keep 0.5% of the peak in small blocks, where that is more than 1 MiB, and 0.1% in large ones,
-// where that is more than 4 MiB: those lie in the way of larger blocks. A lane learns it when it next misses.
+// Under heap_mutex_. A lane may keep 0.5% of the peak in small blocks, where that is more than 1 MiB, and 0.1% in large ones,
+// where that is more than 4 MiB: those lie in the way of larger blocks. Several lanes in a pool that is not small share 0.25%
+// and 1%: four that kept 5 MiB each cost a recorded program of four streams 5% of its peak. A lane learns it when it next misses.
 void pool::core::set_lane_limits() noexcept {
-  if (options_.lane_small_bytes == 0) lane_small_.store(std::max(least_small_lane, peak_carved_ / 200), std::memory_order_relaxed);
-  if (options_.lane_large_bytes == 0) lane_large_.store(std::max(least_large_lane, peak_carved_ / 1000), std::memory_order_relaxed);
+  const std::uint64_t lanes = std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed));
+  std::uint64_t small = std::max(least_small_lane, peak_carved_ / 200);
+  std::uint64_t large = std::max(least_large_lane, peak_carved_ / 1000);
+  if (lanes > 1 && peak_carved_ > lanes * small_pool_a_lane) {
+    small = std::min(small, std::max(least_small_share, peak_carved_ / 400 / lanes));
+    large = std::min(large, std::max(least_large_share, peak_carved_ / 100 / lanes));
+  }
+  if (options_.lane_small_bytes == 0) lane_small_.store(small, std::memory_order_relaxed);
+  if (options_.lane_large_bytes == 0) lane_large_.store(large, std::memory_order_relaxed);
 }
 
 // A program that gives everything back begins something new: what it needed before is no measure of what it may

@@ -114,10 +114,15 @@ result<std::unique_ptr<stream_lane>> pool::core::make_lane(stream_handle stream,
   made->handle = stream;
   made->stream_id = id;
   made->stream = *home;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    set_lane_limits();
+  }
   set_lane_limits(*made);
   const std::lock_guard lock(lanes_mutex_);
   made->number = ++last_lane_ != 0 ? last_lane_ : ++last_lane_;
   lanes_.push_back(made.get());
+  lane_count_.store(lanes_.size(), std::memory_order_relaxed);
   return made;
 }
 
@@ -128,6 +133,7 @@ void pool::core::drop_lane(stream_lane& of) noexcept {
   {
     const std::lock_guard lock(lanes_mutex_);
     lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), &of), lanes_.end());
+    lane_count_.store(lanes_.size(), std::memory_order_relaxed);
     past_.add(of.counts);
   }
   if (closed()) return;

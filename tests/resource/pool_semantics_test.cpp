@@ -14,9 +14,14 @@ TEST_F(pool_order, the_same_stream_gets_its_block_back_at_once) {
   for (const std::uint64_t bytes : {std::uint64_t{1}, 4 * KiB, 256 * KiB, 3 * MiB, 70 * MiB}) {
     void* const first = take(bytes, a);
     work(first, a, 10 * millisecond);
+    const std::uint64_t reserved = now().reserved_bytes;
     give(first, a);
     void* const second = take(bytes, a);
-    EXPECT_EQ(first, second) << bytes;
+    // Its lane gives the block itself back. What is too large for a lane lies in one piece with its neighbours by then.
+    if (bytes <= 4 * MiB) {
+      EXPECT_EQ(first, second) << bytes;
+    }
+    EXPECT_EQ(now().reserved_bytes, reserved) << bytes;
     give(second, a);
   }
   EXPECT_EQ(now().host_waits, 0u);
