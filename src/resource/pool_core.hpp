@@ -336,6 +336,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t peak_out_ = 0;       // of all time before that trim, for the statistics
   std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;            // more than half of the peak has been out since the last lull
+  std::uint64_t carvings_ = 0;       // since the last lull
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;

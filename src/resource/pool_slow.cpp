@@ -113,6 +113,7 @@ void pool::core::take(heap::segment& block, const request& what) {
   block.holder_class = what.size_class;
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
+  ++carvings_;
   if (carved_ > peak_carved_ / 2) was_busy_ = true;
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
   if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);

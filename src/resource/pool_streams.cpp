@@ -8,7 +8,8 @@
 namespace millpond {
 namespace {
 
-constexpr std::uint64_t lull_share = 16;  // of the peak: less than this is out of the heap in a lull
+constexpr std::uint64_t lull_share = 16;       // of the peak: less than this is out of the heap in a lull
+constexpr std::uint64_t between_lulls = 256;   // carvings, so that a loop over one large block does not pay for it each time
 
 }  // namespace
 
@@ -216,8 +217,9 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
   fallen_ = std::max(fallen_, peak_carved_ - carved_);
   // Nearly all has been given back: what lanes keep is then what holds the pool in pieces, and the next request begins
   // with emptying them.
-  if (was_busy_ && carved_ < peak_carved_ / lull_share) {
+  if (was_busy_ && carved_ < peak_carved_ / lull_share && carvings_ >= between_lulls) {
     was_busy_ = false;
+    carvings_ = 0;
     lull_.store(true, std::memory_order_relaxed);
   }
 }
