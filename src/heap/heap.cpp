@@ -177,8 +177,10 @@ segment* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
 
 segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of, zone from) {
   MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
-  if (from == zone::small) {
+  if (from == zone::small || of == reach::own) {
     if (segment* const found = fit(bytes, alignment, owner, of, zone::small)) return take(found, bytes, alignment);
+  }
+  if (from == zone::small) {
     if (segment* const room = fit(small_stretch, granule, owner, of, zone::general); room != nullptr && bytes <= small_stretch) {
       segment* const made = carve(room, room->start(), small_stretch, segment_state::used);
       made->in = zone::small;
