@@ -18,7 +18,7 @@ if(TARGET millpond_command AND NOT MILLPOND_SANITIZE)
   file(MAKE_DIRECTORY ${millpond_words})
   foreach(word man bash zsh fish)
     add_custom_command(OUTPUT ${millpond_words}/${word}
-      COMMAND $<TARGET_FILE:millpond_command> completion ${word} >${millpond_words}/${word}
+      COMMAND $<TARGET_FILE:millpond_command> completion ${word} > ${millpond_words}/${word}
       DEPENDS millpond_command VERBATIM)
     list(APPEND millpond_word_files ${millpond_words}/${word})
   endforeach()
