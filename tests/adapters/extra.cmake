@@ -82,7 +82,7 @@ endif()
 
 # Metrics over HTTP, where prometheus-cpp is (Debian: prometheus-cpp-dev).
 find_package(prometheus-cpp QUIET COMPONENTS pull)
-if(prometheus-cpp_FOUND)
+if(prometheus-cpp_FOUND AND NOT MILLPOND_SANITIZE)  # its threads know no sanitizer
   add_executable(adapter_prometheus ${here}/foreign/prometheus_test.cpp)
   target_link_libraries(adapter_prometheus PRIVATE millpond millpond_flags prometheus-cpp::pull)
   adapter_test(prometheus adapter_prometheus)
