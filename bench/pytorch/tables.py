@@ -21,7 +21,9 @@ def load(name):
 
 
 def one_of_each(result, seeds):
-    """A round of each seed: the medians, added up."""
+    """A round of each seed: the medians, added up. Without seeds (an older file): the last round, whose shapes the first had met."""
+    if seeds is None:
+        return result["round_ms"][-1]
     return sum(statistics.median(result["round_ms"][seed::seeds]) for seed in range(seeds))
 
 
@@ -36,7 +38,9 @@ def pytorch():
     def cells(name, what):
         out = []
         for allocator in ("millpond", "default", "expandable"):
-            r = by.get(allocator, {}).get(name, {"error": "not run"})
+            if allocator not in by:
+                continue
+            r = by[allocator].get(name, {"error": "not run"})
             out.append("failed" if "error" in r else what(r))
         return " / ".join(out)
 
@@ -49,23 +53,33 @@ def pytorch():
             same = "the same, bit for bit"
         elif digests.get("default") != digests.get("expandable", digests.get("default")):
             same = "differ among PyTorch's own allocators too"
-        elif runs["default"]["repeatable"] is False:
+        elif runs["default"].get("repeatable") is False:
             same = "differ from round to round with PyTorch's own allocator too"
         else:
             same = "**differ**"
-        ms = cells(name, lambda r: f"{one_of_each(r, got['seeds']):.0f}")
+        ms = cells(name, lambda r: f"{one_of_each(r, got.get('seeds')):.0f}")
         ratio = cells(name, lambda r: f"{r['peak_reserved'] / max(1, r['peak_requested']):.2f}")
         rows.append(f"| {name} | {ms} | {ratio} | {same} |")
     facts = next((m for m in got["machine"].values() if "torch" in m), {})
     rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}, "
-             f"a round of either seed, the medians of {got['rounds']} rounds after the first ones."]
+             + (f"a round of either seed, the medians of {got['rounds']} rounds after the first ones." if "seeds" in got else
+                "one warm round, the last.")]
+    later = load("pytorch_millpond_h200.json")
+    if later is not None and "seeds" not in got:
+        rows += ["", "millpond alone, as measured later (`bench/results/pytorch_millpond_h200.json`), a round of either seed, medians:", "",
+                 "| workload | ms | reserved of requested |", "| --- | --- | --- |"]
+        for name, r in later["allocators"]["millpond"].items():
+            rows.append(f"| {name} | {one_of_each(r, later['seeds']):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.2f} |")
+        rows.append("")
+        # Another run of other rounds: nothing of the first is compared with it.
+        by = {"millpond": later["allocators"]["millpond"]}
     for name, r in by.get("millpond", {}).items():
         needed = r.get("millpond.peak_needed_bytes", 0)
         if needed > 1.02 * r.get("peak_requested", 0) > 0:
             of_needed = cells(name, lambda of: f"{of['peak_reserved'] / needed:.2f}")
             rows.append(f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
                         f"{needed / 2**20:.0f} MiB at its peak, of which are reserved {of_needed}.")
-    failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
+    failed = [(a, n, r["error"]) for a, results in got["allocators"].items() for n, r in results.items() if "error" in r]
     rows += [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
     return rows
 
