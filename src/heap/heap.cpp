@@ -182,9 +182,12 @@ segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id o
   }
   if (from == zone::small) {
     if (segment* const room = fit(small_stretch, granule, owner, of, zone::general); room != nullptr && bytes <= small_stretch) {
-      segment* const made = carve(room, room->start(), small_stretch, segment_state::used);
+      segment* made = carve(room, room->start(), small_stretch, segment_state::used);
       made->in = zone::small;
-      make_free(made, made->owner, made->batch);
+      owner_id whose = made->owner;
+      std::uint64_t batch = made->batch;
+      merge(made, whose, batch, absorb_idle::no);
+      make_free(made, whose, batch);
       if (align_up(made->start(), alignment) + bytes <= made->end()) return take(made, bytes, alignment);
     }
   }
@@ -217,7 +220,13 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
   }
   if (best == nullptr) return nullptr;
   while (best->bytes < need) best = join(best, best->after);
-  return take(best, bytes, alignment);
+  segment* const block = take(best, bytes, alignment);
+  // What is left may have come from a small stretch and lie beside general memory.
+  if (segment* const rest = block->after; rest != nullptr && rest->state == segment_state::free) {
+    bins_if(rest->owner, rest->in)->remove(rest);
+    settle(rest, rest->owner, rest->batch, absorb_idle::no);
+  }
+  return block;
 }
 
 void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {

@@ -37,7 +37,6 @@ void heap::check() const {
       MILLPOND_CHECK(in.kind == view_kind::home || s->state != segment_state::free, s->start());
       if (s->state == segment_state::free) {
         free_by_owner[{s->owner, s->in}] += s->bytes;
-        MILLPOND_CHECK(s->in == zone::general || s->bytes < small_stretch || s->owner != anyone, s->start(), s->bytes);
         MILLPOND_CHECK(s->owner != anyone || s->batch == 0, s->start(), s->batch);
         if (before != nullptr && before->state == segment_state::free && before->owner == anyone && before->in == s->in) {
           MILLPOND_CHECK(s->owner != anyone, s->start());  // idle neighbours are always joined

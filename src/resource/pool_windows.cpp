@@ -157,9 +157,9 @@ result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
   return first;
 }
 
-// Mappings cost host memory (under random sizes the books take 0.4% of the pool at this many), and planning looks at each of their spans, so their number is
-// bounded: on average 16 a handle. At the bound the pool adds memory, which costs a program far more than a slow plan: a recorded
-// one that reached 8 a handle in its third round went from 1.17 of its peak to 1.48.
+// Mappings cost host memory (under random sizes the books take 0.4% of the pool at this many), and planning looks at each of
+// their spans, so their number is bounded: on average sixteen a handle. At the bound the pool adds memory, which costs a program
+// more than a slow plan: a recorded one that reached eight a handle in its third round went from 1.17 of its peak to 1.48.
 std::uint64_t pool::core::most_mappings() const { return 256 + 16 * heap_.handles().size(); }
 
 }  // namespace millpond

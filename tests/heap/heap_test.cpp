@@ -54,6 +54,37 @@ TEST(heap, the_tightest_hole_is_taken) {
   EXPECT_EQ(h.of.allocate(7 * KiB, 512, anyone)->start(), blocks[3]->end());  // the hole of 8 KiB
 }
 
+TEST(heap, small_blocks_lie_in_stretches_that_hold_nothing_else_and_end_with_them) {
+  one_view h(16 * MiB);
+  const auto small = [&](std::uint64_t bytes) { return h.of.allocate(bytes, 512, anyone, reach::own_and_idle, zone::small); };
+  std::vector<segment*> blocks;
+  std::vector<segment*> large;
+  for (int i = 0; i < 5; ++i) {
+    blocks.push_back(small(512 * KiB));
+    large.push_back(h.of.allocate(256 * KiB, 512, anyone));
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_LT(blocks[static_cast<std::size_t>(i)]->start() - base, small_stretch);
+  for (const segment* l : large) EXPECT_GE(l->start() - base, small_stretch) << "not between small ones";
+  h.of.check();
+  // Two stretches side by side give their parts back in any order: what is left of either is general memory again.
+  for (segment* l : large) h.of.release(l, anyone, 0, absorb_idle::no);
+  for (const std::size_t i : {3u, 4u, 1u, 0u, 2u}) {
+    h.of.release(blocks[i], anyone, 0, absorb_idle::no);
+    h.of.check();
+  }
+  EXPECT_EQ(h.of.largest_free(anyone), 16 * MiB);
+  EXPECT_NE(h.of.allocate_at(base, 16 * MiB), nullptr);
+}
+
+TEST(heap, of_large_holes_that_are_not_tight_the_lowest_is_taken) {
+  one_view h(64 * MiB);
+  std::vector<segment*> blocks;
+  for (const std::uint64_t mib : {12, 1, 10, 1, 40}) blocks.push_back(h.of.allocate(mib * MiB, 512, anyone));
+  for (const std::size_t i : {0u, 2u}) h.of.release(blocks[i], anyone, 0, absorb_idle::no);
+  EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone)->start(), base);                       // the one of 10 is tighter, and no tight one
+  EXPECT_EQ(h.of.allocate(9 * MiB + 512 * KiB, 512, anyone)->start(), blocks[1]->end());  // tight
+}
+
 TEST(heap, alignment_is_honoured_up_to_two_mebibytes) {
   one_view h(16 * MiB);
   for (std::uint64_t alignment = 512; alignment <= 2 * MiB; alignment *= 2) {
@@ -211,7 +242,8 @@ TEST(heap, random_operations_keep_every_invariant) {
       const std::uint64_t what = pick.below(100);
       if (what < 50) {
         const std::uint64_t bytes = align_up(pick.log_uniform(512, 12 * MiB), granule);
-        segment* s = h.of.allocate(bytes, granule << pick.below(5), owner);
+        const zone from = bytes <= 512 * KiB && pick.chance(0.5) ? zone::small : zone::general;
+        segment* s = h.of.allocate(bytes, granule << pick.below(5), owner, reach::own_and_idle, from);
         if (s == nullptr) s = h.of.allocate_run(bytes, granule, owner);
         if (s != nullptr) {
           ASSERT_GE(s->bytes, bytes);
