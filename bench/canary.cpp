@@ -70,8 +70,11 @@ class churner {
 
   void finish() {
     std::uint64_t operations = 0;
+    // All blocks first: one may be freed on another of these streams, and a call on a destroyed one's handle ends the process.
     for (lane_of& l : of_) {
       while (!l.live.empty()) operations += give_back(l, 64);
+    }
+    for (lane_of& l : of_) {
       static_cast<void>(gpu_.stream_synchronize(l.stream));
       static_cast<void>(gpu_.stream_destroy(l.stream));
     }
