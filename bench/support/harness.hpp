@@ -61,6 +61,7 @@ class harness {
   nlohmann::json& result() noexcept { return result_; }
 
  private:
+  void save() const;
   options options_;
   std::shared_ptr<driver> gpu_;
   std::vector<std::unique_ptr<subject>> subjects_;
