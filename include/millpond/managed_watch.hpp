@@ -27,8 +27,9 @@ class managed_watch {
  public:
   // cupti: the library's file; where empty it is looked for by name and in the toolkit's usual folders. The calling thread has the
   // device's context. Errors: not_supported where this build has no CUPTI headers, where the library is not found, or where it
-  // refuses, with its own words (another profiler is there; no permission), or where a trial shows that it counts nothing, which is so when
-  // it came into the process after CUDA had started; not_permitted for a second watch in a process.
+  // refuses, with its own words (another profiler is there; no permission), or where a trial shows that it counts nothing;
+  // not_permitted for a second watch in a process. On an H200 (driver 580.159) a watch started and then counted nothing: no contradiction is
+  // told there, and none that is not there.
   [[nodiscard]] static result<std::shared_ptr<managed_watch>> start(std::shared_ptr<driver> gpu, const std::string& cupti = {});
   virtual ~managed_watch() = default;
   // Since the watch began, of the 2 MiB blocks that [at, at + bytes) touches; on the simulated GPU of all managed memory, since its counts
