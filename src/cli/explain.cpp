@@ -19,7 +19,7 @@ struct explain_settings {
   bool all = false;
 };
 
-exit_status explain_one(const explain_settings& settings, const std::string& input, session& here) {
+exit_status explain_one(const explain_settings& settings, const std::string& input, session& here, std::string& said) {
   auto source = trace::open_trace(input);
   if (!source) return here.fail(source.error());
   advise::explain_options options;
@@ -31,18 +31,29 @@ exit_status explain_one(const explain_settings& settings, const std::string& inp
   if (!made) return here.fail(made.error());
   report::explanation_options how;
   if (settings.all) how.most_findings = std::numeric_limits<std::size_t>::max();
-  here.out() << (here.json() ? report::explanation_json(*made, source->info())
-                             : report::explanation_text(*made, source->info(), how));
+  if (made->what.events == 0 && source->info().status == trace::read_status::cut) {
+    return here.fail({error_code::bad_input, input + ": expected events, found none: the file is cut in its first part"});
+  }
+  said = here.json() ? report::explanation_json(*made, source->info()) : report::explanation_text(*made, source->info(), how);
   return made->findings.empty() ? exit_status::done : exit_status::findings;
 }
 
 // Several traces: the worst status, and each is answered.
 exit_status explain_all(const explain_settings& settings, session& here) {
   exit_status worst = exit_status::done;
+  const bool several = settings.inputs.size() > 1;
+  std::string list;  // of JSON documents: several are one array
   for (const std::string& each : settings.inputs) {
-    worst = std::max(worst, explain_one(settings, each, here));
-    if (!here.json() && settings.inputs.size() > 1) here.out() << '\n';
+    std::string said;
+    worst = std::max(worst, explain_one(settings, each, here, said));
+    if (!here.json() || !several) {
+      here.out() << said;
+      if (several) here.out() << '\n';
+    } else if (!said.empty()) {
+      list += (list.empty() ? "" : ",\n") + said;
+    }
   }
+  if (here.json() && several) here.out() << "[\n" << list << "]\n";
   return worst;
 }
 

@@ -91,6 +91,17 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
   return best;
 }
 
+namespace {
+// What was asked for is done only when it has been written: a full disk behind stdout is an error like any other. A reader who
+// has gone (`| head`) ends the process by its signal before this.
+int written(int status, std::ostream& out, std::ostream& err) {
+  out.flush();
+  if (out) return status;
+  err << "millpond: standard output could not be written\n";
+  return static_cast<int>(exit_status::usage);
+}
+}  // namespace
+
 int run_command(int count, const char* const* arguments, std::ostream& out, std::ostream& err) {
   CLI::App app("GPU memory, calm as a millpond: what a workload's memory costs, and what to do about it",
                "millpond");
@@ -129,7 +140,7 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
   try {
     app.parse(count, arguments);
   } catch (const CLI::Success& asked) {  // --help, --version
-    return app.exit(asked, out, err);
+    return written(app.exit(asked, out, err), out, err);
   } catch (const CLI::ParseError& failure) {
     const std::string help = count > 1 && arguments[1][0] != '-'
                                  ? fmt::format("millpond {} --help", arguments[1])
@@ -154,8 +165,7 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
     status = here.fail(exit_status::device, failure.what());
   }
   here.end_progress();
-  out.flush();
-  return static_cast<int>(status);
+  return written(static_cast<int>(status), out, err);
 }
 
 }  // namespace millpond::cli

@@ -1,4 +1,5 @@
 // millpond report: traces as one page of charts, or for other tools.
+#include <filesystem>
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
@@ -160,6 +161,12 @@ exit_status report_all(const report_settings& settings, session& here) {
   if (settings.output.empty() && !(page && here.json())) return here.fail(exit_status::usage, "-o FILE is needed: where to write");
   if (!page && (settings.replay || !settings.from.empty() || !settings.to.empty())) {
     return here.fail(exit_status::usage, "--replay, --from and --to are for --format html");
+  }
+  for (const std::string& input : settings.inputs) {
+    std::error_code neither;  // a file that is not there yet is no input
+    if (!settings.output.empty() && std::filesystem::equivalent(input, settings.output, neither)) {
+      return here.fail(exit_status::usage, "-o " + settings.output + " would overwrite the recording it is made from");
+    }
   }
   return page ? write_page(settings, here) : convert(settings, here);
 }

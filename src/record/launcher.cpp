@@ -53,6 +53,38 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   _exit(127);
 }
 
+// Earlier recordings under the name of the new one: out of the way while the program runs, gone when it has left a recording,
+// back in their places when it has not.
+class set_aside {
+ public:
+  explicit set_aside(const std::string& path) {
+    std::error_code fault;
+    for (const std::string& old : traces_of_children(path)) move(old);
+    // Only a file: the output may be a device, which is nobody's to move.
+    if (fs::is_regular_file(path, fault)) move(path);
+  }
+  ~set_aside() {
+    std::error_code fault;
+    for (const std::string& old : moved_) {
+      if (replaced_) fs::remove(old + suffix, fault);
+      else fs::rename(old + suffix, old, fault);
+    }
+  }
+  set_aside(const set_aside&) = delete;
+  set_aside& operator=(const set_aside&) = delete;
+  void replaced() noexcept { replaced_ = true; }
+
+ private:
+  static constexpr const char* suffix = ".before";
+  void move(const std::string& old) {
+    std::error_code fault;
+    fs::rename(old, old + suffix, fault);
+    if (!fault) moved_.push_back(old);
+  }
+  std::vector<std::string> moved_;
+  bool replaced_ = false;
+};
+
 }  // namespace
 
 result<launch_outcome> launch(const launch_request& request) {
@@ -67,9 +99,10 @@ result<launch_outcome> launch(const launch_request& request) {
   std::error_code fault;
   whole.how.path = fs::absolute(request.how.path, fault).string();
   whole.library = fs::absolute(request.library, fault).string();
-  for (const std::string& old : traces_of_children(whole.how.path)) fs::remove(old, fault);
-  // Only a file: the output may be a device, which is nobody's to remove.
-  if (fs::is_regular_file(whole.how.path, fault)) fs::remove(whole.how.path, fault);
+  if (const fs::path folder = fs::path(whole.how.path).parent_path(); !fs::is_directory(folder, fault)) {
+    return error{error_code::output_failure, whole.how.path + ": there is no folder " + folder.string()};
+  }
+  set_aside earlier(whole.how.path);
 
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) return error{error_code::output_failure, "no pipe to the program"};
@@ -107,6 +140,7 @@ result<launch_outcome> launch(const launch_request& request) {
   }
   if (own) made.traces.push_back(whole.how.path);
   made.traces.insert(made.traces.end(), children.begin(), children.end());
+  if (!made.traces.empty()) earlier.replaced();
   return made;
 }
 

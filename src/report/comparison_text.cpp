@@ -104,8 +104,8 @@ std::string remarks(const comparison& of) {
                           each.finding_count - shown, each.findings.size());
     }
     for (const std::string& one : each.remarks) {
-      const bool said = made.find(one) != std::string::npos;  // both stagings say the same
-      if (!said) made += wrapped(one, columns, 2) + '\n';
+      const std::string told = wrapped(one, columns, 2) + '\n';
+      if (made.find(told) == std::string::npos) made += told;  // both stagings say the same
     }
   }
   if (of.from.simulated) {

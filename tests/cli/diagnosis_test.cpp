@@ -63,6 +63,25 @@ TEST_F(diagnosis, of_several_traces_gives_the_worst_status) {
   EXPECT_EQ(run("explain " + write("a.csv", clean) + " " + write("b.csv", twice)).status, 1);
 }
 
+TEST_F(diagnosis, of_several_traces_in_json_is_one_document) {
+  const answer got = run("explain --json " + write("a.csv", clean) + " " + write("b.csv", twice));
+  EXPECT_EQ(got.status, 1);
+  const auto made = nlohmann::json::parse(got.out);
+  ASSERT_EQ(made.size(), 2u);
+  EXPECT_EQ(made[1]["findings"][0]["name"], "double_free");
+}
+
+TEST_F(diagnosis, of_a_recording_cut_before_its_first_event_is_no_clean_bill) {
+  const std::string whole = read_all(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/device_wide_stall.mpt");
+  const answer got = run("explain " + write("cut.mpt", whole.substr(0, 200)));
+  EXPECT_EQ(got.status, 3) << got.out << got.err;
+}
+
+TEST_F(diagnosis, a_full_disk_behind_the_output_is_told) {
+  const answer got = run("doctor --gpu sim --json >/dev/full; exit $?; true");
+  EXPECT_EQ(got.status, 2);
+}
+
 TEST_F(diagnosis, committed_faulty_traces_each_give_their_finding_with_its_line) {
   const std::filesystem::path faulty = std::filesystem::path(MILLPOND_SOURCE_DIR) / "data/traces/faulty";
   std::ifstream expectations(std::string(MILLPOND_SOURCE_DIR) + "/tests/programs/expectations.txt");
@@ -109,6 +128,19 @@ TEST_F(diagnosis, record_of_a_program_without_cuda_says_that_nothing_was_recorde
   EXPECT_EQ(got.status, std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so") ? 3 : 4) << got.err;
   EXPECT_THAT(got.err, HasSubstr("record"));
   EXPECT_EQ(run("record").status, 2);
+}
+
+TEST_F(diagnosis, record_keeps_an_earlier_recording_until_it_has_another) {
+  if (!std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so")) GTEST_SKIP() << "built without the recorder";
+  const std::string earlier = write("old.mpt", "an earlier recording"), child = write("old.1.mpt", "and a child's");
+  for (const char* program : {"/no/such/program", "/bin/true"}) {
+    EXPECT_EQ(run(std::string("record -o old.mpt -- ") + program).status, 3) << program;
+    EXPECT_EQ(read_all(earlier), "an earlier recording") << program;
+    EXPECT_EQ(read_all(child), "and a child's") << program;
+  }
+  const answer got = run("record -o /no/such/folder/x.mpt -- /bin/true");
+  EXPECT_EQ(got.status, 2);
+  EXPECT_THAT(got.err, HasSubstr("/no/such/folder"));
 }
 
 }  // namespace

@@ -34,6 +34,14 @@ TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
   EXPECT_THAT(read_all(folder_ / "page.html"), StartsWith("<!DOCTYPE html>"));
 }
 
+TEST_F(report_command, does_not_write_over_what_it_reads) {
+  const std::string own = write("own.csv", "action,time_us,addr,size,stream\nalloc,0,1000,512,0\n");
+  const answer got = run(own + " --format csv -o own.csv");
+  EXPECT_EQ(got.status, 2);
+  EXPECT_THAT(got.err, HasSubstr("overwrite"));
+  EXPECT_THAT(read_all(own), HasSubstr("alloc,0,1000,512,0"));
+}
+
 TEST_F(report_command, json_is_what_the_page_carries) {
   const answer got = run(trace("multistream_serving") + " --json");
   EXPECT_EQ(got.status, 0) << got.err;

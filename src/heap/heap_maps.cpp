@@ -1,0 +1,154 @@
+// The heap's maps: views of addresses, handles of physical memory, their spans, and which span lies where.
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "base/check.hpp"
+#include "heap/heap.hpp"
+
+namespace millpond::heap {
+
+view_id heap::add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind) {
+  view_record made;
+  made.kind = kind;
+  made.base = made.end = base;
+  made.capacity = capacity;
+  views_.push_back(std::move(made));
+  return static_cast<view_id>(views_.size() - 1);
+}
+
+handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name) {
+  handle_id id = 0;
+  if (unused_handles_.empty()) {
+    id = static_cast<handle_id>(handles_.size());
+    handles_.emplace_back();
+  } else {
+    id = unused_handles_.back();
+    unused_handles_.pop_back();
+  }
+  handle_record made{bytes, name, {}, {}, true};
+  for (std::uint64_t at = 0; at < bytes; at += span_bytes) made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
+  handles_[id] = std::move(made);
+  return id;
+}
+
+void heap::map_handle(view_id view, std::uint64_t at, handle_id handle) {
+  handles_[handle].mappings.push_back({view, at});
+  ++mappings_;
+  for (const span_id span : handles_[handle].spans) {
+    map_span(view, at, span);
+    at += spans_[span].bytes;
+  }
+}
+
+void heap::remove_handle(handle_id handle) {
+  handle_record& of = handles_[handle];
+  MILLPOND_CHECK(of.present, handle);
+  for (std::size_t i = of.mappings.size(); i-- > 0;) {  // its home last
+    std::uint64_t at = of.mappings[i].at;
+    for (const span_id span : of.spans) {
+      const std::uint64_t bytes = spans_[span].bytes;
+      unmap_span(of.mappings[i].view, at);
+      at += bytes;
+    }
+  }
+  for (const span_id span : of.spans) {
+    spans_[span] = {};
+    unused_spans_.push_back(span);
+  }
+  mappings_ -= of.mappings.size();
+  of = {};
+  unused_handles_.push_back(handle);
+}
+
+span_id heap::add_span(std::uint64_t bytes, handle_id handle) {
+  span_id id = 0;
+  if (unused_spans_.empty()) {
+    id = static_cast<span_id>(spans_.size());
+    spans_.emplace_back();
+  } else {
+    id = unused_spans_.back();
+    unused_spans_.pop_back();
+  }
+  spans_[id] = span_record{bytes, handle, {}, false, false, true};
+  return id;
+}
+
+void heap::map_span(view_id view, std::uint64_t at, span_id span) {
+  view_record& in = views_[view];
+  const std::uint64_t bytes = spans_[span].bytes;
+  const bool home = in.kind == view_kind::home;
+  MILLPOND_CHECK(home != spans_[span].mapped, span, view);
+  segment* before = in.last;
+  if (at == in.end) {
+    MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
+    in.slots.push_back({at, span, bytes, home});
+    in.end += bytes;
+  } else {
+    cut(view, at);
+    cut(view, at + bytes);
+    const std::size_t i = slot_index(in, at);
+    slot& hole = in.slots[i];
+    MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
+    segment* const gap = index_.exact(at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == bytes, at);
+    before = gap->before;
+    unlink(gap);
+    const std::uint64_t rest = hole.bytes - bytes;
+    hole = {at, span, bytes, home};
+    if (rest > 0) in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest, false});
+  }
+  if (home) {
+    spans_[span].home = {view, at};
+    spans_[span].mapped = true;
+    settle(make(view, at, bytes, segment_state::free, before), anyone, 0, absorb_idle::no);
+  } else if (before != nullptr && before->state == segment_state::closed && before->end() == at) {
+    before->bytes += bytes;  // a record for each span would cost host memory for nothing
+  } else {
+    make(view, at, bytes, segment_state::closed, before);
+  }
+}
+
+void heap::unmap_span(view_id view, std::uint64_t at) {
+  view_record& in = views_[view];
+  const std::size_t i = slot_index(in, at);
+  MILLPOND_CHECK(in.slots[i].at == at && in.slots[i].span != no_span, at);
+  const std::uint64_t bytes = in.slots[i].bytes;
+  MILLPOND_CHECK(in.slots[i].active == (in.kind == view_kind::home), at);  // no block is in it
+  if (in.slots[i].active) {
+    owner_id owner = anyone;
+    std::uint64_t batch = 0;
+    close({view, at, bytes}, &owner, &batch);
+    in.slots[i].active = false;
+  }
+  cut(view, at);
+  cut(view, at + bytes);
+  in.slots[i].span = no_span;
+  // Neighbouring holes become one; holes at the end are cut off.
+  std::size_t j = i;
+  segment* hole = index_.exact(at);
+  if (j > 0 && in.slots[j - 1].span == no_span) {
+    in.slots[j - 1].bytes += in.slots[j].bytes;
+    in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j));
+    --j;
+    cut(view, in.slots[j].at);
+    segment* const left = hole->before;
+    left->bytes += hole->bytes;
+    unlink(hole);
+    hole = left;
+  }
+  if (j + 1 < in.slots.size() && in.slots[j + 1].span == no_span) {
+    in.slots[j].bytes += in.slots[j + 1].bytes;
+    in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j) + 1);
+    cut(view, in.slots[j].at + in.slots[j].bytes);
+    const std::uint64_t more = hole->after->bytes;
+    unlink(hole->after);
+    hole->bytes += more;
+  }
+  if (j + 1 == in.slots.size()) {
+    in.end = in.slots[j].at;
+    in.slots.pop_back();
+    unlink(hole);
+  }
+}
+
+}  // namespace millpond::heap
