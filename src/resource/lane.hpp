@@ -90,6 +90,7 @@ struct alignas(128) stream_lane {
   std::uint64_t filled = 0;      // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
   std::uint32_t number = 0;      // of the pool's lanes, from 1; 0: in a capture
+  std::uint32_t in_call = 0;     // slow calls of its owner that are under way with it: until they end it is not dropped. The owner's alone
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
   stream_state* stream = nullptr;

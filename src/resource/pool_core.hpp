@@ -196,8 +196,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   template <class Work>
   void when_free(Work&& work) {
     if (at_fences_.load(std::memory_order_relaxed) || at_fences_.exchange(true, std::memory_order_acquire)) return;
+    struct leave {
+      std::atomic<bool>& at;
+      ~leave() { at.store(false, std::memory_order_release); }
+    } const when_done{at_fences_};
     work();
-    at_fences_.store(false, std::memory_order_release);
   }
   heap::segment* settled(const request& what);
 

@@ -56,7 +56,8 @@ void pool::core::connect(stream_lane& in, std::uint32_t number) noexcept {
                                       [](const stream_lane* l, std::uint32_t n) { return l->number < n; });
   stream_lane* to = found == lanes_.end() || (*found)->number != number || (*found)->stream != in.stream ? nullptr : *found;
   std::shared_ptr<mailbox> made;
-  if (to != nullptr && std::find(to->mail.in.begin(), to->mail.in.end(), nullptr) != to->mail.in.end()) {
+  const bool room = std::any_of(in.mail.out.begin(), in.mail.out.end(), [](const lane_mail::way& way) { return way.box == nullptr; });
+  if (to != nullptr && room && std::find(to->mail.in.begin(), to->mail.in.end(), nullptr) != to->mail.in.end()) {
     try {
       made = std::make_shared<mailbox>(in, *to);
     } catch (const std::bad_alloc&) {

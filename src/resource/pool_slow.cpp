@@ -23,6 +23,14 @@ constexpr std::uint64_t worth_asking = std::uint64_t{4} << 20;
 }  // namespace
 
 result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment) {
+  // A pressure callback may free on other streams and trim, both of which drop idle lanes of this thread.
+  struct call_under_way {
+    stream_lane& of;
+    explicit call_under_way(stream_lane& lane) noexcept : of(lane) { ++of.in_call; }
+    ~call_under_way() { --of.in_call; }
+    call_under_way(const call_under_way&) = delete;
+    call_under_way& operator=(const call_under_way&) = delete;
+  } const until_it_ends(in);
   if (alignment <= heap::granule) {
     if (void* const ptr = pop_shared(in, bytes)) return ptr;
   }

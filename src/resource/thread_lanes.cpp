@@ -70,6 +70,7 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
   if (crowded || mine.all_.size() < first_look || ++mine.puts_ >= mine.all_.size() || find(core.get(), handle) != nullptr) {
     mine.puts_ = 0;
     mine.drop_if([&](owned& o) {
+      if (o.in->in_call != 0) return false;
       const bool replaced = o.core == core && o.handle == handle;
       const bool idle = crowded && idle_since_last_look(*o.in);
       return replaced || idle || o.core->closed() || o.in->dead.load(std::memory_order_relaxed);
@@ -84,7 +85,7 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
 
 void thread_lanes::drop_idle(const pool::core* core) {
   if (mine_ == nullptr) return;
-  mine_->drop_if([core](owned& o) { return o.core.get() == core && idle_since_last_look(*o.in); });
+  mine_->drop_if([core](owned& o) { return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in); });
 }
 
 thread_lanes::~thread_lanes() {
