@@ -289,8 +289,8 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
   while (warm.load() != 2 * threads) std::this_thread::yield();
   const pool_statistics after = shared->statistics();
 #if defined(MILLPOND_AUDIT)
-  // The audit build asks at each allocation by a handle whether its stream captures, and nothing else.
-  EXPECT_EQ(gpu->total_calls(), static_cast<std::uint64_t>(threads) * operations);
+  // The audit build asks at each call by a handle whether its stream captures, and nothing else.
+  EXPECT_EQ(gpu->total_calls(), 2 * static_cast<std::uint64_t>(threads) * operations);
 #else
   EXPECT_EQ(gpu->total_calls(), 0u);
 #endif
