@@ -22,35 +22,21 @@ graph_arena pool::core::make_graph_arena() {
 
 result<void> pool::core::capture_into(const graph_arena::hold& arena, stream_handle stream) {
   if (arena.queue != released_) return error{error_code::invalid_argument, "capture_into: the graph arena is another pool's"};
-  capture_info capture;
-  call_result asked = gpu_->stream_capture(stream, &capture);
-  if (asked.status == driver_status::invalid_context && gpu_->bind_thread().ok()) asked = gpu_->stream_capture(stream, &capture);
-  if (!asked.ok()) {
-    return error{asked.status == driver_status::invalid_handle || asked.status == driver_status::invalid_context
-                     ? error_code::invalid_argument
-                     : error_code::driver_failure,
-                 "capture_into: the stream is not usable (destroyed, or of another context): " + to_string(asked)};
-  }
-  if (capture.status != capture_status::active) {
-    return error{error_code::not_permitted, capture.status == capture_status::none
-                                                ? "capture_into: no capture runs on the stream: begin it first"
-                                                : "capture_into: the stream's capture has been invalidated: end it first"};
-  }
-  note_capturing(stream, capture.id);
-  drain_released();
+  const auto capture = begin_capture_call(stream, "capture_into", ": begin it first");
+  if (!capture) return capture.error();
   {
     const relaxed_capture_scope relaxed(*gpu_);
     poll_fences();  // what was freed outside captures may have become the arena's again
   }
   const std::lock_guard lock(captures_mutex_);
   const std::shared_ptr<arena_state> into = arenas_.at(arena.number);  // the caller holds it
-  if (const auto known = captures_.find(capture.id); known != captures_.end()) {
+  if (const auto known = captures_.find(capture->id); known != captures_.end()) {
     if (known->second->arena == into) return {};
     return error{error_code::not_permitted, known->second->arena->number == 0
                                                 ? "capture_into: the capture has allocated already, from memory of its own: attach it before"
                                                 : "capture_into: the capture is attached to another graph arena"};
   }
-  const auto opened = open_capture(capture, into);
+  const auto opened = open_capture(*capture, into);
   if (!opened) return opened.error();
   inherit(**opened, owner_in(**opened, capture_key(stream)));
   return {};

@@ -25,6 +25,26 @@ void return_ticket(void* data) {
 
 }  // namespace
 
+result<capture_info> pool::core::begin_capture_call(stream_handle stream, const std::string& call, const char* instead) {
+  capture_info capture;
+  call_result asked = gpu_->stream_capture(stream, &capture);
+  if (asked.status == driver_status::invalid_context && gpu_->bind_thread().ok()) asked = gpu_->stream_capture(stream, &capture);
+  if (!asked.ok()) {
+    return error{asked.status == driver_status::invalid_handle || asked.status == driver_status::invalid_context
+                     ? error_code::invalid_argument
+                     : error_code::driver_failure,
+                 call + ": the stream is not usable (destroyed, or of another context): " + to_string(asked)};
+  }
+  if (capture.status != capture_status::active) {
+    return error{error_code::not_permitted, capture.status == capture_status::none
+                                                ? call + ": no capture runs on the stream" + instead
+                                                : call + ": the stream's capture has been invalidated: end it first"};
+  }
+  note_capturing(stream, capture.id);
+  drain_released();
+  return capture;
+}
+
 // The capture as the pool knows it, met now for the first time or known; an arena of its own where it was given none.
 // Under the captures mutex.
 result<capture_state*> pool::core::open_capture(const capture_info& capture, std::shared_ptr<arena_state> arena) {

@@ -18,30 +18,16 @@ error not_this_capture() {
 }  // namespace
 
 result<std::unique_ptr<captured_lane>> pool::core::make_captured_lane(stream_handle stream) {
-  capture_info capture;
-  call_result asked = gpu_->stream_capture(stream, &capture);
-  if (asked.status == driver_status::invalid_context && gpu_->bind_thread().ok()) asked = gpu_->stream_capture(stream, &capture);
-  if (!asked.ok()) {
-    return error{asked.status == driver_status::invalid_handle || asked.status == driver_status::invalid_context
-                     ? error_code::invalid_argument
-                     : error_code::driver_failure,
-                 "capture_lane: the stream is not usable (destroyed, or of another context): " + to_string(asked)};
-  }
-  if (capture.status != capture_status::active) {
-    return error{error_code::not_permitted, capture.status == capture_status::none
-                                                ? "capture_lane: no capture runs on the stream; pool::lane is for streams that do not capture"
-                                                : "capture_lane: the stream's capture has been invalidated: end it first"};
-  }
-  note_capturing(stream, capture.id);
-  drain_released();
+  const auto capture = begin_capture_call(stream, "capture_lane", "; pool::lane is for streams that do not capture");
+  if (!capture) return capture.error();
   auto made = std::make_unique<captured_lane>();
   made->lane.handle = stream;
-  made->capture_id = capture.id;
+  made->capture_id = capture->id;
   made->key = capture_key(stream);
   set_lane_limits(made->lane);
   {
     const std::lock_guard lock(captures_mutex_);
-    const auto opened = open_capture(capture, nullptr);
+    const auto opened = open_capture(*capture, nullptr);
     if (!opened) return opened.error();
     made->arena = (*opened)->arena;
   }

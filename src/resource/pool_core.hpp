@@ -277,6 +277,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Captures (pool_capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes, std::uint64_t alignment,
                                     stream_handle stream);
+  // The capture that runs on a stream which a call about captures names, noted as running. `call` begins its refusals, `instead`
+  // ends the one where nothing is captured.
+  result<capture_info> begin_capture_call(stream_handle stream, const std::string& call, const char* instead);
   result<capture_state*> open_capture(const capture_info& capture, std::shared_ptr<arena_state> arena);
   heap::owner_id owner_in(capture_state& capture, std::uint64_t key);
   // A block for a stream of the capture, registered as the arena's.
