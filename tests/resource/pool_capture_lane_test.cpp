@@ -35,16 +35,6 @@ class pool_capture_lane : public pool_test {
     const handle_watch::serving call(lane.stream());
     lane.deallocate(at, bytes);
   }
-  void expect_all_back() {
-    gpu->advance(100 * millisecond);
-    trim();
-    trim();
-    EXPECT_EQ(now().reserved_bytes, 0u);
-    EXPECT_EQ(now().captures, 0u);
-    EXPECT_EQ(now().live_blocks, 0u);
-    EXPECT_EQ(now().live_bytes, 0u);
-    EXPECT_EQ(now().capture_bytes, 0u);
-  }
 };
 
 TEST_F(pool_capture_lane, warm_it_asks_the_driver_nothing_and_the_blocks_are_the_graphs) {

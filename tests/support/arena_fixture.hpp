@@ -45,16 +45,6 @@ class pool_arena : public pool_test {
     give(last, s);
     return finish(s);
   }
-  void expect_all_back() {
-    gpu->advance(100 * millisecond);
-    trim();
-    trim();
-    EXPECT_EQ(now().reserved_bytes, 0u);
-    EXPECT_EQ(now().captures, 0u);
-    EXPECT_EQ(now().graph_arenas, 0u);
-    EXPECT_EQ(now().live_blocks, 0u);
-    EXPECT_EQ(now().capture_bytes, 0u);
-  }
 
   std::vector<std::uint64_t> captures;
 };

@@ -96,6 +96,18 @@ class pool_test : public sim_test {
     return p->trim(keep);
   }
   [[nodiscard]] pool_statistics now() const { return p->statistics(); }
+  // Some time after everything was freed and every graph has gone the pool holds nothing.
+  void expect_all_back() {
+    gpu->advance(100 * millisecond);
+    trim();
+    trim();
+    EXPECT_EQ(now().reserved_bytes, 0u);
+    EXPECT_EQ(now().captures, 0u);
+    EXPECT_EQ(now().graph_arenas, 0u);
+    EXPECT_EQ(now().live_blocks, 0u);
+    EXPECT_EQ(now().live_bytes, 0u);
+    EXPECT_EQ(now().capture_bytes, 0u);
+  }
   // The only error that frees have met since it was last asked.
   error only_error() {
     EXPECT_EQ(errors.size(), 1u) << (errors.empty() ? "none" : errors.back().message);
