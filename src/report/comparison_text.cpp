@@ -8,7 +8,7 @@ namespace millpond::report {
 namespace {
 
 using replay::outcome;
-constexpr std::size_t columns = 80;
+constexpr std::size_t columns = text_columns;
 constexpr std::size_t findings_shown = 3;  // a strategy; a thousand of one cause help nobody on a terminal
 
 std::string head(const comparison& of) {

@@ -13,8 +13,6 @@ namespace {
 using advise::finding;
 using nlohmann::ordered_json;
 
-constexpr std::size_t width = 110;
-
 std::string cost_text(const finding& of) {
   std::vector<std::string> parts;
   if (of.peak_bytes > 0) {
@@ -31,7 +29,7 @@ std::string cost_text(const finding& of) {
 }
 
 void put(std::string& into, const std::string& head, const std::string& text) {
-  into += head + wrapped(text, width - head.size(), head.size()) + '\n';
+  into += paragraph(head, text);
 }
 
 }  // namespace
@@ -51,17 +49,19 @@ std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_inf
 std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
                              const explanation_options& options) {
   const advise::examined& what = of.what;
-  std::string made = fmt::format("{}: {} events, {} allocations, {} frees, {} kernels, {} copies, {} streams\n", trace.name,
-                                 grouped(what.events), grouped(what.allocations), grouped(what.frees), grouped(what.kernels),
-                                 grouped(what.copies), what.streams);
+  std::string made;
+  put(made, "trace     ", fmt::format("{}: {}, {}, {}, {}, {}, {}", trace.name, counted(what.events, "event", "events"),
+                                      counted(what.allocations, "allocation", "allocations"), counted(what.frees, "free", "frees"),
+                                      counted(what.kernels, "kernel", "kernels"), counted(what.copies, "copy", "copies"),
+                                      counted(what.streams, "stream", "streams")));
   if (!trace.meta.program.empty()) put(made, "program   ", trace.meta.program);
-  made += fmt::format("peak      {} live of device memory (event {}); {} in {} blocks at the end\n",
-                      format_bytes(what.peak_live_bytes), what.peak_event, format_bytes(what.end_live_bytes),
-                      grouped(what.end_live_blocks));
+  put(made, "peak      ", fmt::format("{} live of device memory (event {}); {} in {} at the end", format_bytes(what.peak_live_bytes),
+                                      what.peak_event, format_bytes(what.end_live_bytes),
+                                      counted(what.end_live_blocks, "block", "blocks")));
   if (what.allocator_ns > 0 && what.duration_ns > 0) {
-    made += fmt::format("time      {} recorded, {} of it ({:.2f}%) in calls that allocate and free\n",
-                        format_duration(static_cast<double>(what.duration_ns)), format_duration(what.allocator_ns),
-                        100 * what.allocator_ns / static_cast<double>(what.duration_ns));
+    put(made, "time      ", fmt::format("{} recorded, {} of it ({:.2f}%) in calls that allocate and free",
+                                        format_duration(static_cast<double>(what.duration_ns)), format_duration(what.allocator_ns),
+                                        100 * what.allocator_ns / static_cast<double>(what.duration_ns)));
   }
   if (trace.meta.simulated) made += "gpu       SIMULATED: recorded on the simulated GPU\n";
   for (const std::string& each : what.remarks) put(made, "note      ", each);
@@ -71,9 +71,9 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     if (number == options.most_findings) break;
     const advise::flaw_facts& facts = advise::facts_of(each.which);
     ++number;
-    made += fmt::format("{}. [{}] {}: {}", number, to_string(each.how_bad), facts.name, facts.title);
-    if (each.count > 1) made += fmt::format(" ({} times)", grouped(each.count));
-    made += '\n';
+    put(made, fmt::format("{}. ", number),
+        fmt::format("[{}] {}: {}{}", to_string(each.how_bad), facts.name, facts.title,
+                    each.count > 1 ? fmt::format(" ({} times)", grouped(each.count)) : std::string()));
     put(made, "   ", each.summary);
     const std::string cost = cost_text(each);
     if (!cost.empty()) put(made, "   cost: ", cost);
@@ -83,7 +83,9 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
       for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += "       " + lines[n] + '\n';
       if (lines.size() > options.most_frames) made += fmt::format("       and {} frames more\n", lines.size() - options.most_frames);
     }
-    if (!each.events.empty()) made += fmt::format("   evidence: event{} {}\n", each.events.size() == 1 ? "" : "s", fmt::join(each.events, ", "));
+    if (!each.events.empty()) {
+      put(made, "   evidence: ", fmt::format("event{} {}", each.events.size() == 1 ? "" : "s", fmt::join(each.events, ", ")));
+    }
     if (!each.seen.empty()) put(made, "   ", each.seen);
     if (!each.remedy.empty()) made += "   remedy:\n";
     for (const std::string& line : each.remedy) {

@@ -33,22 +33,6 @@ std::string bytes_a_second(double bytes, double seconds) {
   return seconds <= 0 ? "-" : format_bytes(static_cast<std::uint64_t>(std::min(bytes / seconds, 1e18))) + "/s";
 }
 
-// At most `width` columns, never the half of a letter.
-std::string shortened(std::string text, std::size_t width) {
-  std::size_t columns = 0, at = 0;
-  const auto letter = [&](std::size_t from) {
-    std::size_t next = from + 1;
-    while (next < text.size() && (static_cast<unsigned char>(text[next]) & 0xc0) == 0x80) ++next;
-    return next;
-  };
-  while (at < text.size() && columns < width) {
-    at = letter(at);
-    ++columns;
-  }
-  text.resize(at);
-  return text;
-}
-
 // "on_device < main server.cu:14" of "on_device program.h:70 < main server.cu:14" where that is too long: who called says more.
 std::string shortened_place(const std::string& text, std::size_t width) {
   const std::size_t by = text.find(" < "), file = text.rfind(' ', by == std::string::npos ? by : by - 1);
@@ -82,7 +66,7 @@ class page {
     lines_.push_back(coloured ? fmt::format("\x1b[{}m{}\x1b[0m", colour, text) : text);
   }
   void rows(const table& of) {
-    const std::string text = of.text();
+    const std::string text = of.text(options_.width);
     std::size_t at = 0, number = 0;
     while (at < text.size()) {
       const std::size_t end = text.find('\n', at);

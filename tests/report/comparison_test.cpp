@@ -96,7 +96,36 @@ TEST(table, numbers_are_grouped_and_short) {
   EXPECT_EQ(microseconds(1.5e10), "15M");
 }
 
+TEST(table, fits_80_columns_by_its_gaps_and_then_by_its_names) {
+  const auto widest = [](const std::string& text) {
+    std::size_t most = 0;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) most = std::max(most, columns_of(line));
+    return most;
+  };
+  const std::string number(10, '7');
+  table gaps({"name", "a", "b", "c", "d", "e"});
+  gaps.add({"a-name-of-twenty-two-c", number, number, number, number, number});
+  EXPECT_THAT(gaps.text(), HasSubstr("\na-name-of-twenty-two-c 7777777777 "));
+  EXPECT_EQ(widest(gaps.text()), 77u);
+  EXPECT_EQ(widest(gaps.text(120)), 82u);
+
+  table names({"name", "a", "b", "c", "d"});
+  const std::string long_name = "the/beginning/of/a/name/that/is/far/too/long/and/the/end";
+  names.add({long_name, number, number, number, number});
+  names.add({"µs-is-one-column-less-than-bytes", number, number, number, number});
+  const std::string made = names.text();
+  EXPECT_EQ(widest(made), 80u);
+  EXPECT_THAT(made, AllOf(HasSubstr("\nthe/beginning/of"), HasSubstr(".."), HasSubstr("/and/the/end 7777777777")));
+  EXPECT_THAT(names.text(200), HasSubstr(long_name + "  "));
+}
+
 TEST(table, sentences_are_broken_at_spaces) {
+  EXPECT_EQ(wrapped("of 972 MiB live", 9, 1), "of\n 972 MiB\n live");
+  EXPECT_EQ(wrapped("of 972 blocks", 9, 1), "of 972\n blocks");
+  EXPECT_EQ(wrapped("µµµ µµµ", 7, 2), "µµµ µµµ");
+  EXPECT_THAT(paragraph("note  ", std::string(60, 'x') + " " + std::string(30, 'y')), HasSubstr("x\n      yyy"));
+  EXPECT_EQ(counted(1, "copy", "copies") + counted(1200, "copy", "copies"), "1 copy1,200 copies");
   EXPECT_EQ(wrapped("one two three", 8, 2), "one two\n  three");
   EXPECT_EQ(wrapped("unbreakablelongword", 5, 2), "unbreakablelongword");
 }
