@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -46,7 +47,8 @@ struct outcome {
   std::uint64_t requests = 0, items = 0, batches = 0;
   double per_s = 0, p50_us = 0, p99_us = 0, p999_us = 0, mean_us = 0;
   std::uint64_t peak_bytes = 0;
-  std::vector<double> all_p99_us;     // of every repetition, in their order
+  std::vector<double> all_p99_us, all_mean_us;     // of every turn, in their order: turn n of all strategies is one stretch of time
+  std::vector<std::pair<std::string, double>> calls_a_batch;  // of the driver, by name, while it served; the simulated GPU's alone
 };
 
 [[noreturn]] void usage(const std::string& why) {
@@ -55,8 +57,9 @@ struct outcome {
                "inference_server [--gpu auto|sim|N] [--seconds S] [--strategy NAME]... [--streams N] [--think-us U]\n"
                "                 [--repeats N] [--peer PLUGIN.so]... [--cublas libcublas.so] [--modelled] [--seed N] [--json]\n"
                "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, control-pinned, millpond; by name only:\n"
-               "  millpond-activations, millpond-weights, millpond-pinned (one part from millpond, the rest as control-pinned); a plug-in's\n"
-               "--repeats: every strategy so many times, in turns; the medians are shown\n");
+               "  millpond-exact (each activation of its own size), millpond-activations, millpond-weights, millpond-pinned (one part from\n"
+               "  millpond, the rest as control-pinned); a plug-in's\n"
+               "--repeats: every strategy in so many turns, each in an order of its own, after one that is not counted; the medians are shown\n");
   std::exit(why.empty() ? 0 : 2);
 }
 
@@ -180,8 +183,8 @@ class trial {
     outcome made;
     made.name = memory.name();
     made.meaning = memory.meaning();
-    surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes()};
-    where.most_bytes = settings_.streams * (shape_.layers + 1) * where.largest_bytes + shape_.layers * shape_.weights_bytes();
+    surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes(), shape_.layers + 1};
+    where.most_bytes = settings_.streams * where.activations * where.largest_bytes + shape_.layers * shape_.weights_bytes();
     for (unsigned i = 0; i < settings_.streams; ++i) {
       mp::stream_handle stream = nullptr;
       if (!gpu->stream_create(&stream).ok()) return failed(made, "no stream");
@@ -225,6 +228,7 @@ class trial {
     for (const double each : latencies_) made.mean_us += each / static_cast<double>(latencies_.size());
     made.per_s = made.seconds > 0 ? static_cast<double>(made.requests) / made.seconds : 0;
     made.all_p99_us = {made.p99_us};
+    made.all_mean_us = {made.mean_us};
     return made;
   }
 
@@ -268,6 +272,9 @@ class trial {
     }
     made.seconds = static_cast<double>(gpu.now_ns() - warm) / 1e9;
     made.peak_bytes = gpu.physical_peak();
+    for (const mp::call_count& each : gpu.call_table()) {
+      made.calls_a_batch.emplace_back(each.call, static_cast<double>(each.count) / static_cast<double>(std::max<std::uint64_t>(1, serving.counts().batches)));
+    }
   }
 
   void in_real_time(server& serving, mp::driver& gpu, std::uint64_t free_before, outcome& made) {
@@ -368,6 +375,7 @@ outcome together(const std::vector<outcome>& runs) {
     made.items += runs[i].items;
     made.peak_bytes = std::max(made.peak_bytes, runs[i].peak_bytes);
     made.all_p99_us.push_back(runs[i].p99_us);
+    made.all_mean_us.push_back(runs[i].mean_us);
   }
   return made;
 }
@@ -408,7 +416,17 @@ void print_json(const settings& s, const mp::driver& gpu, const std::string& net
                 o.p50_us, o.p99_us, o.p999_us, static_cast<unsigned long long>(o.batches), static_cast<unsigned long long>(o.items),
                 static_cast<unsigned long long>(o.peak_bytes), quoted(o.counted).c_str());
     for (std::size_t r = 0; r < o.all_p99_us.size(); ++r) std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_p99_us[r]);
-    std::printf("]}");
+    std::printf("], \"all_mean_us\": [");
+    for (std::size_t r = 0; r < o.all_mean_us.size(); ++r) std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_mean_us[r]);
+    std::printf("]");
+    if (!o.calls_a_batch.empty()) {
+      std::printf(", \"calls_a_batch\": {");
+      for (std::size_t c = 0; c < o.calls_a_batch.size(); ++c) {
+        std::printf("%s%s: %.3f", c == 0 ? "" : ", ", quoted(o.calls_a_batch[c].first).c_str(), o.calls_a_batch[c].second);
+      }
+      std::printf("}");
+    }
+    std::printf("}");
   }
   std::printf("\n ]\n}\n");
 }
@@ -436,14 +454,21 @@ int main(int count, char** words) try {
     const bool named = std::ranges::find(s.strategies, each->name()) != s.strategies.end();
     if (named || (s.strategies.empty() && !each->by_name_only())) chosen.push_back(each.get());
   }
-  // In turns, so that a slow minute of the machine falls on all of them.
+  // In turns, so that a slow minute of the machine falls on all of them, and in another order each time, so that nobody always follows
+  // the one that leaves the machine worst. The first turn of several is the machine's own warming.
   std::vector<std::vector<outcome>> runs(chosen.size());
-  for (unsigned r = 0; r < s.repeats; ++r) {
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
+  std::vector<std::size_t> order(chosen.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937_64 shuffling(s.seed);
+  const unsigned uncounted = s.repeats > 1 ? 1 : 0;
+  for (unsigned r = 0; r < s.repeats + uncounted; ++r) {
+    if (s.repeats > 1) std::ranges::shuffle(order, shuffling);
+    for (const std::size_t i : order) {
       std::fprintf(stderr, "%s ...\n", chosen[i]->name().c_str());
       trial one(s, {}, {});
       // Each strategy has a simulated GPU of its own, so that none finds another's leavings.
-      runs[i].push_back(one.run(*chosen[i], gpu->simulated() ? open_gpu(s) : gpu));
+      outcome made = one.run(*chosen[i], gpu->simulated() ? open_gpu(s) : gpu);
+      if (r >= uncounted) runs[i].push_back(std::move(made));
       if (!one.network_name.empty()) network = one.network_name;
     }
   }

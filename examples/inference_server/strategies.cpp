@@ -6,6 +6,7 @@
 #include <millpond/simulated_gpu.hpp>
 #include <millpond/units.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
@@ -150,7 +151,8 @@ class by_driver final : public common {
 
 // What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be told from the others.
 struct millpond_parts {
-  bool activations = true;   // from the pool, a lane a stream; else from the driver's kept pool
+  bool activations = true;   // from the pool, by lanes of each stream; else from the driver's kept pool
+  bool one_size = true;      // every activation a block of the largest size; else of its own
   bool weights = true;       // from the pool; else cudaMalloc
   bool pinned = true;        // clients' buffers and control data from the pinned pool; else cudaHostAlloc
 };
@@ -160,20 +162,27 @@ class by_millpond final : public common {
   by_millpond(const char* name, const char* meaning, millpond_parts parts) : name_(name), meaning_(meaning), parts_(parts) {}
   std::string name() const override { return name_; }
   std::string meaning() const override { return meaning_; }
-  bool by_name_only() const override { return !(parts_.activations && parts_.weights && parts_.pinned); }
+  bool by_name_only() const override { return !(parts_.activations && parts_.one_size && parts_.weights && parts_.pinned); }
   std::string begin(const surroundings& where) override {
     if (auto why = common::begin(where); !why.empty()) return why;
-    // A server knows its largest batch: what it will need is taken before the first request, so that none waits for growth; a quarter more
-    // for blocks that one stream has freed and another may not have yet.
+    // A server knows its largest batch: what it will need is taken before the first request, so that none waits for growth. With one size
+    // for all activations, and lanes that keep a batch's, each stream has the same blocks again and again: no search, no event, and no more
+    // memory than the largest batches need. With sizes of their own a quarter more is taken for blocks that one stream has freed and another
+    // may not have yet.
     mp::pool_options options;
-    if (parts_.activations) options.initial_bytes = where.most_bytes + where.most_bytes / 4;
+    if (parts_.activations) options.initial_bytes = where.most_bytes + (parts_.one_size ? 0 : where.most_bytes / 4);
+    if (parts_.one_size) options.lane_large_bytes = blocks_a_lane * where.largest_bytes;
     auto device = mp::pool::create(where.gpu, std::move(options));
     if (!device) return device.error().message;
     device_ = std::move(*device);
     auto pinned = mp::make_pinned_pool(where.gpu);
     if (!pinned) return pinned.error().message;
     pinned_ = std::move(*pinned);
-    for (const mp::stream_handle stream : where.streams) lanes_.push_back(device_->lane(stream));
+    for (const mp::stream_handle stream : where.streams) {
+      lanes_.emplace_back();
+      const std::size_t lanes = parts_.one_size ? (where.activations + blocks_a_lane - 1) / blocks_a_lane : 1;
+      for (std::size_t i = 0; i < lanes; ++i) lanes_.back().of.push_back(device_->lane(stream));
+    }
     if (!parts_.activations) {
       if (!where.gpu->info().memory_pools || !where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok()) return "the driver makes no pool";
       static_cast<void>(where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
@@ -202,14 +211,20 @@ class by_millpond final : public common {
     device_address at = 0;
     if (pool_ != nullptr) return at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]).ok() ? at : 0;
     try {
-      return address(lanes_[stream].allocate(bytes));
+      stream_lanes& lanes = lanes_[stream];
+      return address(lanes.next(lanes.taken).allocate(size_of(bytes)));
     } catch (const std::exception&) {
       return 0;
     }
   }
   void give(std::size_t stream, device_address at, std::uint64_t bytes) override {
-    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
-    else lanes_[stream].deallocate(reinterpret_cast<void*>(at), bytes);
+    if (pool_ != nullptr) {
+      static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
+      return;
+    }
+    stream_lanes& lanes = lanes_[stream];
+    lanes.next(lanes.given).deallocate(reinterpret_cast<void*>(at), size_of(bytes));
+    if (lanes.given == lanes.taken) lanes.given = lanes.taken = 0;
   }
   device_address weights(std::uint64_t bytes) override {
     if (!parts_.weights) return device(bytes);
@@ -234,6 +249,16 @@ class by_millpond final : public common {
   }
 
  private:
+  // How many large blocks one lane keeps.
+  static constexpr std::size_t blocks_a_lane = 8;
+  // Enough lanes for a batch's activations, which come back in the order in which they were taken.
+  struct stream_lanes {
+    std::vector<mp::pool::lane_handle> of;
+    std::size_t taken = 0, given = 0;
+    mp::pool::lane_handle& next(std::size_t& counted) { return of[counted++ / blocks_a_lane % of.size()]; }
+  };
+  std::uint64_t size_of(std::uint64_t bytes) const { return parts_.one_size ? std::max(bytes, at_.largest_bytes) : bytes; }
+
   void* from_pinned_pool(std::uint64_t bytes) {
     auto got = pinned_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
     if (!got) return nullptr;
@@ -246,7 +271,7 @@ class by_millpond final : public common {
   millpond_parts parts_;
   mp::pool_handle pool_ = nullptr;
   std::shared_ptr<mp::pool> device_, pinned_;
-  std::vector<mp::pool::lane_handle> lanes_;
+  std::vector<stream_lanes> lanes_;
   std::vector<std::pair<void*, std::uint64_t>> kept_, kept_pinned_;
   double own_ns_ = 0;
 };
@@ -306,7 +331,9 @@ std::vector<std::unique_ptr<strategy>> own_strategies() {
   const auto add_millpond = [&](const char* name, const char* meaning, millpond_parts parts) {
     all.push_back(std::make_unique<by_millpond>(name, meaning, parts));
   };
-  add_millpond("millpond", "weights and activations from the pool, a lane a stream; clients' buffers and control data from the pinned pool", {});
+  add_millpond("millpond", "weights and activations from the pool, activations as blocks of the largest one's size that their stream's lanes keep; "
+               "clients' buffers and control data from the pinned pool", {});
+  add_millpond("millpond-exact", "the same with each activation a block of its own size", {.one_size = false});
   add_millpond("millpond-activations", "activations from the pool; the rest as the plug-ins have it", {.weights = false, .pinned = false});
   add_millpond("millpond-weights", "weights from the pool; the rest as control-pinned has it", {.activations = false, .pinned = false});
   add_millpond("millpond-pinned", "clients' buffers and control data from the pinned pool; the rest as control-pinned has it",

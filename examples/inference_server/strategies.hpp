@@ -14,6 +14,7 @@ struct surroundings {
   std::shared_ptr<millpond::driver> gpu;
   std::vector<millpond::stream_handle> streams;
   std::uint64_t largest_bytes = 0;   // of one activation
+  std::size_t activations = 0;       // of one batch
   std::uint64_t most_bytes = 0;      // of all that is out at once when every stream has its largest batch, weights included
 };
 
