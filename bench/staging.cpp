@@ -1,5 +1,6 @@
 // Copies between pageable and device memory: plain, from pinned memory, and staged; GB/s, and the share of the pinned rate.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -36,6 +37,60 @@ double rate(std::uint64_t bytes, Call&& call, gap between = gap::none) {
   return static_cast<double>(bytes) / bench::percentile(times, 0.5);
 }
 
+// The same bytes in several copies of one stream, an event after each, and how long the calls that put them there take.
+void in_copies(bench::harness& h, stream_handle stream, device_address device, device_address pinned, std::uint64_t bytes, std::uint64_t copies) {
+  driver& gpu = h.gpu();
+  std::vector<event_handle> events(copies);
+  for (event_handle& each : events) need(gpu.event_create(&each).ok(), "an event");
+  std::uint64_t calls = 0, rounds = 0;
+  const auto both_ways = [&](device_address to, device_address from) {
+    return rate(bytes, [&] {
+      const std::uint64_t start = bench::now_ns();
+      for (std::uint64_t n = 0; n < copies; ++n) {
+        const std::uint64_t at = n * (bytes / copies);
+        need(gpu.copy_async(to + at, from + at, bytes / copies, stream).ok(), "a copy");
+        need(gpu.event_record(events[n], stream).ok(), "an event");
+      }
+      calls += bench::now_ns() - start;
+      ++rounds;
+      need(gpu.stream_synchronize(stream).ok(), "waiting");
+    });
+  };
+  const double in = both_ways(device, pinned), out = both_ways(pinned, device);
+  h.add({{"name", "pinned, in several copies"}, {"bytes", bytes}, {"copies", copies}, {"to_device_gb_s", in}, {"to_host_gb_s", out},
+         {"call_us", static_cast<double>(calls) / 1e3 / static_cast<double>(rounds * copies)}});
+  for (const event_handle each : events) need(gpu.event_destroy(each).ok(), "an event's end");
+}
+
+// Threads that fill pinned memory from pageable memory in pieces of 128 KiB, and the other way; no link.
+void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, std::uint64_t bytes, unsigned threads) {
+  constexpr std::uint64_t piece = 128 * KiB;
+  const auto way = [&](unsigned char* to, const unsigned char* from) {
+    std::atomic<unsigned> round{0}, ended{0};
+    std::atomic<std::uint64_t> next{0};
+    std::vector<std::jthread> crew;
+    for (unsigned t = 0; t < threads; ++t) {
+      crew.emplace_back([&] {
+        for (unsigned seen = 0; seen < 10;) {
+          if (round.load(std::memory_order_acquire) == seen) continue;
+          ++seen;
+          for (std::uint64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece)) std::memcpy(to + at, from + at, piece);
+          ended.fetch_add(1, std::memory_order_release);
+        }
+      });
+    }
+    return rate(bytes, [&] {
+      next.store(0);
+      ended.store(0);
+      round.fetch_add(1, std::memory_order_release);
+      while (ended.load(std::memory_order_acquire) != threads) {
+      }
+    });
+  };
+  const double in = way(pinned, pageable), out = way(pageable, pinned);
+  h.add({{"name", "filling alone"}, {"bytes", bytes}, {"threads", threads}, {"to_device_gb_s", in}, {"to_host_gb_s", out}});
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -66,6 +121,13 @@ int main(int count, char** arguments) {
     const double pinned_in = copy(device, fixed), pinned_out = copy(fixed, device);
     h.add({{"name", "pinned"}, {"bytes", bytes}, {"to_device_gb_s", pinned_in}, {"to_host_gb_s", pinned_out}});
     h.add({{"name", "pageable"}, {"bytes", bytes}, {"to_device_gb_s", copy(device, host)}, {"to_host_gb_s", copy(host, device)}});
+    // What the parts take alone: the link with the same bytes in several copies, an event after each; the threads that fill.
+    if (bytes == 16 * MiB) {
+      for (const std::uint64_t copies : {2u, 4u, 8u, 16u, 32u}) in_copies(h, stream, device, fixed, bytes, copies);
+    }
+    if (bytes == 16 * MiB || bytes == 256 * MiB) {
+      for (const unsigned threads : {1u, 4u, 8u, 12u, 15u}) filling(h, static_cast<unsigned char*>(*pinned), pageable.get(), bytes, threads);
+    }
     (*pool)->deallocate(*pinned, bytes, stream);
     const auto measure = [&](const char* name, staging_options options, gap between) {
       auto made = staging::create(shared, **pool, options);
@@ -76,19 +138,16 @@ int main(int count, char** arguments) {
       }, between);
       const double out = rate(bytes, [&] { need((*made)->to_host(pageable.get(), device, bytes, stream).has_value(), "staging back"); }, between);
       const staging_statistics done = (*made)->statistics();
-      h.add({{"name", name}, {"bytes", bytes}, {"threads", options.threads}, {"chunk_bytes", options.chunk_bytes},
+      h.add({{"name", name}, {"bytes", bytes}, {"threads", options.threads}, {"buffer_bytes", options.buffer_bytes},
              {"to_device_gb_s", in}, {"to_host_gb_s", out}, {"to_device_share", in / pinned_in}, {"to_host_share", out / pinned_out},
-             {"chunks", done.chunks}, {"chunks_of_caller", done.chunks_of_caller}});
+             {"copies", done.copies}, {"pieces", done.pieces}, {"pieces_of_caller", done.pieces_of_caller}});
     };
     // With no least size: what staging makes of sizes that it would copy plainly is told too.
     measure("staging, default", {.least_bytes = 0}, gap::none);
     measure("staging, threads asleep", {.least_bytes = 0}, gap::asleep);
-    if (bytes == MiB || bytes == 16 * MiB || bytes >= 256 * MiB) {
-      for (const unsigned threads : {2u, 4u, 8u, 12u, 15u}) {
-        for (const std::uint64_t chunk : {512 * KiB, 2 * MiB, 4 * MiB}) {
-          measure("staging", {.threads = threads, .chunk_bytes = chunk, .least_bytes = 0}, gap::none);
-        }
-      }
+    if (bytes == 16 * MiB || bytes == 256 * MiB) {
+      for (const unsigned threads : {2u, 4u, 8u, 10u, 12u, 14u, 15u}) measure("staging", {.threads = threads, .least_bytes = 0}, gap::none);
+      for (const std::uint64_t buffer : {8 * MiB, 16 * MiB, 64 * MiB}) measure("staging", {.buffer_bytes = buffer, .least_bytes = 0}, gap::none);
     }
     static_cast<void>(gpu.memory_free(device));
   }

@@ -1,13 +1,14 @@
-// Copies between pageable and device memory at the rate of pinned memory: several threads fill pinned chunks while
-// others are on the link. The calling thread alone talks to the driver: threads that all did would wait for its lock, and waking from that
-// takes longer than a chunk is on the link.
+// Copies between pageable and device memory at the rate of pinned memory: several threads fill a pinned buffer piece by piece while what
+// is filled goes over the link. The calling thread alone talks to the driver: threads that all did would wait for its lock, and waking from
+// that takes longer than a piece is on the link.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "millpond/memory_resource.hpp"
@@ -15,11 +16,10 @@
 namespace millpond {
 
 struct staging_options {
-  unsigned threads = 0;                          // beside the caller; 0: half the processors, at least 1, at most 8
-  // The largest chunk; there are two a thread. A transfer starts and ends with smaller ones, so that the link has something
-  // to do early and the CPU little to do when it is done.
-  std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
-  // Below this a plain copy is made: one buffer of the driver's is as fast as several of ours are awake
+  unsigned threads = 0;                          // beside the caller; 0: three quarters of the processors, at least 1, at most 12
+  // Pinned memory that everything passes through, 64 KiB to 4 GiB, rounded up to 64 KiB. A quarter of it goes over the link at once at most.
+  std::uint64_t buffer_bytes = std::uint64_t{32} << 20;
+  // Below this a plain copy is made: one buffer of the driver's is as fast as several threads are awake
   // (bench/results/bench_staging_h200.json).
   std::uint64_t least_bytes = std::uint64_t{4} << 20;
   // How often an idle thread yields and looks for the next transfer before it sleeps, some 0.3 us each where nothing else
@@ -31,22 +31,23 @@ struct staging_statistics {
   std::uint64_t transfers = 0;
   std::uint64_t plain_transfers = 0;             // too small to stage
   std::uint64_t bytes = 0;
-  std::uint64_t chunks = 0;
-  std::uint64_t chunks_of_caller = 0;            // of those, what the calling thread moved itself
+  std::uint64_t copies = 0;                      // put on streams
+  std::uint64_t pieces = 0;                      // moved by the CPU
+  std::uint64_t pieces_of_caller = 0;            // of those, what the calling thread moved itself
 };
 
 // A plain copy of pageable memory goes at 8 GB/s to the device and at 14.5 back, through one buffer of the driver's, where
 // pinned memory goes at 55 (H200, driver 580.159, 2026-11-30).
 //
-// Stream order: chunks are put on the caller's stream, after the work that is on it. to_device returns when the source
-// may be changed: all of it is in pinned chunks or on the device; the copy itself is done when the stream has passed it.
+// Stream order: copies are put on the caller's stream, after the work that is on it. to_device returns when the source
+// may be changed: all of it is in the pinned buffer or on the device; the copy itself is done when the stream has passed it.
 // to_host returns when the data is there, having waited for the stream. One transfer at a time: a second thread waits. The
 // calling thread does what no other is awake for, and waits for no thread that has not woken in time.
-// Not into a capture, whose replay would find other data in the chunks: not_permitted. Errors: the driver's, by name;
+// Not into a capture, whose replay would find other data in the buffer: not_permitted. Errors: the driver's, by name;
 // after one the destination's contents are undefined.
 class staging {
  public:
-  // memory: a pinned resource that outlives this; two chunks a thread are taken from it.
+  // memory: a pinned resource that outlives this; the buffer is taken from it.
   [[nodiscard]] static result<std::unique_ptr<staging>> create(std::shared_ptr<driver> gpu, memory_resource& memory,
                                                                staging_options options = {});
   ~staging();
@@ -59,14 +60,6 @@ class staging {
 
  private:
   enum class direction : std::uint8_t { to_device, to_host };
-  // A pinned chunk. Within a transfer chunk n of it goes through slot n modulo their number. Turns count from 1 with each chunk that goes
-  // through the slot; the caller writes `ready`, the thread that moves the chunk `moved`; both release what was done before.
-  struct alignas(64) slot {
-    unsigned char* memory = nullptr;
-    event_handle done = nullptr;                 // of its last copy; the caller's alone
-    std::atomic<std::uint64_t> ready{0};         // to_device: turns that may be filled; to_host: turns that have landed
-    std::atomic<std::uint64_t> moved{0};         // turns that the CPU has filled, or emptied
-  };
   struct transfer {
     direction way = direction::to_device;
     device_address device = 0;
@@ -74,33 +67,53 @@ class staging {
     std::uint64_t bytes = 0;
     stream_handle stream = nullptr;
   };
+  // A copy that may not be done. Places count from the first byte ever staged; a place lies in the buffer at its remainder.
+  struct flight {
+    event_handle done = nullptr;
+    std::uint64_t begin = 0, end = 0;            // places
+  };
+  // Which piece the CPU moved last through a part of the buffer: the transfer's number above, the piece's, from 1, below. Release when it is moved.
+  struct alignas(64) mark {
+    std::atomic<std::uint64_t> moved{0};
+  };
   staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_options options);
   result<void> prepare();
   result<void> move(const transfer& what);
   result<void> move_plainly(const transfer& what);
-  void cut(std::uint64_t bytes);
   call_result conduct_to_device();
   call_result conduct_to_host();
-  call_result put_on_stream(std::uint64_t chunk);
-  call_result look_at_copies(bool& happened);
+  call_result put_on_stream(std::uint64_t from, std::uint64_t end);
+  call_result look_at_copies(std::uint64_t& passed);
+  call_result wait_for_copies();
   void work();
-  bool move_chunk(std::uint64_t chunk);
+  bool move_piece(std::uint64_t piece);
   bool help();
-  [[nodiscard]] std::uint64_t begin_of(std::uint64_t chunk) const noexcept { return chunk == 0 ? 0 : ends_[chunk - 1]; }
+  [[nodiscard]] std::uint64_t pieces() const noexcept { return (now_.bytes + piece_bytes_ - 1) / piece_bytes_; }
+  [[nodiscard]] std::uint64_t end_of(std::uint64_t piece) const noexcept { return std::min((piece + 1) * piece_bytes_, now_.bytes); }
+  [[nodiscard]] std::uint64_t marked(std::uint64_t piece) const noexcept { return number_ << 40 | (piece + 1); }
+  [[nodiscard]] std::atomic<std::uint64_t>& mark_of(std::uint64_t piece) noexcept {
+    return marks_[piece % (options_.buffer_bytes / piece_bytes_)].moved;
+  }
 
   std::shared_ptr<driver> gpu_;
   memory_resource& memory_;
   staging_options options_;
-  std::vector<std::unique_ptr<slot>> slots_;
+  unsigned char* buffer_ = nullptr;
+  std::unique_ptr<mark[]> marks_;
   std::vector<std::thread> threads_;
   mutable std::mutex turn_;                      // one transfer at a time; held over the whole of it; guards what is the caller's
-  std::vector<std::pair<slot*, std::uint64_t>> on_link_;  // copies that may not be done, in their order, and the turn that follows each
-  std::vector<std::uint64_t> filled_next_;       // by slot: the chunk that it is to be filled with next
+  std::array<flight, 16> flights_{};             // in their order, from first_flight_ on, around
+  std::size_t first_flight_ = 0, in_flight_ = 0;
+  std::uint64_t next_place_ = 0;                 // behind everything staged
   staging_statistics statistics_;
   // Of the transfer that runs, written before crew_ opens and read by who is in the crew.
   transfer now_;
-  std::vector<std::uint64_t> ends_;              // chunk n is the bytes from ends_[n - 1] to ends_[n]
-  std::atomic<std::uint64_t> next_{0};           // the chunk that nobody has taken
+  std::uint64_t number_ = 0;                     // of the transfer
+  std::uint64_t base_ = 0;                       // the place of its first byte
+  std::uint64_t piece_bytes_ = 0;                // what one thread moves at a time; a power of two
+  std::atomic<std::uint64_t> next_{0};           // the piece that nobody has taken
+  // to_device: places before it may be filled; to_host: what lies before it has landed. Release by the caller: copies seen to be done.
+  std::atomic<std::uint64_t> limit_{0};
   std::atomic<bool> failed_{false};
   // How many threads are at the transfer; closed: none may join. Acquire when joining, release when leaving.
   static constexpr std::uint32_t closed = 1u << 31;

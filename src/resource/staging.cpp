@@ -1,8 +1,8 @@
 #include "millpond/staging.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <numeric>
 #include <system_error>
 
 #include "base/bits.hpp"
@@ -11,9 +11,13 @@
 namespace millpond {
 namespace {
 
-// The smallest chunk: a call to the driver costs some 2 us, in which the link moves as many bytes.
-constexpr std::uint64_t least_chunk = 128 * KiB;
-// How often a thread looks at another's progress before it yields: a chunk is put on the stream in microseconds.
+// What one thread moves at a time, at least and at most: it takes 2 to 30 us at the 8 GB/s of one core (H200's host, 2026-11-30).
+constexpr std::uint64_t least_piece = 16 * KiB, largest_piece = 256 * KiB;
+constexpr std::uint64_t small_buffer_step = 64 * KiB;  // buffers under four of the largest pieces are multiples of this
+// The smallest copy that is worth its fixed cost while others can follow: each copy costs some 8 us beside its bytes, as long as 440 KiB
+// are on the link (the slope over the number of chunks of 1 to 4 MiB, bench/results/bench_staging_h200.json of 2026-11-30).
+constexpr std::uint64_t least_copy = 512 * KiB;
+// How often a thread looks at another's progress before it yields: a piece is moved in microseconds.
 constexpr unsigned looks_before_yield = 256;
 
 }  // namespace
@@ -22,14 +26,15 @@ result<std::unique_ptr<staging>> staging::create(std::shared_ptr<driver> gpu, me
                                                  staging_options options) {
   if (gpu == nullptr) return error{error_code::invalid_argument, "staging: no driver"};
   if (memory.kind() != memory_kind::pinned) {
-    return error{error_code::wrong_kind, std::string("staging: chunks must be pinned memory; this resource's is ") +
+    return error{error_code::wrong_kind, std::string("staging: its buffer must be pinned memory; this resource's is ") +
                                              to_string(memory.kind())};
   }
-  if (options.chunk_bytes < 4 * KiB || options.chunk_bytes > GiB) {
-    return error{error_code::invalid_argument, "staging: chunk_bytes is " + format_bytes(options.chunk_bytes) +
-                                                   ", expected from 4 KiB to 1 GiB"};
+  if (options.buffer_bytes < 64 * KiB || options.buffer_bytes > 4 * GiB) {
+    return error{error_code::invalid_argument, "staging: buffer_bytes is " + format_bytes(options.buffer_bytes) +
+                                                   ", expected from 64 KiB to 4 GiB"};
   }
-  if (options.threads == 0) options.threads = std::clamp(std::thread::hardware_concurrency() / 2, 1u, 8u);
+  options.buffer_bytes = align_up(options.buffer_bytes, options.buffer_bytes < 4 * largest_piece ? small_buffer_step : largest_piece);
+  if (options.threads == 0) options.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 1u, 12u);
   std::unique_ptr<staging> made(new staging(std::move(gpu), memory, options));
   if (auto ready = made->prepare(); !ready) return ready.error();
   return made;
@@ -39,16 +44,13 @@ staging::staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_o
     : gpu_(std::move(gpu)), memory_(memory), options_(options) {}
 
 result<void> staging::prepare() {
-  for (unsigned i = 0; i < 2 * options_.threads; ++i) {
-    auto got = memory_.try_allocate(options_.chunk_bytes, default_alignment, nullptr);
-    if (!got) return got.error();
-    slots_.push_back(std::make_unique<slot>());
-    slots_.back()->memory = static_cast<unsigned char*>(*got);
-    if (const auto answer = gpu_->event_create(&slots_.back()->done); !answer.ok()) return to_error(answer, "staging: making an event");
+  auto got = memory_.try_allocate(options_.buffer_bytes, default_alignment, nullptr);
+  if (!got) return got.error();
+  buffer_ = static_cast<unsigned char*>(*got);
+  marks_ = std::make_unique<mark[]>(options_.buffer_bytes / least_piece);
+  for (flight& each : flights_) {
+    if (const auto answer = gpu_->event_create(&each.done); !answer.ok()) return to_error(answer, "staging: making an event");
   }
-  // Room for all that a transfer notes: nothing may throw while threads are at it.
-  on_link_.reserve(slots_.size());
-  filled_next_.resize(slots_.size());
   try {
     for (unsigned i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
@@ -62,11 +64,11 @@ staging::~staging() {
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& each : threads_) each.join();
-  for (const auto& [each, turn] : on_link_) static_cast<void>(gpu_->event_synchronize(each->done));
-  for (const auto& each : slots_) {
-    if (each->done != nullptr) static_cast<void>(gpu_->event_destroy(each->done));
-    memory_.deallocate(each->memory, options_.chunk_bytes, nullptr);
+  static_cast<void>(wait_for_copies());
+  for (const flight& each : flights_) {
+    if (each.done != nullptr) static_cast<void>(gpu_->event_destroy(each.done));
   }
+  if (buffer_ != nullptr) memory_.deallocate(buffer_, options_.buffer_bytes, nullptr);
 }
 
 staging_statistics staging::statistics() const {
@@ -93,26 +95,6 @@ result<void> staging::move_plainly(const transfer& what) {
   return {};
 }
 
-// Chunks of about a quarter of a thread's share, none over chunk_bytes. The first of each thread are small where data goes to the
-// device, since the link waits for them; the last where it comes back, since the caller waits for their last byte.
-void staging::cut(std::uint64_t bytes) {
-  const std::uint64_t crew = options_.threads + 1;
-  const std::uint64_t least = std::min(least_chunk, options_.chunk_bytes);
-  const std::uint64_t full = std::clamp(align_up(divide_up(bytes, 4 * crew), 64 * KiB), least, options_.chunk_bytes);
-  ends_.clear();
-  std::vector<std::uint64_t> sizes;
-  std::uint64_t left = bytes, small = least;
-  while (left > 0) {
-    const std::uint64_t size = std::min(left, std::min(small, full));
-    sizes.push_back(size);
-    left -= size;
-    if (sizes.size() % crew == 0) small = std::min(2 * small, full);
-  }
-  if (now_.way == direction::to_host) std::ranges::reverse(sizes);
-  std::uint64_t end = 0;
-  for (const std::uint64_t size : sizes) ends_.push_back(end += size);
-}
-
 result<void> staging::move(const transfer& what) {
   if (what.bytes == 0) return {};
   if (what.host == nullptr || what.device == 0) return error{error_code::invalid_argument, "staging: a null address"};
@@ -122,22 +104,25 @@ result<void> staging::move(const transfer& what) {
   }
   if (capture.status != capture_status::none) {
     return error{error_code::not_permitted,
-                 "staging: the stream captures; a replay would copy what the chunks hold then. Copy from pinned memory of your own"};
+                 "staging: the stream captures; a replay would copy what the buffer holds then. Copy from pinned memory of your own"};
   }
   const std::lock_guard turn(turn_);
   if (what.bytes < options_.least_bytes) return move_plainly(what);
-  now_ = what;
-  cut(what.bytes);
-  // Chunks of an earlier transfer to the device may still be on the link: their slots are free when they have passed.
   const bool back = what.way == direction::to_host;
-  for (const auto& each : slots_) {
-    each->moved.store(0, std::memory_order_relaxed);
-    each->ready.store(back ? 0 : 1, std::memory_order_relaxed);
+  if (back) {
+    // What an earlier transfer left on the link ends before: on the same stream anyway, and on another it is waited for.
+    if (const auto waited = wait_for_copies(); !waited.ok()) return to_error(waited, "staging: an earlier copy");
   }
-  for (auto& [each, next_turn] : on_link_) {
-    each->ready.store(0, std::memory_order_relaxed);
-    next_turn = 1;
-  }
+  now_ = what;
+  ++number_;
+  // Some eight pieces a thread, so that all end at about the same time.
+  const std::uint64_t share = std::bit_floor(std::max<std::uint64_t>(1, what.bytes / (8 * (options_.threads + 1))));
+  // None goes around the buffer's end: its size is a multiple of theirs, and so is the place where a transfer begins.
+  const std::uint64_t largest = options_.buffer_bytes < 4 * largest_piece ? small_buffer_step : largest_piece;
+  piece_bytes_ = std::min({std::max(share, least_piece), largest, std::bit_floor(options_.buffer_bytes / 4)});
+  base_ = align_up(next_place_, piece_bytes_);
+  next_place_ = base_ + pieces() * piece_bytes_;
+  limit_.store(back ? base_ : (in_flight_ == 0 ? base_ : flights_[first_flight_].begin) + options_.buffer_bytes, std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
   failed_.store(false, std::memory_order_relaxed);
   crew_.store(0, std::memory_order_release);  // open: what is above is seen by who joins
@@ -152,83 +137,108 @@ result<void> staging::move(const transfer& what) {
   }
   ++statistics_.transfers;
   statistics_.bytes += what.bytes;
-  statistics_.chunks += ends_.size();
+  statistics_.pieces += pieces();
   if (!answer.ok()) return to_error(answer, "staging " + format_bytes(what.bytes));
   return {};
 }
 
-call_result staging::put_on_stream(std::uint64_t chunk) {
-  slot& s = *slots_[chunk % slots_.size()];
-  const std::uint64_t at = begin_of(chunk), bytes = ends_[chunk] - at;
-  const auto pinned = reinterpret_cast<device_address>(s.memory);
-  const auto copied = now_.way == direction::to_device ? gpu_->copy_async(now_.device + at, pinned, bytes, now_.stream)
-                                                       : gpu_->copy_async(pinned, now_.device + at, bytes, now_.stream);
+// Bytes [from, end) of the transfer, which do not go around the end of the buffer.
+call_result staging::put_on_stream(std::uint64_t from, std::uint64_t end) {
+  flight& f = flights_[(first_flight_ + in_flight_) % flights_.size()];
+  f.begin = base_ + from;
+  f.end = base_ + end;
+  const auto pinned = reinterpret_cast<device_address>(buffer_ + f.begin % options_.buffer_bytes);
+  const auto copied = now_.way == direction::to_device ? gpu_->copy_async(now_.device + from, pinned, end - from, now_.stream)
+                                                       : gpu_->copy_async(pinned, now_.device + from, end - from, now_.stream);
   if (!copied.ok()) return copied;
-  if (const auto recorded = gpu_->event_record(s.done, now_.stream); !recorded.ok()) {
-    static_cast<void>(gpu_->stream_synchronize(now_.stream));  // nothing else would tell when the slot is free
+  ++statistics_.copies;
+  if (const auto recorded = gpu_->event_record(f.done, now_.stream); !recorded.ok()) {
+    static_cast<void>(gpu_->stream_synchronize(now_.stream));  // nothing else would tell when its part of the buffer is free
     return recorded;
   }
-  // To the device the turn after this one may begin when the copy is done; from it this turn has landed then.
-  on_link_.emplace_back(&s, chunk / slots_.size() + (now_.way == direction::to_device ? 2 : 1));
+  ++in_flight_;
   return {};
 }
 
-// Copies of one stream end in their order, and those of an earlier transfer were put before.
-call_result staging::look_at_copies(bool& happened) {
-  while (!on_link_.empty()) {
-    const auto asked = gpu_->event_query(on_link_.front().first->done);
+// Copies of one stream end in their order, and those of an earlier transfer were put before. passed: where the last that is done ended;
+// unchanged where none was.
+call_result staging::look_at_copies(std::uint64_t& passed) {
+  while (in_flight_ > 0) {
+    const flight& first = flights_[first_flight_];
+    const auto asked = gpu_->event_query(first.done);
     if (asked.status == driver_status::not_ready) return {};
     if (!asked.ok()) return asked;
-    on_link_.front().first->ready.store(on_link_.front().second, std::memory_order_release);
-    on_link_.erase(on_link_.begin());
-    happened = true;
+    passed = first.end;
+    first_flight_ = (first_flight_ + 1) % flights_.size();
+    --in_flight_;
   }
   return {};
 }
 
-// Puts chunks on the stream as they are filled, in whatever order.
+call_result staging::wait_for_copies() {
+  while (in_flight_ > 0) {
+    if (const auto waited = gpu_->event_synchronize(flights_[first_flight_].done); !waited.ok()) return waited;
+    first_flight_ = (first_flight_ + 1) % flights_.size();
+    --in_flight_;
+  }
+  return {};
+}
+
+// Everything that is filled without a gap goes as one copy. The first goes early, since the link waits for it; while one copy is on the link
+// and another behind it, more is filled, so that copies grow by themselves to what the threads are ahead of the link.
 call_result staging::conduct_to_device() {
-  const std::uint64_t slots = slots_.size(), chunks = ends_.size();
-  std::iota(filled_next_.begin(), filled_next_.end(), std::uint64_t{0});
-  std::uint64_t left = chunks;
-  for (unsigned idle = 0; left > 0;) {
+  const std::uint64_t all = pieces(), most = options_.buffer_bytes / 4;
+  const std::uint64_t first = std::clamp(now_.bytes / 32, piece_bytes_, least_copy);
+  std::uint64_t filled = 0, sent = 0, worth = first;  // pieces, bytes, bytes
+  for (unsigned idle = 0; sent < now_.bytes;) {
     bool happened = false;
-    for (std::uint64_t& chunk : filled_next_) {
-      if (chunk >= chunks || slots_[chunk % slots]->moved.load(std::memory_order_acquire) != chunk / slots + 1) continue;
-      if (const auto put = put_on_stream(chunk); !put.ok()) return put;
-      chunk += slots;
-      --left;
+    std::uint64_t passed = 0;
+    if (const auto looked = look_at_copies(passed); !looked.ok()) return looked;
+    while (filled < all && mark_of(filled).load(std::memory_order_acquire) == marked(filled)) ++filled;
+    const std::uint64_t there = std::min(filled * piece_bytes_, now_.bytes);
+    const std::uint64_t before_end = options_.buffer_bytes - (base_ + sent) % options_.buffer_bytes;  // the buffer's
+    const std::uint64_t next = std::min({there - sent, before_end, most});
+    const bool last = there == now_.bytes || next == before_end || next == most;
+    if (next > 0 && in_flight_ < flights_.size() && (last || next >= (in_flight_ == 0 ? first : worth)) && (in_flight_ < 2 || last)) {
+      if (const auto put = put_on_stream(sent, sent + next); !put.ok()) return put;
+      sent += next;
+      worth = std::max(worth, next);
       happened = true;
     }
-    if (happened) {
+    if (passed != 0 || happened) {
+      limit_.store((in_flight_ == 0 ? base_ + sent : flights_[first_flight_].begin) + options_.buffer_bytes, std::memory_order_release);
       idle = 0;
-      continue;  // what is ready goes first
+    } else if (!help() && ++idle > looks_before_yield) {
+      std::this_thread::yield();
     }
-    if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
-    if (!happened && !help() && ++idle > looks_before_yield) std::this_thread::yield();
   }
   return {};
 }
 
-// Keeps every empty slot on the stream, and tells what has landed.
+// Copies are put ahead as far as the buffer goes, and tell what has landed. They are large first and small at last: each is emptied while
+// the next is on the link, and the caller waits for the last.
 call_result staging::conduct_to_host() {
-  const std::uint64_t slots = slots_.size(), chunks = ends_.size();
-  // The slots' last copies, of an earlier transfer, end before these begin where the stream is the same; where not they are waited for.
-  while (!on_link_.empty()) {
-    if (const auto waited = gpu_->event_synchronize(on_link_.front().first->done); !waited.ok()) return waited;
-    on_link_.erase(on_link_.begin());
-  }
-  std::uint64_t put = 0, emptied = 0;
-  for (unsigned idle = 0; emptied < chunks;) {
+  const std::uint64_t all = pieces(), most = options_.buffer_bytes / 4;
+  std::uint64_t asked = 0, emptied = 0;  // bytes, pieces
+  for (unsigned idle = 0; emptied < all;) {
     bool happened = false;
-    while (put < chunks && (put < slots || slots_[put % slots]->moved.load(std::memory_order_acquire) >= put / slots)) {
-      if (const auto answer = put_on_stream(put); !answer.ok()) return answer;
-      ++put;
+    while (asked < now_.bytes && in_flight_ < flights_.size()) {
+      const std::uint64_t left = now_.bytes - asked;
+      const std::uint64_t before_end = options_.buffer_bytes - (base_ + asked) % options_.buffer_bytes;
+      std::uint64_t next = std::min({std::max(align_up(left / 4, piece_bytes_), std::max(least_copy, piece_bytes_)), left, before_end, most});
+      if (next != left) next -= next % piece_bytes_;
+      if (base_ + asked + next > base_ + emptied * piece_bytes_ + options_.buffer_bytes) break;
+      if (const auto put = put_on_stream(asked, asked + next); !put.ok()) return put;
+      asked += next;
       happened = true;
-      if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
     }
-    if (const auto looked = look_at_copies(happened); !looked.ok()) return looked;
-    while (emptied < put && slots_[emptied % slots]->moved.load(std::memory_order_acquire) > emptied / slots) {
+    std::uint64_t landed = 0;
+    if (const auto looked = look_at_copies(landed); !looked.ok()) return looked;
+    if (landed != 0) {
+      limit_.store(landed, std::memory_order_release);
+      happened = true;
+    }
+    while (emptied < all && mark_of(emptied).load(std::memory_order_acquire) == marked(emptied)) {
       ++emptied;
       happened = true;
     }
@@ -238,16 +248,14 @@ call_result staging::conduct_to_host() {
   return {};
 }
 
-// The caller moves a chunk where nobody else is there to do it. False where it did nothing.
+// The caller moves a piece where nobody else is there to do it. False where it did nothing.
 bool staging::help() {
   if (crew_.load(std::memory_order_relaxed) > 1) return false;
-  std::uint64_t chunk = next_.load(std::memory_order_relaxed);
-  if (chunk >= ends_.size()) return false;
-  // Only one that needs no waiting.
-  if (slots_[chunk % slots_.size()]->ready.load(std::memory_order_acquire) < chunk / slots_.size() + 1) return false;
-  if (!next_.compare_exchange_strong(chunk, chunk + 1, std::memory_order_relaxed)) return false;
-  ++statistics_.chunks_of_caller;
-  return move_chunk(chunk);
+  std::uint64_t piece = next_.load(std::memory_order_relaxed);
+  if (piece >= pieces() || base_ + end_of(piece) > limit_.load(std::memory_order_relaxed)) return false;  // only one that needs no waiting
+  if (!next_.compare_exchange_strong(piece, piece + 1, std::memory_order_relaxed)) return false;
+  ++statistics_.pieces_of_caller;
+  return move_piece(piece);
 }
 
 void staging::work() {
@@ -262,25 +270,25 @@ void staging::work() {
     while ((crew & closed) == 0 && !crew_.compare_exchange_weak(crew, crew + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
     }
     if ((crew & closed) != 0) continue;  // woken too late: it is done without this thread
-    for (;;) {
-      const std::uint64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-      if (chunk >= ends_.size() || !move_chunk(chunk)) break;
+    for (const std::uint64_t all = pieces();;) {
+      const std::uint64_t piece = next_.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= all || !move_piece(piece)) break;
     }
     crew_.fetch_sub(1, std::memory_order_release);
   }
 }
 
-// Fills a chunk when its slot is free, or empties it when it has landed. False where the transfer has failed.
-bool staging::move_chunk(std::uint64_t chunk) {
-  slot& s = *slots_[chunk % slots_.size()];
-  const std::uint64_t turn = chunk / slots_.size() + 1, at = begin_of(chunk);
-  for (unsigned looks = 0; s.ready.load(std::memory_order_acquire) < turn; ++looks) {
+// Fills a piece of the buffer when it is free, or empties it when it has landed. False where the transfer has failed.
+bool staging::move_piece(std::uint64_t piece) {
+  const std::uint64_t from = piece * piece_bytes_, end = end_of(piece);
+  for (unsigned looks = 0; limit_.load(std::memory_order_acquire) < base_ + end; ++looks) {
     if (failed_.load(std::memory_order_relaxed)) return false;
     if (looks > looks_before_yield) std::this_thread::yield();
   }
-  if (now_.way == direction::to_device) std::memcpy(s.memory, now_.host + at, ends_[chunk] - at);
-  else std::memcpy(now_.host + at, s.memory, ends_[chunk] - at);
-  s.moved.store(turn, std::memory_order_release);
+  unsigned char* const pinned = buffer_ + (base_ + from) % options_.buffer_bytes;
+  if (now_.way == direction::to_device) std::memcpy(pinned, now_.host + from, end - from);
+  else std::memcpy(now_.host + from, pinned, end - from);
+  mark_of(piece).store(marked(piece), std::memory_order_release);
   return true;
 }
 
