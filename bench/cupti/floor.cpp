@@ -13,6 +13,9 @@ namespace {
 
 thread_local std::uint64_t callbacks = 0;
 
+CUpti_SubscriberHandle handle = nullptr;
+decltype(&cuptiEnableCallback) enable = nullptr;
+
 void CUPTIAPI count(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) { ++callbacks; }
 
 void* open_cupti() {
@@ -26,7 +29,21 @@ void* open_cupti() {
   return nullptr;
 }
 
+// As the recorder's own: what bench/record_cost.cu pauses and takes up again.
+void listen(std::uint32_t state) {
+  if (handle == nullptr) return;
+  for (const auto id : {CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync, CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync, CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
+                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz}) {
+    enable(state, handle, CUPTI_CB_DOMAIN_DRIVER_API, id);
+  }
+}
+
 }  // namespace
+
+extern "C" __attribute__((visibility("default"))) void millpond_record_pause() { listen(0); }
+extern "C" __attribute__((visibility("default"))) void millpond_record_resume() { listen(1); }
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   void* library = open_cupti();
@@ -35,17 +52,12 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
     return 0;
   }
   const auto subscribe = reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(library, "cuptiSubscribe"));
-  const auto enable = reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(library, "cuptiEnableCallback"));
-  CUpti_SubscriberHandle handle = nullptr;
+  enable = reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(library, "cuptiEnableCallback"));
   if (subscribe == nullptr || enable == nullptr || subscribe(&handle, count, nullptr) != CUPTI_SUCCESS) {
     std::fputs("cupti_floor: CUPTI refused the subscription\n", stderr);
+    handle = nullptr;
     return 0;
   }
-  for (const auto id : {CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync, CUPTI_DRIVER_TRACE_CBID_cuMemAllocAsync_ptsz,
-                        CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync, CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync_ptsz,
-                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel_ptsz,
-                        CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx_ptsz}) {
-    enable(1, handle, CUPTI_CB_DOMAIN_DRIVER_API, id);
-  }
+  listen(1);
   return 1;
 }
