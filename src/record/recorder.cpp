@@ -50,6 +50,7 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how, const tra
   if (!to) return to.error();
   std::unique_ptr<recorder> made(new recorder(how, std::move(*to)));
   *store = &made->stacks_;
+  made->say("clock", made->clock_.is_counter() ? "the processor's counter" : "the system's");
   // The program's signals are for its own threads.
   sigset_t all, before;
   sigfillset(&all);

@@ -5,13 +5,17 @@
 // A cell was last touched by the reader, on another core, a round ago. So a writer asks for the lines of the cells that are
 // next to be written while the program goes on: its stores, and the next claim, which has to wait for them, find them at hand.
 #pragma once
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <new>
+#include <optional>
 #include <span>
+#include <type_traits>
 
 namespace millpond::record {
 
@@ -19,7 +23,7 @@ template <class Cell>
 class ring {
  public:
   // A power of two of cells.
-  explicit ring(std::size_t capacity) : slots_(std::make_unique<slot[]>(capacity)), mask_(capacity - 1) {}
+  explicit ring(std::size_t capacity) : slots_(make(capacity)), mask_(capacity - 1) {}
 
   // From any thread: all cells side by side, or none. The position of the first. A writer only stores to cells, and a
   // store does not wait for the reader's cache to give the line back.
@@ -82,7 +86,24 @@ class ring {
     }
   }
 
-  std::unique_ptr<slot[]> slots_;
+  struct give_back {
+    void operator()(slot* at) const noexcept { std::free(at); }   // slots need no destruction
+  };
+  static_assert(std::is_trivially_destructible_v<Cell>);
+  // In large pages where the system has them: the writers go round through megabytes, and each step into another page of 4 KiB
+  // would be a walk of page tables, which in a virtual machine are two tables deep. Touched here, not by the program's threads.
+  static std::unique_ptr<slot[], give_back> make(std::size_t capacity) {
+    constexpr std::size_t large_page = std::size_t{2} << 20;
+    const std::size_t bytes = capacity * sizeof(slot);
+    void* memory = std::aligned_alloc(bytes >= large_page ? large_page : alignof(slot), bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    if (bytes >= large_page) madvise(memory, bytes, MADV_HUGEPAGE);   // refused, it is as before
+    slot* made = static_cast<slot*>(memory);
+    std::uninitialized_value_construct_n(made, capacity);
+    return std::unique_ptr<slot[], give_back>(made);
+  }
+
+  std::unique_ptr<slot[], give_back> slots_;
   std::uint64_t mask_;
   alignas(64) std::atomic<std::uint64_t> tail_{0};       // the next to be claimed
   std::atomic<std::uint64_t> head_seen_{0};              // of head_, as writers last looked: at most it

@@ -2,6 +2,7 @@
 // and else the system's monotonic clock. The thread in the background turns ticks into nanoseconds; it looks at both clocks
 // again and again, so that no frequency need be known beforehand.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -50,6 +51,7 @@ class tick_clock {
     return counter_ ? static_cast<std::uint64_t>(static_cast<double>(ticks) * rate_) : ticks;
   }
   [[nodiscard]] std::uint64_t start_ns() const noexcept { return first_.ns; }
+  [[nodiscard]] bool is_counter() const noexcept { return counter_; }
 
  private:
   struct pair {
@@ -59,18 +61,19 @@ class tick_clock {
 
   static bool counter_is_even() noexcept {
 #if defined(__x86_64__)
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) return false;  // "invariant TSC"
-    // A kernel that found the counters apart takes another clock, which every user of time then waits for.
-    char name[16] = {};
+    // What the kernel itself tells the time by says more than the processor's "invariant TSC", which virtual machines hide.
+    char name[32] = {};
     if (std::FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r")) {
       if (std::fgets(name, sizeof name, file) == nullptr) name[0] = '\0';
       std::fclose(file);
     }
-    for (const char* slow : {"hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"}) {
-      if (std::strncmp(name, slow, std::strlen(slow)) == 0) return false;
+    for (const char* counted : {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page"}) {
+      const std::size_t length = std::strlen(counted);
+      if (std::strncmp(name, counted, length) == 0 && (name[length] == '\n' || name[length] == '\0')) return true;
     }
-    return true;
+    if (name[0] != '\0') return false;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
 #else
     return false;
 #endif
