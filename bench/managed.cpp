@@ -3,7 +3,12 @@
 //
 //     managed data/managed/cases.csv --out managed_h200.csv
 //     managed data/managed/cases.csv --gpu sim          the prediction alone
+//
+// Hosts differ by what their CPUs take for a fault: with --calibrated four rates of this machine are measured first, as `millpond calibrate`
+// does, and the prediction is made for them.
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -46,6 +51,9 @@ class measurer {
     static_cast<void>(gpu_.stream_destroy(stream_));
   }
 
+  // Of the cases that have rounds: each round's milliseconds, since it was emptied.
+  std::vector<double> last_rounds;
+
   // Milliseconds of one repetition; of ping-pong the share of the rounds that the case asks for.
   double once(const pages::page_case& one) {
     device_address at = 0;
@@ -80,6 +88,7 @@ class measurer {
             touch_by_host(memory, o.bytes);
           })));
         }
+        for (const float each : rounds) last_rounds.push_back(each);
         ms = bench::percentile(rounds, one.part == pages::measured::round_p50 ? 0.5 : 0.99);
         break;
       }
@@ -158,19 +167,57 @@ class measurer {
   std::uint32_t* sink_ = nullptr;
 };
 
+struct machine_rates {
+  double fault_in = 0, fault_back = 0, prefetch = 0, prefetch_back = 0;  // bytes a second of 256 MiB
+  void into(gpu_profile& profile) const {
+    profile.managed_fault_in_bytes_per_s = fault_in;
+    profile.managed_fault_back_bytes_per_s = fault_back;
+    profile.managed_prefetch_bytes_per_s = prefetch;
+    profile.managed_prefetch_back_bytes_per_s = prefetch_back;
+  }
+};
+
+// Medians of three, the kernel's own time taken off where there is one.
+machine_rates rates_of(measurer& on) {
+  constexpr std::uint64_t bytes = 256 * MiB;
+  const auto rate = [&](pages::measured part, pages::start_place start, pages::run_options::before before, double kernel_ms) {
+    pages::page_case one;
+    one.what.bytes = bytes;
+    one.what.access = access_kind::read_write;
+    one.what.start = start;
+    one.what.each_kernel = before;
+    one.part = part;
+    std::vector<float> ms;
+    for (int i = 0; i < 4; ++i) {
+      const double took = on.once(one);
+      if (i > 0) ms.push_back(static_cast<float>(took));
+    }
+    return bench::percentile(ms, 0.5) - kernel_ms;
+  };
+  using before = pages::run_options::before;
+  const double kernel = rate(pages::measured::kernel, pages::start_place::device, before::nothing, 0);
+  const auto per_s = [](double ms) { return static_cast<double>(bytes) / ms * 1e3; };
+  return {per_s(rate(pages::measured::kernel, pages::start_place::host, before::nothing, kernel)),
+          per_s(rate(pages::measured::fault_back, pages::start_place::host, before::nothing, 0)),
+          per_s(rate(pages::measured::kernel, pages::start_place::host, before::prefetch, kernel)),
+          per_s(rate(pages::measured::prefetch_back, pages::start_place::host, before::nothing, 0))};
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   CLI::App app("millpond benchmark: managed memory, measured and predicted");
   std::vector<std::string> inputs;
-  std::string out, gpu_name = "0";
+  std::string out, gpu_name = "0", rounds_out;
   unsigned repeats = 5;
-  bool table = false;
+  bool table = false, calibrated = false;
   app.add_option("inputs", inputs, "CSV files of cases")->required();
   app.add_option("--out", out, "the measured cases (CSV)");
   app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")->capture_default_str();
   app.add_option("--repeats", repeats, "of each case that takes less than a second")->capture_default_str();
   app.add_flag("--table", table, "with --gpu sim: the rows of docs/managed_memory.md");
+  app.add_flag("--calibrated", calibrated, "measure this machine's rates first, and predict for them");
+  app.add_option("--rounds", rounds_out, "each round's milliseconds of the cases that have rounds (CSV)");
   CLI11_PARSE(app, count, arguments);
 
   std::vector<pages::page_case> cases;
@@ -182,7 +229,7 @@ int main(int count, char** arguments) {
     }
     cases.insert(cases.end(), read->begin(), read->end());
   }
-  const pages::page_costs costs = pages::page_costs::from(gpu_profile::h200());
+  pages::page_costs costs = pages::page_costs::from(gpu_profile::h200());
   std::shared_ptr<driver> gpu;
   bench::card_kernels kernels;
   if (gpu_name != "sim") {
@@ -199,15 +246,27 @@ int main(int count, char** arguments) {
       return 4;
     }
   }
-  std::ofstream file;
+  std::unique_ptr<measurer> on;
+  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
+  std::ofstream file, rounds_file;
   if (!out.empty()) {
     file.open(out);
     file << "# " << (gpu ? gpu->info().name : std::string("predicted")) << ", driver "
          << (gpu ? gpu->info().driver_version : 0) << ", commit " << MILLPOND_COMMIT << "; least and largest of "
-         << repeats << " runs after one more\n" << pages::case_columns << '\n';
+         << repeats << " runs after one more\n";
   }
-  std::unique_ptr<measurer> on;
-  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
+  if (!rounds_out.empty()) rounds_file.open(rounds_out);
+  if (calibrated && on) {
+    const machine_rates rates = rates_of(*on);
+    gpu_profile profile = gpu_profile::h200();
+    rates.into(profile);
+    costs = pages::page_costs::from(profile);
+    const std::string line = fmt::format("# rates of this machine in GB/s: fault_in={:.4g} fault_back={:.4g} prefetch={:.4g} prefetch_back={:.4g}",
+                                         rates.fault_in / 1e9, rates.fault_back / 1e9, rates.prefetch / 1e9, rates.prefetch_back / 1e9);
+    std::printf("%s\n", line.c_str());
+    if (file) file << line << '\n';
+  }
+  if (file) file << pages::case_columns << '\n';
   if (table) {
     for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
     return 0;
@@ -218,6 +277,7 @@ int main(int count, char** arguments) {
     double first = 0;  // the run before those that count: the driver has no memory at hand yet
     if (on) {
       std::vector<double> times;
+      on->last_rounds.clear();
       first = on->once(one);  // alone where it is long
       if (first > 1000) times.push_back(first);
       for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i) times.push_back(on->once(one));
@@ -229,6 +289,11 @@ int main(int count, char** arguments) {
                 one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0, first);
     std::fflush(stdout);
     if (file) file << pages::case_line(one) << '\n';
+    if (rounds_file && on && !on->last_rounds.empty()) {
+      rounds_file << one.name << ',' << one.what.bytes;
+      for (const double each : on->last_rounds) rounds_file << ',' << each;
+      rounds_file << '\n';
+    }
   }
   return 0;
 }
