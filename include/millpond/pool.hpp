@@ -147,6 +147,9 @@ class pool final : public memory_resource {
   // invalid_argument for an empty arena, another pool's, or a destroyed stream. Attached to it already: nothing changes.
   // Two captures of one arena may run at the same time, on any threads; the later one gets what is free.
   result<void> capture_into(const graph_arena& arena, stream_handle stream);
+  // The capture that ran on `stream` has ended, as far as the driver says so too: for programs that know, so that synchronize
+  // and pressure need not wait until another call names the stream. The stream must live.
+  void look_for_capture_end(stream_handle stream) noexcept;
 
   // Tells that work already put, or about to be put before the free, on `stream` uses the block: its free
   // then waits (on the GPU's order, not on the CPU) for that stream as well. The stream must live until the
@@ -161,7 +164,8 @@ class pool final : public memory_resource {
   [[nodiscard]] result<block_range> find(const void* ptr) const noexcept;
 
   // Gives back whole unused spans until at most keep_bytes are reserved; answers the bytes given back. Never
-  // waits for the GPU: what is pending stays. With keep_bytes 0 the slack and the lanes' limits start anew, as in a new pool.
+  // waits for the GPU: what is pending stays. With keep_bytes 0 the slack and the lanes' limits start anew, as in a new pool,
+  // and streams of which nothing is left are forgotten: with one left the pool records no events again.
   std::uint64_t trim(std::uint64_t keep_bytes = 0);
 
   // Waits for the device (no lock is held meanwhile) and counts everything that was freed or released before as done, by no

@@ -232,6 +232,10 @@ result<void> pool::capture_into(const graph_arena& arena, stream_handle stream) 
   return core_->capture_into(*arena.held_, stream);
 }
 
+void pool::look_for_capture_end(stream_handle stream) noexcept {
+  if (!forked() && core_->serving()) core_->look_for_capture_end(stream);
+}
+
 result<void> pool::record_use(void* ptr, stream_handle stream) noexcept {
   if (forked()) return refused_in_child();
   if (ptr == nullptr) return {};

@@ -91,6 +91,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] std::unique_ptr<stream_lane> attach(stream_handle stream, std::unique_ptr<stream_lane> made);
   graph_arena make_graph_arena();
   result<void> capture_into(const graph_arena::hold& arena, stream_handle stream);
+  void look_for_capture_end(stream_handle stream);
   // A capture's lane: made for the capture that runs on the stream now; its fast paths as the two above.
   result<std::unique_ptr<captured_lane>> make_captured_lane(stream_handle stream);
   void drop_captured_lane(captured_lane& of) noexcept;
@@ -231,7 +232,6 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Whether a capture that was seen on this stream may still run. A look without a lock, for the fast path.
   [[nodiscard]] bool may_capture(stream_handle stream) const noexcept;
   void capturing_changed() noexcept;
-  void look_for_capture_end(stream_handle stream);
   void retire_in_heap(stream_state& stream);
   bool wait_for_a_fence(std::uint64_t deadline_ns);
   [[nodiscard]] event_handle nearest_fence();

@@ -330,7 +330,9 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (!serving()) return 0;
-  thread_lanes::drop_idle(this);
+  // To nothing, the pool is as new: streams that are not used any more are not to be told apart for ever.
+  if (keep_bytes == 0) thread_lanes::drop_all(this);
+  else thread_lanes::drop_idle(this);
   drain_released();
   empty_arenas();
   flush_lanes_of(nullptr);

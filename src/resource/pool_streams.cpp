@@ -100,6 +100,8 @@ void pool::core::collect_dead_streams() {
     return true;
   });
   collect_at_ = std::max<std::size_t>(64, 2 * streams_.size());
+  // With one left, memory that others freed is anyone's by now, and the pool need seal no more until another stream comes.
+  many_streams_.store(streams_.size() > 1, std::memory_order_relaxed);
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
 }
 

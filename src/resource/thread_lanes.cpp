@@ -88,6 +88,11 @@ void thread_lanes::drop_idle(const pool::core* core) {
   mine_->drop_if([core](owned& o) { return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in); });
 }
 
+void thread_lanes::drop_all(const pool::core* core) {
+  if (mine_ == nullptr) return;
+  mine_->drop_if([core](owned& o) { return o.core.get() == core && o.in->in_call == 0; });
+}
+
 thread_lanes::~thread_lanes() {
   mine_ = nullptr;
   for (owned& o : all_) o.core->drop_lane(*o.in);

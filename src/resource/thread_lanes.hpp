@@ -32,6 +32,8 @@ class thread_lanes {
                                                         std::unique_ptr<stream_lane> made);
   // Drops the calling thread's lanes of this core that served no call since they were last looked at.
   static void drop_idle(const pool::core* core);
+  // All of them, but for one whose call is under way.
+  static void drop_all(const pool::core* core);
   ~thread_lanes();
 
  private:

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <vector>
+
 #include "millpond/simulated_gpu.hpp"
 #include "millpond/units.hpp"
 
@@ -23,19 +26,44 @@ class torch_memory : public ::testing::Test {
     testing::internal::CaptureStderr();
     memory.reset();
     static_cast<void>(testing::internal::GetCapturedStderr());
+    for (const violation& v : gpu->violations()) ADD_FAILURE() << v.text;
   }
   void* take(std::uint64_t bytes, stream_handle on) {
     const auto got = memory->allocate(bytes, on);
     EXPECT_TRUE(got.has_value()) << got.error().message;
     return got ? *got : nullptr;
   }
-  device_memory::stream_filter only(stream_handle which) {
-    return [which](stream_handle asked) { return asked == which; };
+  void give(void* ptr, std::uint64_t bytes, stream_handle on) {
+    const auto freed = memory->deallocate(ptr, bytes, on);
+    EXPECT_TRUE(freed.has_value()) << freed.error().message;
   }
+  // As PyTorch captures: its filter asks whether the stream is in this graph's capture.
+  void begin(graph_pool_id id, stream_handle on) {
+    memory->begin_graph_pool(id, [this](stream_handle asked) {
+      capture_info capture;
+      return gpu->stream_capture(asked, &capture).ok() && capture.status == capture_status::active;
+    });
+    ASSERT_TRUE(gpu->capture_begin(on, capture_mode::global).ok());
+    library.emplace();  // from here to the end nothing that this thread calls may end up in the capture
+  }
+  graph_handle end(graph_pool_id id, stream_handle on) {
+    library.reset();
+    graph_handle graph = nullptr;
+    EXPECT_TRUE(gpu->capture_end(on, &graph).ok());
+    memory->end_graph_pool(id);
+    return graph;
+  }
+  // PyTorch lets go of the graph pool first.
+  void destroy(graph_pool_id id, graph_handle graph) {
+    memory->release_graph_pool(id);
+    EXPECT_TRUE(gpu->graph_destroy(graph).ok());
+  }
+  [[nodiscard]] std::uint64_t of_graphs() { return memory->statistics().graph_bytes; }
 
   std::shared_ptr<simulated_gpu> gpu;
   std::unique_ptr<device_memory> memory;
   stream_handle stream = nullptr, capturing = nullptr;
+  std::optional<simulated_gpu::library_scope> library;
 };
 
 TEST_F(torch_memory, counts_what_was_asked_for_to_the_byte) {
@@ -54,30 +82,70 @@ TEST_F(torch_memory, counts_what_was_asked_for_to_the_byte) {
 
 TEST_F(torch_memory, a_capture_takes_from_its_graph_pool_and_nobody_else_does) {
   void* const outside = take(MiB, stream);
-  memory->begin_graph_pool({0, 7}, only(capturing));
+  begin({0, 7}, capturing);
   void* const inside = take(MiB, capturing);
   void* const still_outside = take(MiB, stream);
-  EXPECT_EQ(memory->statistics().graph_bytes, MiB);
-  EXPECT_TRUE(memory->deallocate(inside, MiB, capturing).has_value());
+  EXPECT_EQ(of_graphs(), MiB);
+  give(inside, MiB, capturing);
   EXPECT_EQ(take(MiB, capturing), inside);  // the same graph has it again
-  memory->end_graph_pool({0, 7});
+  const graph_handle graph = end({0, 7}, capturing);
   EXPECT_NE(take(MiB, capturing), inside);  // after the capture the stream is like any other
   EXPECT_EQ(memory->find(static_cast<char*>(inside) + 100).value().start, inside);
-  for (void* const p : {outside, still_outside}) EXPECT_TRUE(memory->deallocate(p, MiB, stream).has_value());
+  EXPECT_EQ(of_graphs(), MiB);
+  for (void* const p : {outside, still_outside}) give(p, MiB, stream);
+  destroy({0, 7}, graph);
+}
+
+TEST_F(torch_memory, graphs_of_one_pool_share_its_memory_and_others_do_not) {
+  const auto layers = [&] {
+    for (int n = 0; n < 4; ++n) give(take(50 * MiB, capturing), 50 * MiB, capturing);
+  };
+  std::vector<graph_handle> graphs;
+  for (int n = 0; n < 3; ++n) {
+    begin({0, 1}, capturing);
+    layers();
+    graphs.push_back(end({0, 1}, capturing));
+  }
+  EXPECT_EQ(of_graphs(), 50 * MiB);
+  begin({0, 2}, capturing);
+  layers();
+  graphs.push_back(end({0, 2}, capturing));
+  EXPECT_EQ(of_graphs(), 100 * MiB);
+  EXPECT_EQ(memory->statistics().peak_needed, 100 * MiB);
+  EXPECT_LE(memory->statistics().reserved, 120 * MiB);
+  for (const graph_handle g : graphs) EXPECT_TRUE(gpu->graph_destroy(g).ok());
+  memory->release_graph_pool({0, 1});
+  memory->release_graph_pool({0, 2});
+  memory->empty_cache();
+  EXPECT_EQ(of_graphs(), 0u);
+  EXPECT_EQ(memory->statistics().reserved, 0u);
+}
+
+// torch.cuda.use_mem_pool: a filter that takes a stream which captures nothing.
+TEST_F(torch_memory, a_graph_pool_without_a_capture_is_served_as_everything_else) {
+  memory->begin_graph_pool({1, 0}, [](stream_handle) { return true; });
+  void* const ptr = take(MiB, stream);
+  EXPECT_EQ(of_graphs(), 0u);
+  memory->end_graph_pool({1, 0});
+  memory->release_graph_pool({1, 0});
+  give(ptr, MiB, stream);
+  EXPECT_FALSE(memory->serves_graphs());
+  memory->empty_cache();
+  EXPECT_EQ(memory->statistics().reserved, 0u);
 }
 
 TEST_F(torch_memory, what_graphs_keep_counts_as_needed_after_it_is_freed) {
-  memory->begin_graph_pool({0, 3}, only(capturing));
+  begin({0, 3}, capturing);
   void* const inside = take(2 * MiB, capturing);
-  EXPECT_TRUE(memory->deallocate(inside, 2 * MiB, capturing).has_value());
+  give(inside, 2 * MiB, capturing);
   EXPECT_EQ(take(MiB, capturing), inside);  // in what the graph has anyway
-  memory->end_graph_pool({0, 3});
+  const graph_handle graph = end({0, 3}, capturing);
   void* const outside = take(3 * MiB, stream);
   EXPECT_EQ(memory->statistics().peak_requested, 4 * MiB);
   EXPECT_EQ(memory->statistics().peak_needed, 5 * MiB);
-  EXPECT_TRUE(memory->deallocate(outside, 3 * MiB, stream).has_value());
-  EXPECT_TRUE(memory->deallocate(inside, MiB, capturing).has_value());
-  memory->release_graph_pool({0, 3});
+  give(outside, 3 * MiB, stream);
+  give(inside, MiB, capturing);
+  destroy({0, 3}, graph);
   memory->empty_cache();
   memory->reset_peaks();
   EXPECT_EQ(memory->statistics().peak_needed, 0u);
@@ -100,71 +168,108 @@ TEST_F(torch_memory, memory_that_another_stream_freed_serves_when_the_device_is_
   EXPECT_TRUE(memory->deallocate(b, 900 * MiB, capturing).has_value());
 }
 
+// No event is recorded and none is asked while one stream is all there is; a program that has used several and then emptied the
+// cache is such a program again.
+TEST_F(torch_memory, one_stream_asks_the_driver_for_no_fence_even_after_others_were_used) {
+  const auto churn = [&](stream_handle on) {
+    for (int n = 0; n < 40; ++n) {
+      void* const a = take(static_cast<std::uint64_t>(1 + n % 7) * 5 * MiB, on);
+      void* const b = take(static_cast<std::uint64_t>(1 + n % 5) * 3 * MiB, on);
+      give(a, static_cast<std::uint64_t>(1 + n % 7) * 5 * MiB, on);
+      give(b, static_cast<std::uint64_t>(1 + n % 5) * 3 * MiB, on);
+    }
+  };
+  churn(stream);
+  EXPECT_EQ(memory->statistics().pool.seals, 0u);
+  EXPECT_EQ(memory->statistics().pool.fence_queries, 0u);
+  churn(capturing);
+  begin({0, 1}, capturing);
+  give(take(MiB, capturing), MiB, capturing);
+  destroy({0, 1}, end({0, 1}, capturing));
+  churn(stream);
+  EXPECT_GT(memory->statistics().pool.seals, 0u);
+  memory->empty_cache();
+  const pool_statistics before = memory->statistics().pool;
+  churn(stream);
+  EXPECT_EQ(memory->statistics().pool.seals, before.seals);
+  EXPECT_EQ(memory->statistics().pool.fence_queries, before.fence_queries);
+}
+
 TEST_F(torch_memory, a_tensor_outlives_its_graph) {
-  memory->begin_graph_pool({0, 1}, only(capturing));
+  begin({0, 1}, capturing);
   void* const kept = take(MiB, capturing);
-  memory->end_graph_pool({0, 1});
-  memory->release_graph_pool({0, 1});
+  give(take(2 * MiB, capturing), 2 * MiB, capturing);
+  destroy({0, 1}, end({0, 1}, capturing));
   memory->empty_cache();
-  EXPECT_EQ(memory->statistics().graph_bytes, MiB);
+  EXPECT_EQ(of_graphs(), MiB);
+  EXPECT_EQ(memory->statistics().peak_needed, 3 * MiB);
   EXPECT_EQ(memory->find(kept).value().start, kept);
-  EXPECT_TRUE(memory->deallocate(kept, MiB, capturing).has_value());
+  give(kept, MiB, capturing);
   memory->empty_cache();
-  EXPECT_EQ(memory->statistics().graph_bytes, 0u);
+  EXPECT_EQ(of_graphs(), 0u);
+  EXPECT_EQ(memory->statistics().reserved, 0u);
   EXPECT_FALSE(memory->serves_graphs());
   EXPECT_FALSE(memory->deallocate(kept, MiB, capturing).has_value());
 }
 
-TEST_F(torch_memory, nothing_of_a_graph_goes_back_while_another_capture_runs) {
-  memory->begin_graph_pool({0, 1}, only(capturing));
-  EXPECT_TRUE(memory->deallocate(take(MiB, capturing), MiB, capturing).has_value());
-  memory->end_graph_pool({0, 1});
-  memory->release_graph_pool({0, 1});
-  memory->begin_graph_pool({0, 2}, only(capturing));
+TEST_F(torch_memory, nothing_waits_for_the_device_while_another_capture_runs) {
+  begin({0, 1}, capturing);
+  give(take(MiB, capturing), MiB, capturing);
+  destroy({0, 1}, end({0, 1}, capturing));
+  begin({0, 2}, capturing);
   const auto waits = gpu->device_waits();
   memory->empty_cache();
   EXPECT_EQ(gpu->device_waits(), waits);
-  EXPECT_EQ(memory->statistics().graph_bytes, MiB);
-  memory->end_graph_pool({0, 2});
+  EXPECT_GT(memory->statistics().reserved, 0u);
+  const graph_handle second = end({0, 2}, capturing);
   memory->empty_cache();
-  EXPECT_EQ(memory->statistics().graph_bytes, 0u);
+  EXPECT_EQ(memory->statistics().reserved, 0u);
+  destroy({0, 2}, second);
 }
 
 TEST_F(torch_memory, pressure_takes_back_what_dead_graphs_left) {
-  memory->begin_graph_pool({0, 1}, only(capturing));
-  EXPECT_TRUE(memory->deallocate(take(600 * MiB, capturing), 600 * MiB, capturing).has_value());
-  memory->end_graph_pool({0, 1});
-  memory->release_graph_pool({0, 1});
+  begin({0, 1}, capturing);
+  give(take(600 * MiB, capturing), 600 * MiB, capturing);
+  destroy({0, 1}, end({0, 1}, capturing));
   void* const large = take(800 * MiB, stream);  // of 1 GiB: not beside the graph's 600 MiB
   ASSERT_NE(large, nullptr);
   EXPECT_EQ(memory->statistics().out_of_memory, 0u);
 }
 
 TEST_F(torch_memory, running_out_in_a_capture_is_an_error_and_not_a_deadlock) {
-  memory->begin_graph_pool({0, 1}, only(capturing));
+  begin({0, 1}, capturing);
   const auto got = memory->allocate(2 * GiB, capturing);
   ASSERT_FALSE(got.has_value());
   EXPECT_EQ(got.error().code, error_code::out_of_memory);
   EXPECT_NE(got.error().message.find("captured graph"), std::string::npos);
-  memory->end_graph_pool({0, 1});
+  destroy({0, 1}, end({0, 1}, capturing));
 }
 
-TEST_F(torch_memory, a_real_capture_on_the_simulated_gpu_breaks_no_rule) {
-  memory->begin_graph_pool({0, 3}, only(capturing));
-  ASSERT_TRUE(gpu->capture_begin(capturing, capture_mode::global).ok());
-  void* ptr = nullptr;
-  {
-    const simulated_gpu::library_scope library;
-    ptr = take(5 * MiB, capturing);
-    EXPECT_TRUE(memory->deallocate(take(MiB, capturing), MiB, capturing).has_value());
-    EXPECT_TRUE(memory->deallocate(take(MiB, stream), MiB, stream).has_value());
+// What the graph writes when it runs is its own: nobody else has been given its memory, and the simulated GPU would tell.
+TEST_F(torch_memory, a_graph_is_replayed_beside_the_program) {
+  begin({0, 3}, capturing);
+  void* const inside = take(5 * MiB, capturing);
+  void* const scratch = take(MiB, capturing);
+  library.reset();
+  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(inside), 1, MiB, capturing).ok());
+  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(scratch), 1, MiB, capturing).ok());
+  library.emplace();
+  give(scratch, MiB, capturing);
+  give(take(MiB, stream), MiB, stream);
+  const graph_handle graph = end({0, 3}, capturing);
+  graph_exec_handle exec = nullptr;
+  ASSERT_TRUE(gpu->graph_instantiate(&exec, graph).ok());
+  for (int n = 0; n < 3; ++n) {
+    void* const beside = take(MiB, stream);
+    ASSERT_TRUE(gpu->graph_launch(exec, capturing).ok());
+    ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(beside), 2, MiB, stream).ok());
+    give(beside, MiB, stream);
   }
-  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(ptr), 1, MiB, capturing).ok());
-  graph_handle graph = nullptr;
-  ASSERT_TRUE(gpu->capture_end(capturing, &graph).ok());
-  memory->end_graph_pool({0, 3});
-  EXPECT_TRUE(gpu->graph_destroy(graph).ok());
-  for (const violation& v : gpu->violations()) ADD_FAILURE() << v.text;
+  give(inside, 5 * MiB, capturing);
+  destroy({0, 3}, graph);
+  EXPECT_TRUE(gpu->graph_exec_destroy(exec).ok());
+  memory->empty_cache();
+  EXPECT_EQ(of_graphs(), 0u);
 }
 
 }  // namespace
