@@ -3,12 +3,15 @@
     python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 6] [--record FOLDER]
     python3 bench/pytorch/measure.py --device cpu --small      # does it run at all, without a card
 
-One process an allocator, since a process has one, and one of them at a time. Each workload: a first round of either of two
-seeds, in which libraries choose kernels for shapes that they have not seen; then timed rounds of the same two seeds in turn.
-Written down are the wall time of each, the peaks of reserved and requested bytes over all of them, a digest of all outputs, and,
-where a round depends on its seed alone, whether the timed rounds gave the same outputs again. The file is written after each workload. A process that dies, or a workload that takes longer
-than its limit, is started again behind the workload that it died in. --record: PyTorch's own allocator does two more rounds of
-each workload, a model made anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for `millpond compare`.
+One process an allocator, since a process has one; all live at once, and one of them works at a time. Each workload: in each process a first
+round of either of two seeds, in which libraries choose kernels for shapes that they have not seen (the processes do that
+at the same time, but for workloads whose memory depends on how fast the card is); then timed rounds of the same two seeds,
+each process in turn, so that whatever else changes on the machine meanwhile meets all of them alike. Written down are the wall
+time of each round, what the allocator did in it, the peaks of reserved and requested bytes over all of them, a digest of all outputs, and,
+where a round depends on its seed alone, whether the timed rounds gave the same outputs again. The file is written after each
+workload. A process that dies, or takes longer than the limit, is started again for the next workload. --record: PyTorch's own
+allocator does two more rounds of each workload, a model made anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for
+`millpond compare`.
 """
 import argparse
 import gc
@@ -23,10 +26,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ALLOCATORS = ("default", "millpond", "expandable")
+# By name: options of millpond.torch.use() for millpond's, and the workloads that it is for where those are not all.
+ALLOCATORS = {
+    "default": (None, None),
+    "millpond": ({}, None),
+    "expandable": (None, None),
+    "millpond_may_wait": ({"reuse": "may_wait"}, {"several_streams"}),
+}
 SEEDS = 2
 # Timed rounds of the workloads that take longest; the others take --rounds.
 ROUNDS = {"generation": 4}
+# What a round's allocations cost, as far as the allocator counts it: PyTorch's own, and millpond's.
+COUNTED = ("num_device_alloc", "num_device_free", "num_sync_all_streams", "millpond.growths", "millpond.moves", "millpond.activations",
+           "millpond.seals", "millpond.fence_queries", "millpond.host_waits", "millpond.stream_waits", "millpond.lanes_flushed",
+           "millpond.lock_waits", "millpond.lane_hits", "millpond.shelf_hits", "millpond.heap_hits")
 
 
 def digest(tensors):
@@ -38,48 +51,65 @@ def digest(tensors):
     return h.hexdigest()[:16]
 
 
-def run_one(name, s, rounds):
-    import torch
-    import workloads
+class Running:
+    """A workload in this process, from its model to its result."""
 
-    cuda = s.device != "cpu"
-    if cuda:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    one_round = workloads.ALL[name](s)
-    if cuda:
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    make_ms = (started - began) * 1e3
-    digests, times, counts = [], [], []
-    for number in range(SEEDS + min(rounds, ROUNDS.get(name, rounds))):
-        if cuda:
+    def __init__(self, name, s):
+        import workloads
+
+        self.name, self.cuda = name, s.device != "cpu"
+        self.digests, self.rounds, self.counts = [], [], []
+        if self.cuda:
+            import torch
+
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        self.one_round = workloads.ALL[name](s)
+        self.wait()
+        self.make_ms = (time.perf_counter() - began) * 1e3
+        self.learns = name in workloads.LEARN
+        for number in range(SEEDS):
+            self.round(number)
+
+    def wait(self):
+        if self.cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def stats(self):
+        if not self.cuda:
+            return {}
+        import torch
+
+        return torch.cuda.memory_stats()
+
+    def round(self, number):
+        before = self.stats()
+        self.wait()
         started = time.perf_counter()
-        outputs = one_round(number % SEEDS)
-        if cuda:
-            torch.cuda.synchronize()
-        times.append(round((time.perf_counter() - started) * 1e3, 2))
-        digests.append(digest(outputs))
-        del outputs
-        if cuda:
-            stats = torch.cuda.memory_stats()
-            counts.append([stats[key] for key in ("millpond.growths", "millpond.moves") if key in stats])
-    result = {"workload": name, "make_ms": round(make_ms, 2), "first_ms": times[:SEEDS], "round_ms": times[SEEDS:],
-              "digest": hashlib.sha256("".join(digests).encode()).hexdigest()[:16],
-              "repeatable": None if name in workloads.LEARN else all(d == digests[n % SEEDS] for n, d in enumerate(digests))}
-    if any(counts):
-        result["growths_and_moves"] = counts
-    if cuda:
-        stats = torch.cuda.memory_stats()
-        result["peak_requested"] = stats["requested_bytes.all.peak"]
-        result["peak_reserved"] = stats["reserved_bytes.all.peak"]
-        result["retries"] = stats["num_alloc_retries"]
-        result["allocations"] = stats["allocation.all.allocated"]
-        result.update({key: value for key, value in stats.items() if key.startswith("millpond.")})
-    return result
+        outputs = self.one_round(number % SEEDS)
+        self.wait()
+        self.rounds.append(round((time.perf_counter() - started) * 1e3, 2))
+        after = self.stats()
+        self.counts.append({key.removeprefix("millpond."): after[key] - before.get(key, 0) for key in COUNTED if key in after})
+        self.digests.append(digest(outputs))
+        return self.rounds[-1]
+
+    def result(self):
+        repeats = all(d == self.digests[n % SEEDS] for n, d in enumerate(self.digests))
+        out = {"workload": self.name, "make_ms": round(self.make_ms, 2), "first_ms": self.rounds[:SEEDS], "round_ms": self.rounds[SEEDS:],
+               "digest": hashlib.sha256("".join(self.digests).encode()).hexdigest()[:16], "repeatable": None if self.learns else repeats}
+        if self.cuda:
+            stats = self.stats()
+            out["peak_requested"] = stats["requested_bytes.all.peak"]
+            out["peak_reserved"] = stats["reserved_bytes.all.peak"]
+            out["retries"] = stats["num_alloc_retries"]
+            out["counts"] = self.counts
+            out.update({key: value for key, value in stats.items() if key.startswith("millpond.") and "bytes" in key})
+        return out
 
 
 def record_one(name, s, folder):
@@ -110,25 +140,16 @@ def drop_everything(s):
         torch.cuda.empty_cache()
 
 
-def tried(name, work):
-    """What work answers; an error by name and place where it fails, for the next workload may still run."""
-    try:
-        return work()
-    except Exception as failure:
-        import traceback
-
-        at = traceback.extract_tb(failure.__traceback__)[-1]
-        return {"workload": name, "error": f"{type(failure).__name__}: {str(failure)[:600]} ({at.filename}:{at.lineno})"}
-
-
-def child(options):
+def prepared(options):
+    """The setting of this process, its allocator chosen."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     import torch
 
-    if options.child == "millpond":
+    ours, _ = ALLOCATORS[options.child]
+    if ours is not None:
         import millpond.torch
 
-        millpond.torch.use()
+        millpond.torch.use(**ours)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import workloads
 
@@ -137,108 +158,210 @@ def child(options):
     torch.backends.cudnn.benchmark = False
     # The fill of empty tensors that deterministic mode adds is work of its own.
     torch.utils.deterministic.fill_uninitialized_memory = False
-    s = workloads.Setting(options.device, options.small)
     if options.device != "cpu":
         torch.zeros(1, device=options.device)
-    print(json.dumps({"machine": {"torch": torch.__version__, "gpu": torch.cuda.get_device_name() if options.device != "cpu" else "none"}}),
-          flush=True)
-    for name in options.only.split(","):
-        print(json.dumps({"starting": name}), flush=True)
-        result = tried(name, lambda: run_one(name, s, options.rounds))
-        drop_everything(s)
-        print(json.dumps(result), flush=True)
-        if options.record and "error" not in result:
-            told = tried(name, lambda: record_one(name, s, options.record))
-            drop_everything(s)
-            print(json.dumps({"recorded": name, "bytes": told} if isinstance(told, int) else {"recorded": name, **told}), flush=True)
-    print(json.dumps({"all": "done"}), flush=True)
+    return workloads.Setting(options.device, options.small)
 
 
-def lines_of(process, limit):
-    """The lines that a process prints; ends with None where none came for so many seconds, and the process is killed."""
-    lines = queue.Queue()
+def say(what):
+    print(json.dumps(what), flush=True)
 
-    def read():
-        for line in process.stdout:
-            lines.put(line)
-        lines.put("")
 
-    threading.Thread(target=read, daemon=True).start()
-    while True:
+def child(options):
+    """Does what is asked on standard input, a line each: begin NAME, round NUMBER, end, record NAME."""
+    import torch
+
+    s = prepared(options)
+    say({"torch": torch.__version__, "gpu": torch.cuda.get_device_name() if options.device != "cpu" else "none"})
+    running = None
+    for line in sys.stdin:
+        what, _, rest = line.strip().partition(" ")
         try:
-            line = lines.get(timeout=max(1.0, limit()))
+            if what == "begin":
+                running = Running(rest, s)
+                say({"first_ms": running.rounds})
+            elif what == "round":
+                say({"ms": running.round(int(rest))})
+            elif what == "end":
+                told, running = running.result(), None
+                drop_everything(s)
+                say(told)
+            elif what == "record":
+                told = record_one(rest, s, options.record)
+                drop_everything(s)
+                say({"bytes": told})
+        except Exception as failure:  # an error by name and place: the next workload may still run
+            import traceback
+
+            running, at = None, traceback.extract_tb(failure.__traceback__)[-1]
+            told = f"{type(failure).__name__}: {str(failure)[:600]} ({at.filename}:{at.lineno})"
+            del failure
+            drop_everything(s)
+            say({"error": told})
+
+
+def alone(options):
+    """One allocator's process by itself: every workload once, its result printed."""
+    s = prepared(options)
+    for name in options.only.split(","):
+        running = Running(name, s)
+        for number in range(options.rounds):
+            running.round(number)
+        say(running.result())
+        del running
+        drop_everything(s)
+
+
+class Process:
+    """The process of one allocator, as the measuring one sees it. Answers are dictionaries, with "error" where one failed."""
+
+    def __init__(self, allocator, options):
+        self.allocator, self.limit = allocator, options.limit
+        environment = dict(os.environ)
+        environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+        if allocator == "expandable":
+            environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        command = [sys.executable, __file__, "--child", allocator, "--served", "--device", options.device]
+        command += (["--small"] if options.small else []) + (["--record", options.record] if options.record else [])
+        self.told = open(f"{options.out}.{allocator}.stderr", "w+")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.told, text=True, env=environment)
+        self.lines = queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self.lines.put(line)
+        self.lines.put(None)
+
+    def ask(self, what):
+        try:
+            self.process.stdin.write(what + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            pass  # it has died, which answer() tells
+
+    def answer(self):
+        try:
+            line = self.lines.get(timeout=self.limit)
         except queue.Empty:
-            process.kill()
-            yield None
-            return
-        if line == "":
-            return
-        yield line
+            self.process.kill()
+            self.process.wait()
+            return {"error": f"took longer than {self.limit} s"}
+        if line is None:
+            code = self.process.wait()
+            return {"error": f"the process ended with {code}: {' | '.join(self.stderr().strip().splitlines()[-3:])[:600]}"}
+        return json.loads(line)
+
+    def stderr(self):
+        self.told.flush()
+        return Path(self.told.name).read_text(errors="replace")
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def end(self):
+        """The exit status and what was printed as errors; the process is gone afterwards."""
+        if self.alive():
+            self.process.stdin.close()
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        text = self.stderr()
+        self.told.close()
+        os.unlink(self.told.name)
+        return self.process.returncode, text
 
 
-def measure(allocator, names, options, deadline, save):
-    """Every workload's result by name; what a dead process left open is an error, and the next go on."""
-    environment = dict(os.environ)
-    environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
-    if allocator == "expandable":
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    results, left, machine = {}, list(names), {}
-    while left and time.monotonic() < deadline:
-        command = [sys.executable, __file__, "--child", allocator, "--only", ",".join(left), "--rounds", str(options.rounds),
-                   "--device", options.device] + (["--small"] if options.small else [])
-        if options.record and allocator == "default":
-            command += ["--record", options.record]
-        started, slow, complete = None, False, False
-        with open(f"{options.out}.stderr", "w+") as told:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=told, text=True, env=environment)
-            for line in lines_of(process, lambda: min(options.limit, deadline - time.monotonic())):
-                if line is None:
-                    slow = True
-                    break
-                if not line.startswith("{"):
-                    continue
-                entry = json.loads(line)
-                if "starting" in entry:
-                    started = entry["starting"]
-                elif "recorded" in entry:
-                    machine.setdefault("recorded", {})[entry["recorded"]] = entry.get("bytes", entry.get("error"))
-                elif "workload" in entry:
-                    results[entry["workload"]] = entry
-                    tell(entry)
-                elif "all" in entry:
-                    complete = True
+class Measurement:
+    def __init__(self, allocators, options, save):
+        self.allocators, self.options, self.save = allocators, options, save
+        self.processes = {}
+        self.results = {allocator: {} for allocator in allocators}
+        self.machine = {allocator: {} for allocator in allocators}
+
+    def wanted(self, name):
+        return [a for a in self.allocators if ALLOCATORS[a][1] is None or name in ALLOCATORS[a][1]]
+
+    def start(self, allocators):
+        fresh = [a for a in allocators if a not in self.processes or not self.processes[a].alive()]
+        for allocator in fresh:
+            if allocator in self.processes:
+                self.close(allocator)
+            self.processes[allocator] = Process(allocator, self.options)
+        for allocator in fresh:
+            self.machine[allocator].update(self.processes[allocator].answer())
+
+    def close(self, allocator):
+        code, text = self.processes.pop(allocator).end()
+        if code not in (0, -9):
+            self.machine[allocator]["exit"] = f"{code}: {' | '.join(text.strip().splitlines()[-3:])[:600]}"
+        if lines := [line for line in text.splitlines() if "millpond" in line]:
+            self.machine[allocator]["told"] = lines[:5]
+
+    def workload(self, name):
+        import workloads
+
+        left = self.wanted(name)
+        self.start(left)
+        results = {}
+
+        def ask(allocators, what, keep=lambda allocator, told: None):
+            for allocator in allocators:
+                self.processes[allocator].ask(what)
+            for allocator in list(allocators):
+                told = self.processes[allocator].answer()
+                if "error" in told:
+                    results[allocator] = {"workload": name, **told}
+                    left.remove(allocator)
                 else:
-                    machine.update(entry["machine"])
-                save(results, machine)
-            code = process.wait()
-            told.seek(0)
-            stderr = told.read()
-        os.unlink(f"{options.out}.stderr")
-        why = f"took longer than {options.limit} s" if slow else f"the process ended with {code}: {' | '.join(stderr.strip().splitlines()[-3:])[:600]}"
-        if code != 0 and complete:
-            machine["exit"] = why
-        elif code != 0 and (started is None or started not in results) and time.monotonic() < deadline:
-            broken = started or left[0]
-            results[broken] = {"workload": broken, "error": why}
-            tell(results[broken])
-        if allocator == "millpond" and (lines := [line for line in stderr.splitlines() if "millpond" in line]):
-            machine["told"] = lines[:5]
-        before = len(left)
-        left = [name for name in left if name not in results]
-        if complete or len(left) == before:
-            break
-    for name in left:
-        results[name] = {"workload": name, "error": "not reached in the time given"}
-    save(results, machine)
+                    keep(allocator, told)
+
+        if name in workloads.TIMING_TELLS:
+            for allocator in list(left):
+                ask([allocator], f"begin {name}")
+        else:
+            ask(list(left), f"begin {name}")
+        rounds = min(self.options.rounds, ROUNDS.get(name, self.options.rounds))
+        for number in range(rounds):
+            first = number % max(1, len(left))
+            for allocator in left[first:] + left[:first]:
+                ask([allocator], f"round {number}")
+        for allocator in list(left):
+            ask([allocator], "end", results.__setitem__)
+        for allocator, result in results.items():
+            self.results[allocator][name] = result
+            tell(allocator, result)
+        if self.options.record and "default" in left:
+            ask(["default"], f"record {name}", lambda a, told: self.machine[a].setdefault("recorded", {}).__setitem__(name, told["bytes"]))
+        self.save(self.results, self.machine)
+
+    def end(self, names):
+        for allocator in list(self.processes):
+            self.close(allocator)
+        for allocator in self.allocators:
+            for name in names:
+                if allocator in self.wanted(name):
+                    self.results[allocator].setdefault(name, {"workload": name, "error": "not reached in the time given"})
+        self.save(self.results, self.machine)
 
 
-def tell(r):
+def tell(allocator, r):
     if "error" in r:
-        print(f"  {r['workload']}: {r['error']}", flush=True)
-    else:
-        ratio = f", {r['peak_reserved'] / max(1, r['peak_requested']):.3f} reserved a requested" if "peak_reserved" in r else ""
-        again = ", not the same again" if r["repeatable"] is False else ""
-        print(f"  {r['workload']}: {min(r['round_ms']):.1f} ms{ratio}, {r['digest']}{again}", flush=True)
+        print(f"  {r['workload']}, {allocator}: {r['error']}", flush=True)
+        return
+    times = sorted(r["round_ms"])
+    ratio = f", {r['peak_reserved'] / max(1, r['peak_requested']):.3f} reserved a requested" if "peak_reserved" in r else ""
+    again = ", not the same again" if r["repeatable"] is False else ""
+    counts = {}
+    for each in r.get("counts", [])[SEEDS:]:
+        for key, value in each.items():
+            counts[key] = counts.get(key, 0) + value
+    shown = ", ".join(f"{value} {key}" for key, value in counts.items() if value and not key.endswith("_hits"))
+    print(f"  {r['workload']}, {allocator}: {times[0]:.1f} to {times[-1]:.1f} ms{ratio}, {r['digest']}{again}"
+          + (f"; in the timed rounds {shown}" if shown else ""), flush=True)
 
 
 def warm_libraries(most_seconds=40):
@@ -271,35 +394,39 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS))
-    parser.add_argument("--limit", type=float, default=90, help="seconds that a workload may take")
-    parser.add_argument("--seconds", type=float, default=3600, help="seconds that everything may take")
+    parser.add_argument("--limit", type=float, default=120, help="seconds that a step of a workload may take")
+    parser.add_argument("--seconds", type=float, default=3600, help="no workload is begun after so many")
     parser.add_argument("--record", default="", help="a folder for snapshots of what PyTorch's own allocator is asked")
-    parser.add_argument("--child")
+    parser.add_argument("--child", help="this process is one allocator's, and runs --only by itself")
+    parser.add_argument("--served", action="store_true", help="with --child: does what standard input says")
     options = parser.parse_args()
     if options.child:
-        return child(options)
+        return child(options) if options.served else alone(options)
     sys.path.insert(0, str(Path(__file__).resolve().parent))
-    deadline = time.monotonic() + options.seconds
+    began = time.monotonic()
     if options.device != "cpu":
         warm_libraries()
     import workloads
 
     names = [n for n in (options.only.split(",") if options.only else workloads.ALL)
              if options.device != "cpu" or n not in workloads.NEED_CUDA]
-    document = {"what": "PyTorch workloads by allocator", "rounds": options.rounds, "seeds": SEEDS, "allocators": {}, "machine": {}}
-    for allocator in options.allocators.split(","):
+
+    def save(results, machine):
+        document = {"what": "PyTorch workloads by allocator", "rounds": options.rounds, "seeds": SEEDS, "turns": "interleaved",
+                    "allocators": results, "machine": machine}
+        scratch = Path(f"{options.out}.part")
+        scratch.write_text(json.dumps(document, indent=1))
+        scratch.replace(options.out)
+
+    measurement = Measurement(options.allocators.split(","), options, save)
+    for name in names:
+        if time.monotonic() - began > options.seconds:
+            break
         started = time.monotonic()
-
-        def save(results, machine):
-            document["allocators"][allocator] = results
-            document["machine"][allocator] = machine
-            scratch = Path(f"{options.out}.part")
-            scratch.write_text(json.dumps(document, indent=1))
-            scratch.replace(options.out)
-
-        print(allocator, flush=True)
-        measure(allocator, names, options, deadline, save)
+        measurement.workload(name)
         print(f"  {time.monotonic() - started:.0f} s", flush=True)
+    measurement.end(names)
+    print(f"{time.monotonic() - began:.0f} s in all", flush=True)
 
 
 if __name__ == "__main__":

@@ -276,4 +276,6 @@ ALL = {w.__name__: w for w in (serving, generation, training, recompute, graph_n
                                compiled, segmentation)}
 # A round of these begins with the weights that the last one left.
 LEARN = {"training", "recompute", "segmentation"}
+# What these keep in memory depends on how far the program runs ahead of the card: nobody else works on it meanwhile.
+TIMING_TELLS = {"several_streams"}
 NEED_CUDA = {"several_streams", "cuda_graphs", "compiled"}

@@ -30,7 +30,8 @@ class PoolOptions(ctypes.Structure):
 
 # The pool's own counts, by the names of millpond::pool_statistics, and what no allocator could do with less than.
 POOL_COUNTS = ("growths", "moves", "activations", "host_waits", "stream_waits", "fence_queries", "lane_hits", "heap_hits",
-               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes", "peak_needed_bytes")
+               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes", "peak_needed_bytes",
+               "seals", "shelf_hits", "lanes_flushed", "lock_waits")
 
 
 class TorchNumbers(ctypes.Structure):

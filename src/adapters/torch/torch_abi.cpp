@@ -227,7 +227,7 @@ millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* ou
              now.pool.growths, now.pool.moves, now.pool.activations, now.pool.host_waits, now.pool.stream_waits,
              now.pool.fence_queries, now.pool.lane_hits, now.pool.heap_hits, now.pool.given_back_bytes,
              now.pool.cached_bytes, now.pool.pending_bytes, now.pool.idle_bytes, now.pool.peak_out_bytes,
-             now.peak_needed};
+             now.peak_needed, now.pool.seals, now.pool.shelf_hits, now.pool.lanes_flushed, now.pool.lock_waits};
     }
     std::memcpy(out, &all, std::min(out->struct_bytes, sizeof all));
     return MILLPOND_OK;
