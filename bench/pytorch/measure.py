@@ -37,9 +37,10 @@ SEEDS = 2
 # Timed rounds of the workloads that take longest; the others take --rounds.
 ROUNDS = {"generation": 4}
 # What a round's allocations cost, as far as the allocator counts it: PyTorch's own, and millpond's.
-COUNTED = ("num_device_alloc", "num_device_free", "num_sync_all_streams", "millpond.growths", "millpond.moves", "millpond.activations",
+COUNTED = ("allocation.all.allocated", "num_device_alloc", "num_device_free", "num_sync_all_streams", "millpond.growths", "millpond.moves", "millpond.activations",
            "millpond.seals", "millpond.fence_queries", "millpond.host_waits", "millpond.stream_waits", "millpond.lanes_flushed",
            "millpond.lock_waits", "millpond.lane_hits", "millpond.shelf_hits", "millpond.heap_hits")
+COUNT_NAMES = {"allocation.all.allocated": "allocations"}
 
 
 def digest(tensors):
@@ -94,7 +95,7 @@ class Running:
         self.wait()
         self.rounds.append(round((time.perf_counter() - started) * 1e3, 2))
         after = self.stats()
-        self.counts.append({key.removeprefix("millpond."): after[key] - before.get(key, 0) for key in COUNTED if key in after})
+        self.counts.append({COUNT_NAMES.get(key, key.removeprefix("millpond.")): after[key] - before.get(key, 0) for key in COUNTED if key in after})
         self.digests.append(digest(outputs))
         return self.rounds[-1]
 
