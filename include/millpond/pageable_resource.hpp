@@ -10,7 +10,7 @@ namespace millpond {
 // The C library knows no streams: memory may be freed only after the GPU is done with it. deallocate therefore
 // waits for `stream` first (on_free::wait_for_stream); work on other streams is the caller's to wait for. Where
 // no GPU work ever touches the blocks, on_free::nothing frees at once, as does a resource made without a driver.
-// Thread-safe. Errors: out_of_memory, driver_failure naming cuStreamSynchronize.
+// Thread-safe. Errors: out_of_memory (more than memory and swap, with the numbers, unless the system overcommits), driver_failure naming cuStreamSynchronize.
 class pageable_resource final : public tracked_resource {
  public:
   enum class on_free : std::uint8_t { wait_for_stream, nothing };
@@ -24,6 +24,7 @@ class pageable_resource final : public tracked_resource {
   call_result obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
                      stream_handle stream) noexcept override;
   call_result give_back(device_address base, stream_handle stream) noexcept override;
+  result<void> may_allocate(std::uint64_t bytes) override;
   [[nodiscard]] alignment_by aligned_by() const noexcept override { return alignment_by::the_call; }
 
   on_free what_;

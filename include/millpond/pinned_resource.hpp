@@ -7,7 +7,7 @@ namespace millpond {
 // CPU and GPU both reach it, at the same address. Not stream-ordered: a block may be used at once anywhere, and
 // freeing WAITS FOR THE WHOLE DEVICE, as cuMemFree does. Dear: 1 MiB costs 0.5 ms and 1 GiB 0.4 s to pin
 // (measured on an H200's host, driver 580.159, 2026-11-30), so keep the blocks, or pool them.
-// Thread-safe. Errors: out_of_memory, driver_failure naming cuMemHostAlloc or cuMemFreeHost.
+// Thread-safe. Errors: out_of_memory (more than the machine's memory: before the driver is asked), driver_failure naming cuMemHostAlloc or cuMemFreeHost.
 class pinned_resource final : public tracked_resource {
  public:
   // write_combined: past the CPU's caches. Faster for the CPU to write and the GPU to read over the link;
@@ -22,6 +22,7 @@ class pinned_resource final : public tracked_resource {
   call_result obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
                      stream_handle stream) noexcept override;
   call_result give_back(device_address base, stream_handle stream) noexcept override;
+  result<void> may_allocate(std::uint64_t bytes) override;
 
   caching how_;
 };

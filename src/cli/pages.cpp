@@ -44,7 +44,7 @@ result<std::uint64_t> bytes_of(const char* option, const std::string& text) {
   std::uint64_t bytes = 0;
   if (parse_bytes(text, bytes) && bytes > 0) return bytes;
   return error{error_code::invalid_argument,
-               fmt::format("{}: expected a number of bytes as 1048576 or 1MiB, found `{}`", option, text)};
+               fmt::format("{}: expected a number of bytes as 1048576, 64k or 1MiB, found `{}`", option, text)};
 }
 
 result<std::uint64_t> ideal_page(const std::string& text) {
@@ -172,12 +172,12 @@ ordered_json as_json(const pages_arguments& a, const pages::run_options& o, cons
 std::string as_text(const pages_arguments& a, const pages::run_options& o, const gpu_profile& profile,
                     const pages::run_report& r, const std::vector<advise::page_alternative>& others) {
   const pages::page_counts& c = r.counts;
-  std::string text = fmt::format("{} of managed memory, {} ({}), data {}; predicted for {}{}\n\n", format_bytes(o.bytes),
-                                 to_string(o.pattern), a.access, a.start == "untouched" ? "untouched" : "on the " + a.start,
-                                 profile.name,
-                                 o.ideal_page_bytes != 0
-                                     ? fmt::format(", idealised: one fault moves {}", format_bytes(o.ideal_page_bytes))
-                                     : std::string(", as the driver does it"));
+  const std::string title =
+      fmt::format("{} of managed memory, {} ({}), data {}; predicted for {}{}", format_bytes(o.bytes), to_string(o.pattern), a.access,
+                  a.start == "untouched" ? "untouched" : "on the " + a.start, profile.name,
+                  o.ideal_page_bytes != 0 ? fmt::format(", idealised: one fault moves {}", format_bytes(o.ideal_page_bytes))
+                                          : std::string(", as the driver does it"));
+  std::string text = report::wrapped(title, 80, 0) + "\n\n";
   report::table t({"what", "number"});
   const auto count = [&](const char* name, std::uint64_t value, bool always) {
     if (always || value != 0) t.add({name, report::grouped(value)});
@@ -211,7 +211,7 @@ std::string as_text(const pages_arguments& a, const pages::run_options& o, const
     t.add({"a round, p99", format_duration(r.round_at_ns(0.99))});
   }
   text += t.text();
-  text += "\nBetter: " + report::wrapped(judge(r, others).text, 100, 8) + "\n";
+  text += "\n" + report::paragraph("Better: ", judge(r, others).text);
   for (const auto& each : others) text += fmt::format("  {:>10}  {}\n", format_duration(each.ns), each.what);
   return text;
 }

@@ -3,6 +3,7 @@
 #include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/units.hpp"
+#include "resource/host_room.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond {
@@ -13,6 +14,7 @@ managed_resource::managed_resource(std::shared_ptr<driver> gpu, std::shared_ptr<
       use_(use) {}
 
 result<void> managed_resource::may_allocate(std::uint64_t bytes) {
+  if (auto can = managed_can_exist(*gpu(), room_of(gpu()), bytes, name()); !can) return can;
   if (use_.intent == managed_intent::unstated) return {};
   const auto plan = plan_managed(use_, bytes, gpu()->info());
   if (!plan) return plan.error();

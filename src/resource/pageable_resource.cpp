@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "driver/relaxed_capture.hpp"
+#include "resource/host_room.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond {
@@ -13,6 +14,9 @@ pageable_resource::pageable_resource(std::shared_ptr<driver> gpu, std::shared_pt
     : tracked_resource(std::move(gpu), std::move(registry),
                        {"pageable_resource", memory_kind::pageable, "posix_memalign", "free"}),
       what_(what) {}
+
+// On this machine, whatever GPU is simulated.
+result<void> pageable_resource::may_allocate(std::uint64_t bytes) { return pageable_can_exist(room_of(nullptr), bytes, name()); }
 
 call_result pageable_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
                                       stream_handle) noexcept {

@@ -1,6 +1,7 @@
 #include "millpond/pinned_resource.hpp"
 
 #include "driver/relaxed_capture.hpp"
+#include "resource/host_room.hpp"
 
 namespace millpond {
 
@@ -9,6 +10,8 @@ pinned_resource::pinned_resource(std::shared_ptr<driver> gpu, std::shared_ptr<po
     : tracked_resource(std::move(gpu), std::move(registry),
                        {"pinned_resource", memory_kind::pinned, "cuMemHostAlloc", "cuMemFreeHost"}),
       how_(how) {}
+
+result<void> pinned_resource::may_allocate(std::uint64_t bytes) { return pinned_can_exist(room_of(gpu()), bytes, name()); }
 
 call_result pinned_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                     stream_handle) noexcept {

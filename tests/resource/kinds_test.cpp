@@ -5,11 +5,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "millpond/simulated_gpu.hpp"
+#include "millpond/units.hpp"
+#include "resource/host_room.hpp"
 #include "support/bare_driver.hpp"
 
 namespace millpond {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::bare_driver;
@@ -47,6 +51,38 @@ TEST_F(kinds, each_kind_uses_its_own_calls) {
   EXPECT_THAT(calls_of(pageable_resource(gpu)), ElementsAre("cuStreamGetCaptureInfo", "cuStreamSynchronize"));
   EXPECT_THAT(calls_of(pageable_resource(gpu, nullptr, pageable_resource::on_free::nothing)), ElementsAre());
   EXPECT_THAT(calls_of(driver_pool_resource(gpu)), ElementsAre("cuMemAllocFromPoolAsync", "cuMemFreeAsync"));
+}
+
+TEST_F(kinds, sizes_beyond_the_machine_are_refused_with_numbers_before_the_driver_is_asked) {
+  const auto simulated = *simulated_gpu::create({});
+  const std::uint64_t ram = simulated->profile().host_bytes, device = simulated->info().total_bytes;
+  const auto why = [](auto&& memory, std::uint64_t bytes) {
+    auto got = memory.try_allocate(bytes, default_alignment, nullptr);
+    EXPECT_FALSE(got);
+    if (got) return std::string();
+    EXPECT_EQ(got.error().code, error_code::out_of_memory);
+    return got.error().message;
+  };
+  simulated->reset_counters();
+  for (const managed_intent intent : {managed_intent::unstated, managed_intent::streaming}) {
+    EXPECT_THAT(why(managed_resource(simulated, nullptr, {intent, memory_side::host, memory_side::device}), ram + device + 1),
+                AllOf(HasSubstr(format_bytes(ram)), HasSubstr(format_bytes(device)), HasSubstr("more than")));
+  }
+  EXPECT_THAT(why(pinned_resource(simulated), ram + 1), AllOf(HasSubstr(format_bytes(ram)), HasSubstr("staging")));
+  EXPECT_EQ(simulated->total_calls(), 0u);
+  // This machine's own, on any driver.
+  const machine_room room{64 * GiB, 8 * GiB, false};
+  EXPECT_TRUE(pageable_can_exist(room, 72 * GiB, "memory"));
+  EXPECT_THAT(pageable_can_exist(room, 72 * GiB + 1, "memory").error().message, AllOf(HasSubstr("64.0 GiB"), HasSubstr("8.00 GiB of swap")));
+  EXPECT_TRUE(pageable_can_exist({64 * GiB, 0, true}, 100 * GiB, "memory"));  // where the system overcommits
+  EXPECT_TRUE(pinned_can_exist({}, 100 * GiB, "memory"));                     // where it is not known
+  if (const machine_room here = room_of(nullptr); here.ram_bytes != 0 && !here.overcommits) {
+    EXPECT_THAT(why(pageable_resource(nullptr), here.ram_bytes + here.swap_bytes + 1), HasSubstr(format_bytes(here.ram_bytes)));
+  }
+  // Managed memory may be larger than either alone.
+  managed_resource memory(simulated);
+  void* const block = memory.allocate(ram + GiB, default_alignment, nullptr);
+  memory.deallocate(block, ram + GiB, nullptr);
 }
 
 TEST_F(kinds, write_combined_is_passed_on) {
