@@ -188,8 +188,8 @@ def several_streams(s):
     return one_round
 
 
-def cuda_graphs(s):
-    """BERT captured once for each of several shapes, and replayed."""
+def _graphs(s, pool, shapes):
+    """BERT captured once for each of several shapes, and replayed: into a pool of its own each (None), or all into one."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(num_hidden_layers=6, attn_implementation="sdpa")
@@ -200,14 +200,17 @@ def cuda_graphs(s):
         ids = torch.zeros(shape, dtype=torch.long, device=s.device)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), torch.no_grad():
             for _ in range(2):
                 model(ids)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
             out = model(ids).pooler_output
         graphs[shape] = (graph, ids, out)
+
+    for shape in shapes:
+        capture(shape)
 
     def one_round(number):
         draw = random.Random(number)
@@ -225,6 +228,16 @@ def cuda_graphs(s):
         return outputs
 
     return one_round
+
+
+def cuda_graphs(s):
+    """BERT in CUDA graphs, captured when a shape first comes, each with memory of its own."""
+    return _graphs(s, None, [])
+
+
+def graphs_one_pool(s):
+    """The same, all captured before the first round, the largest first, into one pool, as servers do: one runs at a time."""
+    return _graphs(s, torch.cuda.graph_pool_handle(), [(batch, length) for batch in (16, 8, 4, 1) for length in (256, 128, 64)])
 
 
 def compiled(s):
@@ -273,9 +286,9 @@ def segmentation(s):
 
 
 ALL = {w.__name__: w for w in (serving, generation, training, recompute, graph_network, detection, several_streams, cuda_graphs,
-                               compiled, segmentation)}
+                               graphs_one_pool, compiled, segmentation)}
 # A round of these begins with the weights that the last one left.
 LEARN = {"training", "recompute", "segmentation"}
 # What these keep in memory depends on how far the program runs ahead of the card: nobody else works on it meanwhile.
 TIMING_TELLS = {"several_streams"}
-NEED_CUDA = {"several_streams", "cuda_graphs", "compiled"}
+NEED_CUDA = {"several_streams", "cuda_graphs", "graphs_one_pool", "compiled"}

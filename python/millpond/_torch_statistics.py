@@ -101,8 +101,15 @@ def patch(torch):
         "_dump_snapshot": lambda filename="dump_snapshot.pickle", *args, **kwargs: _torch_snapshot.dump_snapshot(filename),
         "_record_memory_history": _torch_snapshot.torch_record_memory_history,
     }
-    for name, function in ours.items():
-        if hasattr(memory, name):
-            setattr(memory, name, function)
-        if hasattr(torch.cuda, name):
-            setattr(torch.cuda, name, function)
+    _put(ours, memory, torch.cuda)
+    # The same for any kind of device, from PyTorch 2.9 on; its other functions ask these.
+    accelerator = getattr(torch, "accelerator", None)
+    _put({name: ours[name] for name in ("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats")},
+         getattr(accelerator, "memory", None), accelerator)
+
+
+def _put(functions, *modules):
+    for module in modules:
+        for name, function in functions.items():
+            if hasattr(module, name):
+                setattr(module, name, function)

@@ -201,6 +201,7 @@ def check_use_wires_everything():
               "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"}
     assert wanted <= set(torch.calls) and all(torch.calls[name] for name in wanted)
     assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory.memory_stats()["num_ooms"] == 0
+    assert torch.accelerator.memory.memory_stats(0)["num_ooms"] == 0 and torch.accelerator.memory_stats is torch.cuda.memory.memory_stats
     assert millpond.torch.use() is made
     try:
         millpond.torch.use(limit_bytes=1)

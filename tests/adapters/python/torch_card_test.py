@@ -37,6 +37,9 @@ def check_tensors_and_numbers():
     assert stats["allocated_bytes.all.peak"] == peak
     torch.cuda.reset_peak_memory_stats()
     assert torch.cuda.max_memory_allocated() <= peak
+    if hasattr(torch, "accelerator") and hasattr(torch.accelerator, "memory"):
+        assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+        torch.accelerator.reset_peak_memory_stats()
     torch.cuda.empty_cache()
     print(torch.cuda.memory_summary())
 

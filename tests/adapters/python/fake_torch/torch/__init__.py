@@ -44,4 +44,8 @@ cuda.memory = memory
 cuda.memory_allocated = _refuses
 cuda.is_available = lambda: False
 cuda.current_device = lambda: 0
+accelerator = types.ModuleType("torch.accelerator")
+accelerator.memory = types.ModuleType("torch.accelerator.memory")
+for _module in (accelerator, accelerator.memory):
+    _module.memory_stats = _module.reset_peak_memory_stats = _refuses
 _C = types.SimpleNamespace(_cuda_customAllocator=None, _cuda_changeCurrentAllocator=None, _GLIBCXX_USE_CXX11_ABI=True)
