@@ -188,8 +188,9 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream, str
 // driver lets go of a graph in flight only when it has run, but says so to nobody, so the memory waits for a fence over
 // the whole context.
 void pool::core::drain_released() noexcept {
-  // A fence that a running capture forbade is tried again each time.
-  if (!released_->any.load(std::memory_order_relaxed) && !limbo_.line->dirty()) return;
+  // A fence that a running capture forbade is tried again each time; one that the options forbid is not.
+  const bool fence_due = options_.fences != context_fences::never && limbo_.line->dirty();
+  if (!released_->any.load(std::memory_order_relaxed) && !fence_due) return;
   std::vector<std::uint64_t> captures, arenas;
   {
     const std::lock_guard lock(released_->mutex);

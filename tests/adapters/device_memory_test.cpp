@@ -227,6 +227,23 @@ TEST_F(torch_memory, nothing_waits_for_the_device_while_another_capture_runs) {
   destroy({0, 2}, second);
 }
 
+// PyTorch does not tell the end of a capture that failed.
+TEST_F(torch_memory, a_capture_that_failed_and_was_never_ended_gives_its_memory_back) {
+  begin({0, 1}, capturing);
+  void* const inside = take(600 * MiB, capturing);
+  library.reset();
+  EXPECT_FALSE(gpu->stream_query(capturing).ok());  // breaks it
+  graph_handle none = nullptr;
+  EXPECT_FALSE(gpu->capture_end(capturing, &none).ok());
+  gpu->clear_violations();
+  give(inside, 600 * MiB, capturing);
+  memory->release_graph_pool({0, 1});
+  EXPECT_NE(take(800 * MiB, stream), nullptr);
+  EXPECT_EQ(of_graphs(), 0u);
+  EXPECT_FALSE(memory->serves_graphs());
+  memory->end_graph_pool({0, 1});  // too late changes nothing
+}
+
 TEST_F(torch_memory, pressure_takes_back_what_dead_graphs_left) {
   begin({0, 1}, capturing);
   give(take(600 * MiB, capturing), 600 * MiB, capturing);

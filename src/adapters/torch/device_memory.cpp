@@ -150,16 +150,33 @@ void device_memory::begin_graph_pool(graph_pool_id id, stream_filter filter) {
 }
 
 void device_memory::end_graph_pool(graph_pool_id id) {
-  graph_arena last_hold;
+  std::vector<graph_arena> last_holds;
   const std::lock_guard lock(graphs_mutex_);
   const auto found = std::find_if(capturing_.begin(), capturing_.end(), [&](const auto& c) { return c.id == id; });
-  if (found == capturing_.end()) return;
-  if (found->attached != 0) pool_->look_for_capture_end(found->stream);
-  capturing_.erase(found);
+  if (found != capturing_.end()) end(found, &last_holds);
+}
+
+void device_memory::end(std::vector<capture_into_pool>::iterator capture, std::vector<graph_arena>* last_holds) {
+  if (capture->attached != 0) pool_->look_for_capture_end(capture->stream);
+  const auto graph = graphs_.find(capture->id);
+  capturing_.erase(capture);
   captures_.store(capturing_.size(), std::memory_order_release);
-  const auto graph = graphs_.find(id);
   --graph->second.captures;
-  drop_if_unused(graph, &last_hold);
+  drop_if_unused(graph, &last_holds->emplace_back());
+}
+
+bool device_memory::capture_may_run() {
+  if (captures_.load(std::memory_order_acquire) == 0) return false;
+  std::vector<graph_arena> last_holds;
+  const std::lock_guard lock(graphs_mutex_);
+  for (std::size_t i = capturing_.size(); i > 0; --i) {
+    const auto at = capturing_.begin() + static_cast<std::ptrdiff_t>(i - 1);
+    capture_info capture;
+    // PyTorch's streams live as long as the process.
+    const bool over = at->attached != 0 && gpu_->stream_capture(at->stream, &capture).ok() && capture.status == capture_status::none;
+    if (over) end(at, &last_holds);
+  }
+  return !capturing_.empty();
 }
 
 void device_memory::release_graph_pool(graph_pool_id id) {
@@ -186,7 +203,7 @@ void device_memory::drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator
 // Without a fence over the whole context, what a stream freed before it fell silent is known to be done only when the device
 // is. Answers whether that helped; not while a capture is known.
 bool device_memory::wait_for_frees() {
-  if (captures_.load(std::memory_order_acquire) != 0) return false;
+  if (capture_may_run()) return false;
   const std::uint64_t before = pool_->statistics().idle_bytes;
   return pool_->synchronize() && pool_->statistics().idle_bytes > before;
 }

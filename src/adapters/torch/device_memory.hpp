@@ -92,6 +92,9 @@ class device_memory {
   // Whether the block was a graph pool's, which does not count it as live any more; its pool goes where nothing needs it now.
   bool forget_graph_block(void* ptr, graph_arena* last_hold);
   void drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, graph_arena* last_hold);
+  void end(std::vector<capture_into_pool>::iterator capture, std::vector<graph_arena>* last_holds);
+  // Whether a capture runs or may; those that PyTorch did not end, because they failed, are ended here.
+  bool capture_may_run();
   bool wait_for_frees();
   void count_allocation(std::uint64_t bytes) noexcept;
   void count_need(std::uint64_t bytes) noexcept;

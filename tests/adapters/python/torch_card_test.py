@@ -178,6 +178,30 @@ def check_graphs_and_tensors_that_outlive_them():
     assert ours.memory_stats()["millpond.graph_bytes"] == 0, ours.memory_stats()["millpond.graph_bytes"]
 
 
+def check_a_capture_that_fails_gives_its_memory_back():
+    torch, ours = start()
+    x = torch.ones(1 << 20, device="cuda")
+    before = torch.cuda.memory_allocated()
+    held = []
+    outer = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            held.append(torch.empty(1 << 28, device="cuda"))
+            torch.cuda.synchronize()  # breaks the capture
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError("a capture was synchronised in")
+    torch.cuda.set_stream(outer)  # PyTorch leaves the capture's stream current
+    held.clear()
+    gc.collect()
+    torch.cuda.empty_cache()
+    stats = ours.memory_stats()
+    assert stats["allocated_bytes.all.current"] == before and stats["millpond.graph_bytes"] == 0, stats
+    assert stats["reserved_bytes.all.current"] < 1 << 30, stats
+    assert x.sum().item() == 1 << 20
+
+
 def check_graphed_callables():
     torch, ours = start()
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).cuda()
