@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "advise/copy_check.hpp"
 #include "advise/examination.hpp"
@@ -11,8 +12,10 @@
 #include "advise/object_patterns.hpp"
 #include "advise/order_check.hpp"
 #include "advise/pool_check.hpp"
+#include "advise/recorded_part.hpp"
 #include "advise/segment_check.hpp"
 #include "advise/site_check.hpp"
+#include "trace/on_stream.hpp"
 
 namespace millpond::advise {
 namespace {
@@ -26,8 +29,10 @@ class examiner {
       : all_{options, info, {}, {}, {}, {}} {}
 
   void add(const trace::event& at, std::uint32_t index) {
-    if (index == 0) first_ns_ = at.time_ns;
-    last_ns_ = std::max(last_ns_, at.time_ns);
+    // Calls are known by their begin, and threads' calls lie over each other.
+    first_ns_ = std::min(first_ns_, at.time_ns);
+    last_ns_ = std::max(last_ns_, at.time_ns + at.duration_ns);
+    if (trace::on_stream(at)) on_stream(at);
     const bool of_kernel = kernel_uses_ > 0 && at.what == action::use;
     if (kernel_uses_ > 0 && !of_kernel) kernel_uses_ = 0;
     if (of_kernel) --kernel_uses_;
@@ -80,12 +85,13 @@ class examiner {
 
   explanation finish() {
     examined& what = all_.what;
-    what.duration_ns = last_ns_ - first_ns_;
+    what.duration_ns = last_ns_ > first_ns_ ? last_ns_ - first_ns_ : 0;
     what.peak_live_bytes = all_.book.peak_bytes();
     what.peak_event = all_.book.peak_event();
     what.end_live_bytes = all_.book.live_bytes();
     what.end_live_blocks = all_.book.live_blocks();
-    what.streams = all_.clocks.streams();
+    what.streams = streams_.size();
+    what.allocating_threads = threads_.size();
     // Places ask what the pages did.
     managed_.finish();
     pools_.finish();
@@ -97,6 +103,7 @@ class examiner {
     explanation made;
     made.places = places();
     made.findings = all_.found.take();
+    leave_unfounded_out(part_of(all_.info.meta), made.findings, what.remarks);
     std::ranges::stable_sort(made.findings, [](const finding& a, const finding& b) {
       if (a.how_bad != b.how_bad) return a.how_bad < b.how_bad;
       if (a.which != b.which) return a.which < b.which;
@@ -108,9 +115,23 @@ class examiner {
   }
 
  private:
+  // A stream number is one of all devices, but each device has a default stream of its own.
+  void on_stream(const trace::event& at) {
+    const std::pair key(at.stream, at.stream == 0 ? at.device : std::uint16_t{0});
+    if (key == last_stream_ && !streams_.empty()) return;
+    last_stream_ = key;
+    streams_.insert(key);
+  }
+  void spent(const trace::event& at) {
+    all_.what.allocator_ns += at.duration_ns;
+    if (at.thread == last_thread_ && !threads_.empty()) return;
+    last_thread_ = at.thread;
+    threads_.insert(at.thread);
+  }
+
   void allocated(const trace::event& at, std::uint32_t index) {
     all_.what.calls_known = all_.what.calls_known || at.object != 0;
-    all_.what.allocator_ns += at.duration_ns;
+    spent(at);
     if (at.status != 0) {
       sites_.failed(at, index);
       return;
@@ -125,7 +146,7 @@ class examiner {
   }
 
   void freed(const trace::event& at, std::uint32_t index) {
-    all_.what.allocator_ns += at.duration_ns;
+    spent(at);
     const std::uint32_t block = frees_.freed(at, index);
     if (block == no_index) return;
     ++all_.what.frees;
@@ -252,11 +273,8 @@ class examiner {
       said.push_back(fmt::format("{} of blocks that the trace does not show allocated", plural(frees_.unknown_frees(), "free")));
     }
     if (all_.info.meta.dropped_events > 0) {
-      said.push_back(fmt::format("the recorder dropped {}: what depends on them may be missing or wrong",
+      said.push_back(fmt::format("the recorder dropped {}: what depends on them may be missing",
                                  plural(all_.info.meta.dropped_events, "event")));
-    }
-    if (all_.info.status == trace::read_status::cut) {
-      said.push_back(fmt::format("the file is cut at byte {}; what came before was examined", all_.info.cut_at_byte));
     }
     if (all_.clocks.overflowed()) {
       said.push_back(fmt::format("streams over {} were not checked for order", stream_clocks::most_streams));
@@ -274,7 +292,11 @@ class examiner {
   segment_check segments_{all_};
   object_patterns objects_{all_};
   std::uint64_t kernel_uses_ = 0;
-  std::uint64_t first_ns_ = 0, last_ns_ = 0;
+  std::uint64_t first_ns_ = UINT64_MAX, last_ns_ = 0;
+  std::set<std::pair<std::uint64_t, std::uint16_t>> streams_;
+  std::pair<std::uint64_t, std::uint16_t> last_stream_;
+  std::set<std::uint32_t> threads_;
+  std::uint32_t last_thread_ = 0;
 };
 
 }  // namespace

@@ -87,7 +87,8 @@ struct examined {
   std::uint64_t events = 0, allocations = 0, frees = 0, kernels = 0, copies = 0, streams = 0;
   std::uint64_t peak_live_bytes = 0, peak_event = 0, end_live_bytes = 0, end_live_blocks = 0;
   std::uint64_t duration_ns = 0;
-  double allocator_ns = 0;            // recorded time in calls that allocate or free
+  double allocator_ns = 0;            // recorded time in calls that allocate or free, of all threads together
+  std::uint64_t allocating_threads = 0;  // that made such calls
   bool kernel_pointers = false;       // the trace says which blocks kernels were given
   bool calls_known = false;           // the trace says which calls were made
   std::vector<std::string> remarks;   // what could not be looked at, and why

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "advise/recorded_part.hpp"
 #include "millpond/units.hpp"
 
 namespace millpond::advise {
@@ -132,12 +133,17 @@ void object_patterns::timed(flaw which, const std::function<bool(const block_fac
   }
 }
 
+// Nobody can say of a block that was live when the recording stopped, before the program did, what it was for.
+bool object_patterns::life_is_known(const block_facts& of) const { return of.freed != no_index || ended_; }
+
 void object_patterns::unused() {
   const auto& blocks = of_.book.blocks();
   std::map<std::uint32_t, std::vector<std::uint32_t>> places;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (examined_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure && each.bytes > 0) {
+    const bool waited_long = of_.book.kernels() - each.allocated_at >= of_.options.idle_kernels;
+    if (examined_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure && each.bytes > 0 &&
+        (life_is_known(each) || waited_long)) {
       // Without call stacks a place is no more than a size: then the call is the place.
       places[each.stack != 0 ? each.site : no_index - static_cast<std::uint32_t>(each.call % 1024)].push_back(id);
     }
@@ -169,7 +175,7 @@ void object_patterns::too_large() {
   std::map<std::uint32_t, std::vector<std::uint32_t>> places;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (!examined_kind(each) || each.by_kernel || each.in_structure || each.stored) continue;
+    if (!examined_kind(each) || each.by_kernel || each.in_structure || each.stored || !life_is_known(each)) continue;
     if (each.extent == 0 || each.extent * 2 > each.bytes || each.bytes - each.extent < of_.options.least_bytes) continue;
     places[each.site].push_back(id);
   }
@@ -249,6 +255,7 @@ void object_patterns::redundant() {
 
 void object_patterns::finish() {
   peak_ = of_.book.peak_bytes();
+  ended_ = part_of(of_.info.meta).ended;
   if (!of_.what.kernel_pointers || peak_ == 0) return;
   unused();
   too_large();

@@ -27,6 +27,7 @@ class object_patterns {
   [[nodiscard]] std::uint64_t peak_with(const std::vector<bool>& changed, const change& how);
   [[nodiscard]] bool worth(std::uint64_t after) const;
   [[nodiscard]] bool examined_kind(const block_facts& of) const;
+  [[nodiscard]] bool life_is_known(const block_facts& of) const;
 
   void unused();
   void too_large();
@@ -37,6 +38,7 @@ class object_patterns {
 
   examination& of_;
   std::uint64_t peak_ = 0;
+  bool ended_ = false;                  // the program ended by itself
   std::vector<bool> shared_;            // blocks that redundant() spoke of
   std::vector<std::int64_t> changes_;   // of live bytes, an event
 };

@@ -21,7 +21,11 @@ class segment_check {
     double cost_ns = 0;
   };
   struct gaps {
-    std::uint64_t free = 0, largest = 0, other_stream = 0, too_small = 0, would_fit = 0, pieces = 0;
+    struct sort {
+      std::uint64_t bytes = 0, pieces = 0;
+    };
+    std::uint64_t largest = 0;
+    sort too_small, other_stream, would_fit;   // why a piece could not serve the request
   };
   [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request, std::uint64_t stream) const;
 

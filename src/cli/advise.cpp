@@ -55,27 +55,30 @@ std::vector<replay::outcome> replays(const trace::trace_data& loaded, session& h
 
 void print_text(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace, const std::string& gpu,
                 const std::string& reason, std::size_t most) {
-  if (!gpu.empty()) out << "replayed on " << gpu << '\n';
-  if (!reason.empty()) out << "not replayed: " << reason << '\n';
-  if (!made.strategy.empty()) out << fmt::format("device memory: {}\n  {}\n", made.strategy, report::wrapped(made.why, 100, 2));
-  if (!made.planned.empty()) out << "plan: " << report::wrapped(made.planned, 100, 2) << '\n';
+  if (!gpu.empty()) out << report::paragraph("replayed on ", gpu);
+  if (!reason.empty()) out << report::paragraph("not replayed: ", reason);
+  if (!made.strategy.empty()) out << "device memory: " << made.strategy << '\n' << report::paragraph("  ", made.why);
+  if (!made.planned.empty()) out << report::paragraph("plan: ", made.planned);
   out << '\n';
   std::size_t shown = 0;
   for (const advise::place_advice& each : made.places) {
     if (each.use == "leave" || shown == most) continue;
-    out << fmt::format("{}. {} -> {} ({} blocks, {} at the peak)\n", ++shown, each.now, each.use, report::grouped(each.where.blocks),
-                       format_bytes(each.where.peak_bytes));
+    out << report::paragraph(fmt::format("{}. ", ++shown),
+                             fmt::format("{} -> {} ({}, {} at the peak)", each.now, each.use, report::counted(each.where.blocks, "block", "blocks"),
+                                         format_bytes(each.where.peak_bytes)));
     const auto lines = report::stack_lines(each.where.stack, trace);
-    for (std::size_t n = 0; n < lines.size() && n < 3; ++n) out << "       " << lines[n] << '\n';
+    for (std::size_t n = 0; n < lines.size() && n < 3; ++n) out << report::paragraph("       ", lines[n]);
     if (lines.empty()) out << fmt::format("       blocks of up to {}; no call stack recorded\n", format_bytes(each.where.largest_bytes));
-    out << "   why:  " << report::wrapped(each.why, 100, 9) << '\n';
+    out << report::paragraph("   why:  ", each.why);
     if (each.time_now_ns > 0) {
       out << fmt::format("   gain: {}{} -> {}\n", each.time_estimated ? "about " : "", format_duration(each.time_now_ns), format_duration(each.time_then_ns));
     }
     for (const std::string& line : each.code) out << "   " << line << '\n';
   }
-  const auto left = std::ranges::count(made.places, std::string("leave"), &advise::place_advice::use);
-  out << fmt::format("{}{} of {} places are best left as they are\n", shown > 0 ? "\n" : "", left, made.places.size());
+  const auto left = static_cast<std::uint64_t>(std::ranges::count(made.places, std::string("leave"), &advise::place_advice::use));
+  out << (shown > 0 ? "\n" : "")
+      << fmt::format("{} of {} {} best left as {}\n", left, report::counted(made.places.size(), "place", "places"), left == 1 ? "is" : "are",
+                     left == 1 ? "it is" : "they are");
 }
 
 void print_json(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace, const std::string& gpu,

@@ -43,17 +43,18 @@ void print_text(std::ostream& out, const advise::difference& made, const trace::
   for (const advise::place_change& each : made.places) {
     if (each.peak_before == each.peak_after || shown == 10) continue;
     if (shown++ == 0) out << "places, by bytes live at the peak:\n";
-    out << fmt::format("  {:>10} -> {:>10}  {}{}\n", format_bytes(each.peak_before), format_bytes(each.peak_after), each.place,
-                       each.regressed ? "  WORSE" : "");
+    out << report::paragraph(fmt::format("  {:>10} -> {:>10}  ", format_bytes(each.peak_before), format_bytes(each.peak_after)),
+                             each.place + (each.regressed ? " WORSE" : ""));
   }
   const auto list = [&](const char* head, const std::vector<advise::finding>& findings, const trace::trace_info& trace) {
     if (findings.empty()) return;
     out << head;
     for (const advise::finding& each : findings) {
-      out << fmt::format("  [{}] {}: {}\n", to_string(each.how_bad), advise::facts_of(each.which).name, report::wrapped(each.summary, 100, 6));
+      const std::string named = fmt::format("  [{}] {}: ", to_string(each.how_bad), advise::facts_of(each.which).name);
+      out << report::wrapped(named + each.summary, report::text_columns, 6) << '\n';
       if (each.places.empty()) continue;
       const auto lines = report::stack_lines(each.places.front().stack, trace);
-      if (!lines.empty()) out << fmt::format("      {} in {}\n", each.places.front().what, lines.front());
+      if (!lines.empty()) out << report::paragraph("      ", fmt::format("{} in {}", each.places.front().what, lines.front()));
     }
   };
   list("new findings:\n", made.appeared, after);

@@ -171,6 +171,7 @@ void recorder::finish(const char* ended) noexcept {
       if (!device_name_.empty()) scribe_->set_device_name(device_name_);
     }
     scribe_->set_dropped(dropped());
+    if (!whole_.load(std::memory_order_relaxed)) scribe_->set_note("paused", "the program left out parts of itself");
     // Only a recording of the whole run can say what was never freed.
     if (whole && dropped() == 0 && *ended != '\0') scribe_->set_note("ended", ended);
     if (auto done = scribe_->close(); !done) failed(done.error());

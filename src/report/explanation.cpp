@@ -59,9 +59,11 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
                                       what.peak_event, format_bytes(what.end_live_bytes),
                                       counted(what.end_live_blocks, "block", "blocks")));
   if (what.allocator_ns > 0 && what.duration_ns > 0) {
-    put(made, "time      ", fmt::format("{} recorded, {} of it ({:.2f}%) in calls that allocate and free",
+    put(made, "time      ", fmt::format("{} recorded, {} ({:.2f}%) in calls that allocate and free{}",
                                         format_duration(static_cast<double>(what.duration_ns)), format_duration(what.allocator_ns),
-                                        100 * what.allocator_ns / static_cast<double>(what.duration_ns)));
+                                        100 * what.allocator_ns / static_cast<double>(what.duration_ns),
+                                        what.allocating_threads > 1 ? fmt::format(", of {} together", counted(what.allocating_threads, "thread", "threads"))
+                                                                    : std::string()));
   }
   if (trace.meta.simulated) made += "gpu       SIMULATED: recorded on the simulated GPU\n";
   for (const std::string& each : what.remarks) put(made, "note      ", each);
@@ -81,7 +83,7 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
       const auto lines = stack_lines(at.stack, trace);
       made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
       for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += "       " + lines[n] + '\n';
-      if (lines.size() > options.most_frames) made += fmt::format("       and {} frames more\n", lines.size() - options.most_frames);
+      if (lines.size() > options.most_frames) made += fmt::format("       and {} more\n", counted(lines.size() - options.most_frames, "frame", "frames"));
     }
     if (!each.events.empty()) {
       put(made, "   evidence: ", fmt::format("event{} {}", each.events.size() == 1 ? "" : "s", fmt::join(each.events, ", ")));
@@ -98,9 +100,9 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     made += '\n';
   }
   if (of.findings.size() > number) {
-    made += fmt::format("and {} findings more; --all or --json has them\n", of.findings.size() - number);
+    made += fmt::format("and {} more; --all or --json has them\n", counted(of.findings.size() - number, "finding", "findings"));
   }
-  made += of.findings.empty() ? "nothing found\n" : fmt::format("{} found\n", of.findings.size() == 1 ? "1 finding" : fmt::format("{} findings", of.findings.size()));
+  made += of.findings.empty() ? "nothing found\n" : counted(of.findings.size(), "finding", "findings") + " found\n";
   return made;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/bits.hpp"
 #include "millpond/units.hpp"
+#include "trace/on_stream.hpp"
 
 namespace millpond::report {
 namespace {
@@ -50,7 +51,7 @@ void live_account::add(const trace::event& at, const trace::trace_info& info) {
   simulated_ = info.meta.simulated;
   dropped_ = info.meta.dropped_events;
   now_ns_ = std::max(now_ns_, at.time_ns - std::min(first_ns_, at.time_ns));
-  streams_.try_emplace(at.stream, true);
+  if (trace::on_stream(at)) streams_.try_emplace(at.stream, true);
   if (at.duration_ns != 0 && (at.what == action::allocate || at.what == action::free)) {
     std::string name(info.strings.at(static_cast<std::uint32_t>(at.object)));
     if (name.empty()) name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));

@@ -134,6 +134,57 @@ TEST(explain_test, leaks_are_claimed_only_of_a_program_that_ended_by_itself) {
   EXPECT_EQ(answer.what.findings[0].how_bad, severity::note) << "one block for good does no harm";
 }
 
+// A free on stream 2 beside a kernel on stream 1, and a block that nothing was given.
+trace_maker careless() {
+  trace_maker made;
+  for (const std::uint64_t stream : {1, 2}) made.on(action::stream_create, stream, 1);
+  made.allocate(0x1000000, 8 * MiB, kind::device, 0, "unused");
+  made.allocate(0x10000, 64 * KiB, kind::driver_pool, 1);
+  made.kernel(1, {0x10000});
+  made.free(0x10000, kind::driver_pool, 2);
+  return made;
+}
+
+TEST(explain_test, a_recording_with_gaps_claims_nothing_that_a_missing_call_would_refute) {
+  const auto whole = [] {
+    trace_maker made = careless();
+    made.free(0x1000000);
+    made.ended();
+    return made;
+  };
+  EXPECT_THAT(explain_made(whole()).names(), ElementsAre("free_while_in_use", "unused_allocation"));
+  trace_maker paused = whole(), lossy = whole(), window = whole();
+  paused.noted("paused");
+  lossy.dropped(3);
+  window.noted("window");
+  for (const trace_maker* each : {&paused, &lossy}) {
+    const auto answer = explain_made(*each);
+    EXPECT_THAT(answer.names(), IsEmpty());
+    EXPECT_THAT(answer.what.what.remarks, testing::Contains(HasSubstr("not in the recording")));
+  }
+  const auto end_alone = explain_made(window);
+  EXPECT_THAT(end_alone.names(), ElementsAre("free_while_in_use")) << "both its calls are in the window";
+  EXPECT_THAT(end_alone.what.what.remarks, testing::Contains(HasSubstr("only the end of the run")));
+}
+
+TEST(explain_test, a_block_that_was_young_when_the_recording_stopped_is_not_called_unused) {
+  trace_maker made = careless();
+  EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use"));
+  for (int n = 0; n < 100; ++n) made.kernel(2, {0x90000});
+  EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use", "unused_allocation")) << "a hundred kernels later it still was";
+}
+
+TEST(explain_test, a_run_lasts_to_the_end_of_its_last_call) {
+  trace_maker made;
+  made.allocate(0x10000, 64 * KiB);
+  made.free(0x10000).duration_ns = 7'000'000;
+  const auto answer = explain_made(made);
+  EXPECT_EQ(answer.what.what.duration_ns, 7'001'000u);
+  EXPECT_EQ(answer.what.what.allocator_ns, 7'000'000.0);
+  EXPECT_EQ(answer.what.what.allocating_threads, 1u);
+  EXPECT_EQ(answer.what.what.streams, 0u) << "cudaMalloc and cudaFree stand in no stream's order";
+}
+
 TEST(explain_test, page_counters_that_come_after_the_free_belong_to_the_block_that_was_there) {
   trace_maker made;
   made.allocate(0x100000, 4 * MiB, kind::managed);
@@ -203,7 +254,7 @@ TEST(explain_test, a_recorded_allocators_fragmentation_names_the_request_and_the
   EXPECT_EQ(found.peak_bytes, 4 * MiB);
   EXPECT_EQ(found.peak_after_bytes, 2 * MiB);
   EXPECT_THAT(found.summary, HasSubstr("for 128 KiB"));
-  EXPECT_THAT(found.summary, HasSubstr("1.00 MiB free in 16 pieces, the largest 64.0 KiB"));
+  EXPECT_THAT(found.summary, HasSubstr("1.00 MiB free in 16 pieces, the largest 64.0 KiB: 1.00 MiB in 16 pieces smaller than the request"));
 }
 
 TEST(explain_test, recorded_inference_shows_its_fragmentation_and_nothing_else) {
@@ -230,7 +281,7 @@ TEST(explain_test, a_trace_cut_anywhere_is_examined_up_to_its_cut) {
     if (!source) continue;
     const auto answer = explain(*source);
     ASSERT_TRUE(answer) << length << ": " << answer.error().message;
-    EXPECT_THAT(answer->what.remarks, testing::Contains(HasSubstr("cut at byte"))) << length;
+    EXPECT_THAT(answer->what.remarks, testing::Contains(HasSubstr("cut at byte")).Times(1)) << length;
   }
 }
 

@@ -65,6 +65,8 @@ class trace_maker {
     made.object = object;
   }
   void ended() { meta_.notes.emplace_back("ended", "exit"); }
+  void noted(const std::string& name) { meta_.notes.emplace_back(name, "yes"); }
+  void dropped(std::uint64_t events) { meta_.dropped_events = events; }
 
   [[nodiscard]] std::string bytes() const {
     std::string made;

@@ -1,0 +1,49 @@
+#include "advise/recorded_part.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millpond::advise {
+
+recorded_part part_of(const trace::metadata& meta) {
+  recorded_part made;
+  made.gaps = meta.dropped_events > 0;
+  for (const auto& [name, value] : meta.notes) {
+    if (name == "ended" && value == "exit") made.ended = true;
+    if (name == "window") made.window = true;
+    if (name == "paused") made.gaps = true;
+  }
+  return made;
+}
+
+bool recorded_part::carries(flaw which) const noexcept {
+  switch (which) {
+    // A wait, a use or an allocation that was not recorded would make them false.
+    case flaw::free_while_in_use:
+    case flaw::use_after_free:
+    case flaw::managed_touched_unsynchronised:
+    case flaw::dead_write:
+    case flaw::leak: return !gaps;
+    // And these rest on a block's whole life, or on what was ordered before the first event.
+    case flaw::use_before_allocation:
+    case flaw::unused_allocation:
+    case flaw::overallocation:
+    case flaw::early_allocation:
+    case flaw::late_deallocation:
+    case flaw::temporary_idleness:
+    case flaw::redundant_allocation: return !gaps && !window;
+    default: return true;
+  }
+}
+
+void leave_unfounded_out(const recorded_part& part, std::vector<finding>& findings, std::vector<std::string>& remarks) {
+  if (!part.gaps && !part.window) return;
+  std::erase_if(findings, [&](const finding& each) { return !part.carries(each.which); });
+  remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: stream order, unused memory and idleness, which rest on "
+                                   "every call, were left out"
+                                 : "only the end of the run is in the recording: unused memory and idleness, which rest on blocks' whole "
+                                   "lives, were left out");
+}
+
+}  // namespace millpond::advise
