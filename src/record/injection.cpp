@@ -157,10 +157,12 @@ void on_nvtx(CUpti_CallbackId id, const CUpti_NvtxData& data) {
 
 constexpr std::size_t most_calls = 2048;
 std::atomic<std::uint32_t> driver_calls[most_calls], runtime_calls[most_calls];
+bool counting = false;   // set before the first callback
 
 void CUPTIAPI on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* data) {
   if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);
+    if (!counting && the_translator->launch_call(id, call)) return;
     if (the_recorder->how().count_calls && call.callbackSite == CUPTI_API_ENTER && id < most_calls) {
       driver_calls[id].fetch_add(1, std::memory_order_relaxed);
     }
@@ -279,6 +281,7 @@ bool subscribe(recorder& to) {
     find(libcuda, "cuDeviceGetCount", device_count);
   }
   the_translator = new translator(to, driver);
+  counting = to.how().count_calls;
   const CUptiResult answer = cupti.subscribe(&subscription, on_callback, nullptr);
   if (answer != CUPTI_SUCCESS) {
     complain(answer == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED

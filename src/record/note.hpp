@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 
 #include "trace/event.hpp"
@@ -12,6 +13,7 @@ namespace millpond::record {
 
 enum class note_form : std::uint8_t {
   event,      // `at` with object: `const char*` for allocate, free, kernel and mark; stream: a handle
+  launch,     // `kernel`: turned into an event and its arguments before it is read (expanded)
   amend,      // `at.status` and `took` belong to the event noted at position `link`
   arguments,  // of the kernel noted before: `words`
   graph_made, // at.object: executable graph, at.other: the graph it was made of
@@ -27,13 +29,29 @@ struct argument_words {
   std::uint16_t structures = 0;  // bit n: address[n] lay inside a larger argument
 };
 
+// A kernel with the first of its words: most launches are this one note, of two lines of the cache.
+struct kernel_launch {
+  static constexpr std::size_t most = 5;
+  std::uint64_t time = 0;        // ticks
+  std::uint64_t stream = 0;      // handle
+  const char* name = nullptr;
+  std::uint32_t thread = 0, stack = 0;
+  std::int32_t status = 0;
+  std::uint16_t device = 0;
+  std::uint8_t count = 0;
+  std::uint8_t structures = 0;   // as of argument_words
+  std::array<std::uint64_t, most> address;   // of `count`; the rest is not written
+};
+static_assert(sizeof(kernel_launch) <= sizeof(trace::event));
+
 struct note {
   union {
-    trace::event at;         // of every form but arguments
+    trace::event at;         // of every form but launch and arguments
     argument_words words;
+    kernel_launch kernel;
   };
-  std::uint64_t link = 0;    // kernel: how many notes of arguments follow; amend: position
-  std::uint64_t took = 0;    // ticks from the call's begin to its end; event, amend
+  std::uint64_t link = 0;    // kernel, launch: how many notes of arguments follow; amend: position
+  std::uint64_t took = 0;    // ticks from the call's begin to its end; event, launch, amend
   note_form form = note_form::event;
   bool awaits_amend = false; // its status and duration come later
   bool in_ns = false;        // at.time_ns and at.duration_ns are nanoseconds already
@@ -46,5 +64,30 @@ static_assert(std::is_trivially_copyable_v<note>);
 inline constexpr std::uint64_t legacy_stream = 1, per_thread_stream = 2;
 
 [[nodiscard]] inline std::uint64_t text_bits(const char* text) noexcept { return reinterpret_cast<std::uint64_t>(text); }
+
+// A launch as an event, and the note of the arguments that came with it.
+struct expanded {
+  note event, arguments;
+};
+[[nodiscard]] inline expanded expand(const note& launch) noexcept {
+  const kernel_launch& from = launch.kernel;
+  expanded made;
+  made.event.at.what = trace::action::kernel;
+  made.event.at.time_ns = from.time;
+  made.event.at.stream = from.stream;
+  made.event.at.object = text_bits(from.name);
+  made.event.at.thread = from.thread;
+  made.event.at.stack = from.stack;
+  made.event.at.status = from.status;
+  made.event.at.device = from.device;
+  made.event.took = launch.took;
+  made.event.link = launch.link + (from.count > 0 ? 1 : 0);
+  made.arguments.form = note_form::arguments;
+  std::construct_at(&made.arguments.words);
+  for (std::size_t n = 0; n < from.count; ++n) made.arguments.words.address[n] = from.address[n];
+  made.arguments.words.count = from.count;
+  made.arguments.words.structures = from.structures;
+  return made;
+}
 
 }  // namespace millpond::record

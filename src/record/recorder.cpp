@@ -62,14 +62,7 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how, const tra
 
 recorder::~recorder() { finish(""); }
 
-std::optional<std::uint64_t> recorder::put(std::span<const note> notes) noexcept {
-  const auto at = ring_.push(notes);
-  if (!at) dropped_.fetch_add(notes.size(), std::memory_order_relaxed);
-  return at;
-}
-
-std::uint32_t recorder::stack(call_sort of) noexcept {
-  if (how_.stacks == stack_choice::none || (of == call_sort::kernel && how_.stacks == stack_choice::memory)) return 0;
+std::uint32_t recorder::captured() noexcept {
   // Frames of CUDA, CUPTI and ours are taken off later: room for them too.
   constexpr std::size_t foreign_frames = 24;
   return stacks_.capture(std::min<std::size_t>(how_.frames + foreign_frames, stack_store::most_frames));
@@ -100,6 +93,14 @@ void recorder::failed(const error& why) {
   std::fprintf(stderr, "millpond record: %s; what was written before is kept\n", why.message.c_str());
 }
 
+void recorder::write(note& next, std::uint64_t position) {
+  if (!next.in_ns && next.form != note_form::arguments) {
+    next.at.time_ns = clock_.to_ns(next.at.time_ns);
+    next.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
+  }
+  if (auto done = scribe_->add(next, position); !done) failed(done.error());
+}
+
 bool recorder::drain() {
   note next;
   std::uint64_t position = 0;
@@ -110,12 +111,14 @@ bool recorder::drain() {
   for (int left = 16384; left > 0 && ring_.pop(next, position); --left) {
     any = true;
     if (!failure_.empty()) continue;
-    if (!next.in_ns && next.form != note_form::arguments) {
-      next.at.time_ns = clock_.to_ns(next.at.time_ns);
-      next.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
-    }
     stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) { scribe_->add_stack(id, stack); });
-    if (auto done = scribe_->add(next, position); !done) failed(done.error());
+    if (next.form == note_form::launch) {
+      expanded both = expand(next);
+      write(both.event, position);
+      if (next.kernel.count > 0) write(both.arguments, position);
+    } else {
+      write(next, position);
+    }
   }
   return any;
 }

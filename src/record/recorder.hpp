@@ -35,11 +35,25 @@ class recorder {
   [[nodiscard]] std::uint64_t now() const noexcept { return monotonic_ns() - clock_.start_ns(); }
 
   // The position, or nothing where the ring is full: counted as dropped.
-  std::optional<std::uint64_t> put(std::span<const note> notes) noexcept;
-  std::optional<std::uint64_t> put(const note& one) noexcept { return put(std::span(&one, 1)); }
+  std::optional<std::uint64_t> put(std::span<const note> notes) noexcept {
+    return put(notes.size(), [&](note& to, std::size_t n) { to = notes[n]; });
+  }
+  std::optional<std::uint64_t> put(const note& one) noexcept {
+    return put(1, [&](note& to, std::size_t) { to = one; });
+  }
+  // The notes written in their places: fill(note, number) sets every field that it means.
+  template <class Fill>
+  std::optional<std::uint64_t> put(std::uint64_t count, Fill&& fill) noexcept {
+    const auto at = ring_.push(count, fill);
+    if (!at) dropped_.fetch_add(count, std::memory_order_relaxed);
+    return at;
+  }
   enum class call_sort : std::uint8_t { memory, kernel };
   // The caller's call stack as the settings ask for such calls; 0 where they ask for none.
-  std::uint32_t stack(call_sort of) noexcept;
+  std::uint32_t stack(call_sort of) noexcept {
+    if (how_.stacks == stack_choice::none || (of == call_sort::kernel && how_.stacks == stack_choice::memory)) return 0;
+    return captured();
+  }
   // A stack of one address, known by other means than unwinding.
   std::uint32_t stack_at(std::uintptr_t address) noexcept { return stacks_.add(std::span(&address, 1)); }
   // A copy of the text that is never freed, the same for the same text.
@@ -65,7 +79,9 @@ class recorder {
  private:
   recorder(const settings& how, std::unique_ptr<scribe> to);
   void work();
+  std::uint32_t captured() noexcept;
   bool drain();                      // false where there was nothing
+  void write(note& next, std::uint64_t position);
   void failed(const error& why);
 
   settings how_;

@@ -28,7 +28,12 @@ class ring {
   // From any thread: all cells side by side, or none. The position of the first. A writer only stores to cells, and a
   // store does not wait for the reader's cache to give the line back.
   std::optional<std::uint64_t> push(std::span<const Cell> cells) noexcept {
-    const std::uint64_t count = cells.size(), room = mask_ + 1;
+    return push(cells.size(), [&](Cell& to, std::size_t n) { to = cells[n]; });
+  }
+  // The same, with cells that are written where they lie: fill(cell, number), for each once. What a cell held before is old.
+  template <class Fill>
+  std::optional<std::uint64_t> push(std::uint64_t count, Fill&& fill) noexcept {
+    const std::uint64_t room = mask_ + 1;
     if (count == 0 || count > room) return std::nullopt;
     std::uint64_t at = tail_.load(std::memory_order_relaxed);
     for (;;) {
@@ -47,7 +52,7 @@ class ring {
     }
     for (std::uint64_t n = 0; n < count; ++n) {
       slot& mine = slots_[(at + n) & mask_];
-      mine.cell = cells[n];
+      fill(mine.cell, static_cast<std::size_t>(n));
       mine.turn.store(at + n + 1, std::memory_order_release);  // publishes the cell
       fetch_to_write(slots_[(at + n + cells_ahead) & mask_]);
     }

@@ -233,6 +233,12 @@ result<void> scribe::add(const note& next, std::uint64_t position) {
       }
       if (--arguments_left_ == 0) finish_kernel();
       break;
+    case note_form::launch: {
+      const expanded both = expand(next);
+      event(both.event, position);
+      if (next.kernel.count > 0) return add(both.arguments, position);
+      break;
+    }
     case note_form::amend:
       for (held& each : held_) {
         if (each.position != next.link || !each.waits) continue;

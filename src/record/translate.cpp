@@ -8,6 +8,10 @@
 #include <cstring>
 #include <memory>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace millpond::record {
 namespace {
 
@@ -34,15 +38,18 @@ std::uint64_t translator::handle_of(const call& of, CUstream stream) {
   return stream == nullptr && of.per_thread ? per_thread_stream : bits(stream);
 }
 
+// Which device the calls are for from now on.
+__attribute__((cold, noinline)) void translator::enter_context(CUcontext context) const {
+  if (context == nullptr || driver_.context_device == nullptr) return;
+  CUdevice device = 0;
+  if (driver_.context_device(&device) != CUDA_SUCCESS) return;
+  here.device = static_cast<std::uint16_t>(device);
+  here.context = context;
+  here.pool_version = 0;
+}
+
 note translator::begin(const call& of, action what) const {
-  if (of.data.context != here.context && of.data.context != nullptr && driver_.context_device != nullptr) {
-    CUdevice device = 0;
-    if (driver_.context_device(&device) == CUDA_SUCCESS) {
-      here.device = static_cast<std::uint16_t>(device);
-      here.context = of.data.context;
-      here.pool_version = 0;
-    }
-  }
+  if (of.data.context != here.context) enter_context(of.data.context);
   note made;
   made.at.what = what;
   made.at.thread = thread_number();
@@ -156,78 +163,115 @@ void translator::simple(call& of, action what, CUstream stream, std::uint64_t ob
   to_.put(made);
 }
 
-const translator::layout& translator::layout_of(CUfunction function, const char* name) {
-  // A module that is unloaded leaves its functions' handles to others.
-  const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
-  auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
-  auto* slot = known_here == nullptr ? nullptr : &(*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
-  if (slot != nullptr && slot->function == function && slot->unloaded == unloaded) return *static_cast<const layout*>(slot->shape);
+__attribute__((cold, noinline)) const translator::layout& translator::look_up_layout(CUfunction function, const char* name,
+                                                                                    std::uint32_t unloaded) {
   const std::lock_guard lock(layouts_mutex_);
   auto& known = layouts_[function];
-  if (!known || known->unloaded != unloaded) {
-    known.release();  // another thread may still read it
-    known = std::make_unique<layout>();
-    known->unloaded = unloaded;
-    known->name = to_.keep(name == nullptr ? "kernel" : name);
-    bool of_library = false;
-    for (std::size_t index = 0;; ++index) {
-      size_t offset = 0, bytes = 0;
-      CUresult answer = CUDA_ERROR_NOT_SUPPORTED;
-      if (!of_library && driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
-      // A launch takes a function of a module or a kernel of a library, in one argument; the runtime's are the latter.
-      if (answer != CUDA_SUCCESS && (index == 0 || of_library) && driver_.kernel_parameter != nullptr) {
-        of_library = true;
-        answer = driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
-      }
-      if (answer == CUDA_SUCCESS) {
-        known->known = true;
-        known->parameters.push_back({static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
-      } else {
-        // Past the last parameter the answer is "invalid value"; a kernel with none is known too.
-        if (index == 0) known->known = answer == CUDA_ERROR_INVALID_VALUE;
-        break;
-      }
+  if (known && known->unloaded == unloaded) return *known;
+  known.release();  // another thread may still read it
+  known = std::make_unique<layout>();
+  known->unloaded = unloaded;
+  known->name = to_.keep(name == nullptr ? "kernel" : name);
+  bool of_library = false;
+  for (std::size_t index = 0;; ++index) {
+    size_t offset = 0, bytes = 0;
+    CUresult answer = CUDA_ERROR_NOT_SUPPORTED;
+    if (!of_library && driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
+    // A launch takes a function of a module or a kernel of a library, in one argument; the runtime's are the latter.
+    if (answer != CUDA_SUCCESS && (index == 0 || of_library) && driver_.kernel_parameter != nullptr) {
+      of_library = true;
+      answer = driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
     }
-    if (!known->known) unknown_layouts_.fetch_add(1, std::memory_order_relaxed);
+    if (answer == CUDA_SUCCESS) {
+      known->known = true;
+      if (bytes >= sizeof(std::uint64_t)) {
+        known->parameters.push_back({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
+      }
+    } else {
+      // Past the last parameter the answer is "invalid value"; a kernel with none is known too.
+      if (index == 0) known->known = answer == CUDA_ERROR_INVALID_VALUE;
+      break;
+    }
   }
-  if (slot != nullptr) *slot = {function, known.get(), unloaded};
+  if (!known->known) unknown_layouts_.fetch_add(1, std::memory_order_relaxed);
   return *known;
 }
 
-void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
-  if (!to_.how().kernels) return;  // where every call is counted, launches come here all the same
-  const layout& shape = layout_of(function, of.data.symbolName);
-  // Room that is not made ready beforehand: most kernels need two notes of it.
-  union notes_room {
-    notes_room() {}
-    std::array<note, 1 + most_argument_notes> notes;
-  } room;
-  auto& notes = room.notes;
-  std::size_t count = 1;
-  // Everything in the range of blocks, by one comparison a word: structures of libraries are hundreds of words long.
-  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed), highest = highest_.load(std::memory_order_relaxed);
-  const std::uint64_t range = highest > lowest ? highest - lowest : 0;
-  const auto look = [&](const char* from, std::uint32_t bytes) {
-    const bool plain = bytes == sizeof(std::uint64_t);
-    for (std::uint32_t at = 0; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, from + at, sizeof word);
-      if (word - lowest >= range) continue;
-      if (count == 1 || notes[count - 1].words.count == argument_words::most) {
-        if (count == notes.size()) return;
-        note& next = *std::construct_at(&notes[count++]);
-        next.form = note_form::arguments;
-        std::construct_at(&next.words);
-      }
-      argument_words& to = notes[count - 1].words;
-      to.address[to.count] = word;
-      if (!plain) to.structures = static_cast<std::uint16_t>(to.structures | 1u << to.count);
-      ++to.count;
+inline const translator::layout& translator::layout_of(CUfunction function, const char* name) {
+  // A module that is unloaded leaves its functions' handles to others.
+  const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
+  auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
+  if (known_here == nullptr) return look_up_layout(function, name, unloaded);
+  auto& slot = (*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
+  if (slot.function != function || slot.unloaded != unloaded) slot = {function, &look_up_layout(function, name, unloaded), unloaded};
+  return *static_cast<const layout*>(slot.shape);
+}
+
+namespace {
+
+// Words among a kernel's arguments that lie where blocks do, by one comparison a word: structures of libraries are hundreds of
+// words long.
+struct found_words {
+  static constexpr std::size_t most = kernel_launch::most + most_argument_notes * argument_words::most;
+  std::uint64_t lowest, range;
+  std::size_t count = 0;
+  std::array<std::uint64_t, most> address;
+  std::array<bool, most> structure;
+
+  void look(const char* from, std::uint32_t bytes) noexcept {
+    if (bytes == sizeof(std::uint64_t)) {
+      look_at(from, false);
+      return;
     }
-  };
+    std::uint32_t at = 0;
+#if defined(__x86_64__)
+    static const bool wide = __builtin_cpu_supports("avx2") != 0;
+    if (wide && bytes >= 4 * four_words) at = look_wide(from, bytes);
+#endif
+    for (; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) look_at(from + at, true);
+  }
+  void look_at(const char* from, bool in_structure) noexcept {
+    std::uint64_t word = 0;
+    std::memcpy(&word, from, sizeof word);
+    if (word - lowest >= range || count == most) [[likely]] return;
+    address[count] = word;
+    structure[count++] = in_structure;
+  }
+
+#if defined(__x86_64__)
+  static constexpr std::uint32_t four_words = 32;
+  // Four words by one comparison, which knows signed numbers alone: both sides are moved by half of all numbers. Gives how many
+  // bytes it has seen.
+  __attribute__((target("avx2"))) std::uint32_t look_wide(const char* from, std::uint32_t bytes) noexcept {
+    constexpr auto half = static_cast<long long>(std::uint64_t{1} << 63);
+    const __m256i begin = _mm256_set1_epi64x(static_cast<long long>(lowest) ^ half);
+    const __m256i end = _mm256_set1_epi64x(static_cast<long long>(range) ^ half);
+    std::uint32_t at = 0;
+    for (; at + four_words <= bytes; at += four_words) {
+      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at));
+      // (word - lowest) moved by half: lowest moved by half is taken away, which is the same number.
+      const __m256i inside = _mm256_cmpgt_epi64(end, _mm256_sub_epi64(words, begin));
+      if (_mm256_testz_si256(inside, inside) != 0) [[likely]] continue;
+      for (std::uint32_t each = 0; each < four_words; each += sizeof(std::uint64_t)) look_at(from + at + each, true);
+    }
+    return at;
+  }
+#endif
+};
+
+}  // namespace
+
+void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
+  if (!kernels_) return;  // where every call is counted, launches come here all the same
+  if (of.data.context != here.context) enter_context(of.data.context);
+  const layout& shape = layout_of(function, of.data.symbolName);
+  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed), highest = highest_.load(std::memory_order_relaxed);
+  found_words found;   // the words are not made ready beforehand
+  found.lowest = lowest;
+  found.range = highest > lowest ? highest - lowest : 0;
   if (parameters != nullptr) {
-    for (std::size_t n = 0; n < shape.parameters.size(); ++n) {
-      if (parameters[n] != nullptr) look(static_cast<const char*>(parameters[n]), shape.parameters[n].bytes);
+    for (const parameter& each : shape.parameters) {
+      if (parameters[each.number] != nullptr) found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
     }
   } else if (extra != nullptr) {
     const char* buffer = nullptr;
@@ -237,15 +281,42 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
       if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(extra[n + 1]);
     }
     for (const parameter& each : shape.parameters) {
-      if (buffer != nullptr && each.offset + each.bytes <= bytes) look(buffer + each.offset, each.bytes);
+      if (buffer != nullptr && each.offset + each.bytes <= bytes) found.look(buffer + each.offset, each.bytes);
     }
   }
-  std::construct_at(&notes[0], begin(of, action::kernel));
-  notes[0].at.stream = handle_of(of, stream);
-  notes[0].at.object = text_bits(shape.name);
-  notes[0].at.stack = to_.stack(recorder::call_sort::kernel);
-  notes[0].link = count - 1;
-  to_.put(std::span(notes).first(count));
+  const std::size_t first = std::min(found.count, kernel_launch::most), rest = found.count - first;
+  const std::size_t more = (rest + argument_words::most - 1) / argument_words::most;
+  const std::uint32_t stack = kernel_stacks_ ? to_.stack(recorder::call_sort::kernel) : 0;
+  const std::uint64_t now = to_.ticks();
+  to_.put(1 + more, [&](note& to, std::size_t n) {
+    to.awaits_amend = to.in_ns = false;
+    if (n > 0) {
+      argument_words& words = *std::construct_at(&to.words);
+      to.form = note_form::arguments;
+      const std::size_t begin = first + (n - 1) * argument_words::most;
+      for (; words.count < argument_words::most && begin + words.count < found.count; ++words.count) {
+        words.address[words.count] = found.address[begin + words.count];
+        if (found.structure[begin + words.count]) words.structures = static_cast<std::uint16_t>(words.structures | 1u << words.count);
+      }
+      return;
+    }
+    to.form = note_form::launch;
+    to.link = more;
+    to.took = now < here.entered ? 0 : now - here.entered;
+    kernel_launch& made = *std::construct_at(&to.kernel);
+    made.time = here.entered;
+    made.stream = handle_of(of, stream);
+    made.name = shape.name;
+    made.thread = thread_number();
+    made.stack = stack;
+    made.status = of.status();
+    made.device = here.device;
+    made.count = static_cast<std::uint8_t>(first);
+    for (std::size_t word = 0; word < first; ++word) {
+      made.address[word] = found.address[word];
+      if (found.structure[word]) made.structures = static_cast<std::uint8_t>(made.structures | 1u << word);
+    }
+  });
 }
 
 void translator::range(const char* text) {
@@ -272,18 +343,30 @@ void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId i
   here.runtime_name = data.callbackSite == CUPTI_API_ENTER ? data.functionName : nullptr;
 }
 
+// The way of launches, which are most of what a program calls, lies in few lines of code: between two of them the program runs
+// through more code than the nearest caches hold.
+__attribute__((hot)) bool translator::launch_call(CUpti_CallbackId id, const CUpti_CallbackData& data) {
+  if (id != MILLPOND_ID(cuLaunchKernel) && id != MILLPOND_ID(cuLaunchKernelEx)) return false;
+  if (!to_.recording()) return true;
+  if (data.callbackSite != CUPTI_API_EXIT) {
+    here.entered = to_.ticks();
+    return true;
+  }
+  call of{data};
+  if (id == MILLPOND_ID(cuLaunchKernel)) {
+    const auto& with = of.of<cuLaunchKernel_params>();
+    launch(of, with.f, with.hStream, with.kernelParams, with.extra);
+  } else {
+    const auto& with = of.of<cuLaunchKernelEx_params>();
+    launch(of, with.f, with.config->hStream, with.kernelParams, with.extra);
+  }
+  return true;
+}
+
 void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data) {
+  if (launch_call(id, data)) return;
   if (!to_.recording()) return;
   call of{data};
-  // Launches are most of what a program calls.
-  if (id == MILLPOND_ID(cuLaunchKernel) || id == MILLPOND_ID(cuLaunchKernelEx)) {
-    if (of.at_exit()) {
-      order(id, of);
-    } else {
-      here.entered = to_.ticks();
-    }
-    return;
-  }
   if (of.at_exit()) {
     if (!allocation(id, of) && !copy_or_set(id, of) && !order(id, of)) batch(id, of);
   } else {

@@ -24,9 +24,12 @@ struct driver_entries {
 // Thread-safe: callbacks come on the program's own threads.
 class translator {
  public:
-  translator(recorder& to, const driver_entries& driver) : to_(to), driver_(driver) {}
+  translator(recorder& to, const driver_entries& driver)
+      : to_(to), driver_(driver), kernels_(to.how().kernels), kernel_stacks_(to.how().stacks == stack_choice::all) {}
 
   void driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data);
+  // The same for launches alone; false for every other call.
+  bool launch_call(CUpti_CallbackId id, const CUpti_CallbackData& data);
   // The runtime's calls only lend their names to the driver's that they make.
   void runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId id);
   void range(const char* text);
@@ -44,11 +47,11 @@ class translator {
 
  private:
   struct parameter {
-    std::uint32_t offset = 0, bytes = 0;
+    std::uint32_t number = 0, offset = 0, bytes = 0;
   };
   struct layout {
     const char* name = nullptr;
-    std::vector<parameter> parameters;
+    std::vector<parameter> parameters;   // those with room for an address
     bool known = false;
     std::uint32_t unloaded = 0;   // of the count of unloaded modules when it was asked
   };
@@ -63,6 +66,8 @@ class translator {
   bool batch(CUpti_CallbackId id, call& of);
   void launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra);
   const layout& layout_of(CUfunction function, const char* name);
+  const layout& look_up_layout(CUfunction function, const char* name, std::uint32_t unloaded);
+  void enter_context(CUcontext context) const;
 
   // runtime_name: of the runtime's call that makes the driver's, where its own callbacks are not subscribed to.
   void allocated(call& of, std::uint64_t address, std::uint64_t bytes, trace::kind kind, CUstream stream, std::uint64_t pool,
@@ -85,11 +90,12 @@ class translator {
   recorder& to_;
   driver_entries driver_;
   std::atomic<std::uint64_t> lowest_{UINT64_MAX}, highest_{0};  // of all blocks ever: a first sieve for arguments
+  std::atomic<std::uint32_t> unloaded_modules_{0};
+  bool kernels_, kernel_stacks_;     // as the settings have them
   std::atomic<std::uint64_t> unknown_layouts_{0};
   std::atomic<bool> saw_managed_{false};
   std::atomic<bool> runtime_used_{false};      // the runtime's callbacks have come
   std::atomic<std::uint32_t> pool_version_{1}; // counts changes of devices' current pools
-  std::atomic<std::uint32_t> unloaded_modules_{0};
   std::mutex layouts_mutex_;
   std::unordered_map<CUfunction, std::unique_ptr<layout>> layouts_;
 };

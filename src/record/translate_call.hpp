@@ -10,22 +10,23 @@
 namespace millpond::record {
 
 // What a thread keeps between the two callbacks of a call, and about its context.
-struct thread_state {
+struct alignas(64) thread_state {
+  // What every call looks at, in one line of the cache.
   std::uint64_t entered = 0;            // in ticks
-  std::uint64_t free_position = 0;
-  bool free_noted = false;
-  const char* runtime_name = nullptr;   // of the runtime's call in progress
   CUcontext context = nullptr;
   std::uint16_t device = 0;
-  std::uint64_t pool = 0;               // the device's current one
+  bool free_noted = false;
   std::uint32_t pool_version = 0;       // of the translator's count of changes when it was asked; 0: never
+  const char* runtime_name = nullptr;   // of the runtime's call in progress
+  std::uint64_t free_position = 0;
+  std::uint64_t pool = 0;               // the device's current one
   // Kernels' layouts that this thread met, by the function's handle.
   struct known_layout {
     CUfunction function = nullptr;
     const void* shape = nullptr;        // a translator::layout
     std::uint32_t unloaded = 0;         // of the count of unloaded modules
   };
-  struct known_layouts : std::array<known_layout, 256> {};
+  struct known_layouts : std::array<known_layout, 1024> {};
   known_layouts* layouts = nullptr;
 };
 

@@ -191,14 +191,15 @@ void translator::advised(call& of, std::uint64_t address, std::uint64_t bytes, s
 
 bool translator::order(CUpti_CallbackId id, call& of) {
   switch (id) {
-    case MILLPOND_ID(cuLaunchKernel_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuLaunchKernel): {
+    // The other forms of these two have a way of their own (launch_call).
+    case MILLPOND_ID(cuLaunchKernel_ptsz): {
+      of.per_thread = true;
       const auto& with = of.of<cuLaunchKernel_params>();
       launch(of, with.f, with.hStream, with.kernelParams, with.extra);
       return true;
     }
-    case MILLPOND_ID(cuLaunchKernelEx_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuLaunchKernelEx): {
+    case MILLPOND_ID(cuLaunchKernelEx_ptsz): {
+      of.per_thread = true;
       const auto& with = of.of<cuLaunchKernelEx_params>();
       launch(of, with.f, with.config->hStream, with.kernelParams, with.extra);
       return true;
