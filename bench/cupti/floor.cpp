@@ -14,6 +14,8 @@ namespace {
 thread_local std::uint64_t callbacks = 0;
 
 CUpti_SubscriberHandle handle = nullptr;
+decltype(&cuptiSubscribe) subscribe = nullptr;
+decltype(&cuptiUnsubscribe) unsubscribe = nullptr;
 decltype(&cuptiEnableCallback) enable = nullptr;
 
 void CUPTIAPI count(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) { ++callbacks; }
@@ -44,6 +46,14 @@ void listen(std::uint32_t state) {
 
 extern "C" __attribute__((visibility("default"))) void millpond_record_pause() { listen(0); }
 extern "C" __attribute__((visibility("default"))) void millpond_record_resume() { listen(1); }
+// Without a subscriber at all, and with one that has asked for no callback: what a paused recording costs.
+extern "C" __attribute__((visibility("default"))) void cupti_floor_detach() {
+  if (handle != nullptr) unsubscribe(handle);
+  handle = nullptr;
+}
+extern "C" __attribute__((visibility("default"))) void cupti_floor_attach() {
+  if (handle == nullptr && subscribe(&handle, count, nullptr) != CUPTI_SUCCESS) handle = nullptr;
+}
 
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
   void* library = open_cupti();
@@ -51,9 +61,10 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
     std::fputs("cupti_floor: libcupti was not found\n", stderr);
     return 0;
   }
-  const auto subscribe = reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(library, "cuptiSubscribe"));
+  subscribe = reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(library, "cuptiSubscribe"));
+  unsubscribe = reinterpret_cast<decltype(&cuptiUnsubscribe)>(dlsym(library, "cuptiUnsubscribe"));
   enable = reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(library, "cuptiEnableCallback"));
-  if (subscribe == nullptr || enable == nullptr || subscribe(&handle, count, nullptr) != CUPTI_SUCCESS) {
+  if (subscribe == nullptr || unsubscribe == nullptr || enable == nullptr || subscribe(&handle, count, nullptr) != CUPTI_SUCCESS) {
     std::fputs("cupti_floor: CUPTI refused the subscription\n", stderr);
     handle = nullptr;
     return 0;

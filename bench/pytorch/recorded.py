@@ -1,14 +1,13 @@
 """What recording costs PyTorch programs: runs under `millpond record`, and pauses and resumes the recording.
 
     millpond record -o out.mpt -- python3 bench/pytorch/recorded.py quads SECONDS [serving,training,generation]
-    millpond record -o out.mpt -- python3 bench/pytorch/recorded.py attach SECONDS [serving,training,generation]
+    CUDA_INJECTION64_PATH=libcupti_floor.so python3 bench/pytorch/recorded.py quads|subscribed SECONDS [...]
 
 quads: the same unit of work (10 to 60 ms) four times: alone, recorded, recorded, alone, and every second quad the other way
-round. Both states meet the same clock, caches, memory and neighbours, which change more from second to second than a recording costs.
-attach: first alone in a process that has neither the recorder nor CUPTI in it; then the recorder is loaded, and quads follow. So
-it is seen what a paused recording costs beside none.
-SECONDS is for each workload. Prints RECORDED and one JSON: of each workload, before (seconds a unit, in order) and quads
-([alone, alone, recorded, recorded] each).
+round. Both states meet the same clock, caches, memory and neighbours, which change more from second to second than a recording
+costs. Under bench/cupti/floor.cpp "recorded" is CUPTI's own part: callbacks that write nothing down.
+subscribed: the same, where alone is a process that has no subscriber with CUPTI, and recorded is one that is paused.
+SECONDS is for each workload. Prints RECORDED and one JSON: of each workload the quads, [alone, alone, recorded, recorded] each.
 """
 import ctypes
 import gc
@@ -17,18 +16,17 @@ import os
 import sys
 import time
 
+import torch
+
 mode, seconds = sys.argv[1], float(sys.argv[2])
 names = (sys.argv[3] if len(sys.argv) > 3 else "serving,training,generation").split(",")
-library = os.environ["CUDA_INJECTION64_PATH"]
-if mode == "attach":
-    del os.environ["CUDA_INJECTION64_PATH"]  # the driver reads it when CUDA begins: nothing is loaded until we do
-
-import torch  # noqa: E402  (after the environment is as it should be)
 
 torch.manual_seed(1)
 device = "cuda"
 if not torch.cuda.is_available():
     sys.exit("no card")
+torch.cuda.init()  # loads the library, which is asked for here once more
+recorder = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
 
 
 def serving():
@@ -86,7 +84,11 @@ def generation():
 
 
 units = {name: {"serving": serving, "training": training, "generation": generation}[name]() for name in names}
-recorder = None
+if mode == "subscribed":
+    recorder.millpond_record_pause()
+    become = {"alone": recorder.cupti_floor_detach, "recorded": recorder.cupti_floor_attach}
+else:
+    become = {"alone": recorder.millpond_record_pause, "recorded": recorder.millpond_record_resume}
 
 
 def timed(unit, n):
@@ -101,7 +103,7 @@ def timed(unit, n):
 
 
 def in_state(state, unit, n):
-    (recorder.millpond_record_pause if state == "alone" else recorder.millpond_record_resume)()
+    become[state]()
     return timed(unit, n)
 
 
@@ -116,17 +118,10 @@ def warm():
     gc.disable()  # a collection in one half of a quad would be taken for the recording's
 
 
-def before_of(unit):
-    made, until = [], time.perf_counter() + seconds / 3
-    while time.perf_counter() < until:
-        made.append(timed(unit, len(made) // 4))
-    return made
-
-
-def quads_of(unit, most):
+def quads_of(unit):
     for n in range(4):
         in_state("recorded", unit, n)
-    made, until = [], time.perf_counter() + most
+    made, until = [], time.perf_counter() + seconds
     while time.perf_counter() < until:
         n, states = len(made), ("alone", "recorded")
         if n % 2:
@@ -135,14 +130,9 @@ def quads_of(unit, most):
         for state in (*states, *states[::-1]):
             spent[state].append(in_state(state, unit, n))
         made.append(spent["alone"] + spent["recorded"])
-    recorder.millpond_record_resume()
+    become["recorded"]()
     return made
 
 
 warm()
-before = {name: before_of(unit) if mode == "attach" else [] for name, unit in units.items()}
-recorder = ctypes.CDLL(library)
-if mode == "attach":
-    recorder.InitializeInjection()
-most = seconds * 2 / 3 if mode == "attach" else seconds
-print("RECORDED", json.dumps({name: {"before": before[name], "quads": quads_of(unit, most)} for name, unit in units.items()}))
+print("RECORDED", json.dumps({name: quads_of(unit) for name, unit in units.items()}))
