@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "cli/command.hpp"
+#include "cli/output.hpp"
 #include "driver/calibrate.hpp"
 #include "driver/machine_facts.hpp"
 #include "millpond/units.hpp"
@@ -102,6 +103,7 @@ ordered_json json_of(const gpu_profile& made, const std::string& path) {
 }
 
 exit_status measure(session& here, const calibrate_arguments& arguments) {
+  if (const auto file = needs_a_file(arguments.output); !file) return here.fail(file.error());
   if (here.gpu().what == gpu_choice::kind::simulated) {
     return here.fail(exit_status::device,
                      "calibrate measures a card; the simulated GPU's costs are those of its profile");

@@ -53,6 +53,7 @@ class session {
 
   [[nodiscard]] bool json() const noexcept { return settings_.json; }
   [[nodiscard]] std::ostream& out() const noexcept { return out_; }
+  [[nodiscard]] std::ostream& err() const noexcept { return err_; }
   [[nodiscard]] const gpu_choice& gpu() const noexcept { return settings_.gpu; }
 
   // One more GPU as --gpu asks: the card where there is one, else a fresh simulated one. A subcommand

@@ -9,13 +9,13 @@
 #include "driver/machine_facts.hpp"
 #include "millpond/simulated_gpu.hpp"
 #include "millpond/units.hpp"
+#include "report/table.hpp"
 
 namespace millpond::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t page_width = 80;
 constexpr std::size_t label_width = 18;
 
 struct doctor_arguments {
@@ -31,34 +31,8 @@ struct checkup {
 
 // --- Text ---------------------------------------------------------------------------------------------
 
-// Words into lines that leave room for the indent; the first line begins with `head`.
-std::string wrapped(const std::string& head, std::size_t indent, std::string_view text) {
-  std::string out = head;
-  std::size_t column = head.size();
-  bool fresh = true;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    at = end + 1;
-    if (word.empty()) continue;
-    if (!fresh && column + 1 + word.size() > page_width) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-      fresh = true;
-    }
-    if (!fresh) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    fresh = false;
-  }
-  return out + "\n";
-}
-
 std::string row(std::string_view label, std::string_view value) {
-  return wrapped(fmt::format("  {:<{}}", label, label_width), label_width + 2, value);
+  return report::paragraph(fmt::format("  {:<{}}", label, label_width), std::string(value));
 }
 
 const char* yes_no(bool value) { return value ? "yes" : "no"; }
@@ -174,9 +148,9 @@ std::string text_of_findings(const std::vector<machine_finding>& findings) {
   std::string text = "Findings\n";
   for (const machine_finding& each : findings) {
     constexpr std::size_t indent = 11;
-    text += wrapped(fmt::format("  {:<{}}", to_string(each.severity), indent - 2), indent, each.what);
-    if (!each.why.empty()) text += wrapped(std::string(indent, ' '), indent, each.why);
-    if (!each.how.empty()) text += wrapped(std::string(indent, ' ') + "-> ", indent + 3, each.how);
+    text += report::paragraph(fmt::format("  {:<{}}", to_string(each.severity), indent - 2), each.what);
+    if (!each.why.empty()) text += report::paragraph(std::string(indent, ' '), each.why);
+    if (!each.how.empty()) text += report::paragraph(std::string(indent, ' ') + "-> ", each.how);
   }
   return text;
 }

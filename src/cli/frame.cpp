@@ -9,6 +9,7 @@
 
 #include "cli/command.hpp"
 #include "cli/surface.hpp"
+#include "cli/whole_number.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -127,6 +128,9 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
   for (const command_entry& entry : all_commands()) {
     CLI::App* const sub = app.add_subcommand(entry.name, entry.summary);
     command_body made = entry.add(*sub);
+    for (CLI::Option* option : sub->get_options()) {
+      if (option->get_type_name().starts_with("UINT")) option->check(whole_number());
+    }
     sub->add_flag("--json", chosen.json, "One JSON document on stdout instead of text");
     sub->add_option("--gpu", gpu_text, "The card's number, or sim, or sim:PROFILE (name or file)")
         ->type_name("N|sim[:PROFILE]");

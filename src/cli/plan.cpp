@@ -8,12 +8,15 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "cli/output.hpp"
 #include "cli/plan_command.hpp"
+#include "cli/whole_number.hpp"
 #include "millpond/units.hpp"
 #include "plan/bound.hpp"
 #include "plan/csv.hpp"
 #include "plan/streams_csv.hpp"
 #include "plan/validate.hpp"
+#include "report/table.hpp"
 #include "trace/csv_importer.hpp"
 
 namespace millpond::cli {
@@ -56,10 +59,11 @@ exit_status check(const plan_settings& settings, session& here) {
     out["lower_bound_bytes"] = bound->bytes;
     here.out() << out.dump(2) << '\n';
   } else if (peak) {
-    here.out() << fmt::format("valid: {} buffers, peak {} bytes, {:.4f}% over the lower bound of {}\n", file->plan->size(),
-                              *peak, 100 * over_bound(*peak, bound->bytes), bound->bytes);
+    here.out() << report::paragraph("", fmt::format("valid: {}, peak {} bytes, {:.4f}% over the lower bound of {}",
+                                                    report::counted(file->plan->size(), "buffer", "buffers"), *peak,
+                                                    100 * over_bound(*peak, bound->bytes), bound->bytes));
   } else {
-    here.out() << fmt::format("not a plan: {}\n", peak.error().message);
+    here.out() << report::paragraph("", "not a plan: " + peak.error().message);
   }
   return peak ? exit_status::done : exit_status::findings;
 }
@@ -67,6 +71,7 @@ exit_status check(const plan_settings& settings, session& here) {
 exit_status plan_instance(const plan_settings& settings, session& here) {
   auto file = plan::read_csv(settings.input);
   if (!file) return here.fail(file.error());
+  if (file->instance.buffers.empty()) return here.fail(no_buffers(settings.input));
   file->instance.capacity = settings.capacity;
   const std::uint64_t start = session::now_ns();
   auto solved = plan::solve(file->instance, solve_options_of(settings, here));
@@ -74,9 +79,9 @@ exit_status plan_instance(const plan_settings& settings, session& here) {
   const double seconds = static_cast<double>(session::now_ns() - start) / 1e9;
   here.end_progress();
   const bool found = solved->what == plan::outcome::found;
+  std::ostream* said = &here.out();
   if (found && !settings.output.empty()) {
-    const auto written = plan::write_text(settings.output, plan::format_csv(file->instance, &solved->offsets));
-    if (!written) return here.fail(written.error());
+    if (const auto done = write_plan(settings.output, plan::format_csv(file->instance, &solved->offsets), here, said); !done) return here.fail(done.error());
   }
   if (here.json()) {
     ordered_json out{{"input", settings.input},
@@ -96,18 +101,30 @@ exit_status plan_instance(const plan_settings& settings, session& here) {
     if (!solved->reason.empty()) out["reason"] = solved->reason;
     here.out() << out.dump(2) << '\n';
   } else if (found) {
-    here.out() << fmt::format("{} buffers, peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s\n",
-                              file->instance.buffers.size(), solved->peak, format_bytes(solved->peak), solved->lower_bound,
-                              100 * over_bound(solved->peak, solved->lower_bound),
-                              solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds);
+    *said << report::paragraph("", fmt::format("{}, peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s",
+                                               report::counted(file->instance.buffers.size(), "buffer", "buffers"), solved->peak,
+                                               format_bytes(solved->peak), solved->lower_bound,
+                                               100 * over_bound(solved->peak, solved->lower_bound),
+                                               solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds));
     if (!file->other_columns.empty())
-      here.out() << fmt::format("columns that were left out: {}\n", fmt::join(file->other_columns, ", "));
+      *said << report::paragraph("", fmt::format("columns that were left out: {}", fmt::join(file->other_columns, ", ")));
   }
   if (found) return exit_status::done;
   return here.fail(exit_status::bad_input, fmt::format("{}: {}", settings.input, solved->reason));
 }
 
 }  // namespace
+
+error no_buffers(const std::string& input) {
+  return {error_code::bad_input, input + ": expected buffers below the header, found none"};
+}
+
+result<void> write_plan(const std::string& path, const std::string& text, session& here, std::ostream*& said) {
+  auto file = output::open(here, path);
+  if (!file) return file.error();
+  said = &file->beside();
+  return file->write(text);
+}
 
 double over_bound(std::uint64_t peak, std::uint64_t bound) {
   return bound == 0 ? 0 : static_cast<double>(peak) / static_cast<double>(bound) - 1;
@@ -130,13 +147,14 @@ plan::solve_options solve_options_of(const plan_settings& settings, session& her
 command_body add_plan(CLI::App& app) {
   const auto settings = std::make_shared<plan_settings>();
   app.add_option("input", settings->input, "A planning instance (id,lower,upper,size) or a trace")->required()->type_name("FILE");
-  app.add_option("-o,--output", settings->output, "Where to write the plan: the instance with a column offset")->type_name("FILE");
+  app.add_option("-o,--output", settings->output, "Where to write the plan, the instance with a column offset; - for standard output")->type_name("FILE");
   app.add_option("--waits", settings->waits, "For an instance with a column stream: which steps wait for which (stream,step,for_stream,for_step)")
       ->type_name("FILE");
   app.add_option("--capacity", settings->capacity_text, "Fit into this; without it, use as little as possible")->type_name("BYTES");
   app.add_option("--time-limit", settings->time_limit_s, "Stop searching after this long")
       ->type_name("SECONDS")->check(CLI::Range(0.0, 1e7))->capture_default_str();
-  app.add_option("--node-limit", settings->node_limit, "Stop after so many steps; unlike time, the same on every machine")->type_name("N");
+  app.add_option("--node-limit", settings->node_limit, "Stop after so many steps; unlike time, the same on every machine")
+      ->check(whole_number())->type_name("N");
   app.add_option("--seed", settings->seed, "Another seed searches in another order")->capture_default_str();
   app.add_flag("--no-compare", settings->no_compare, "Of a trace: do not replay its planned part through the dynamic allocators");
   app.add_flag("--check", settings->check, "Check the offsets in the input instead: status 1 where they are no plan");

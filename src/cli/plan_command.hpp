@@ -25,6 +25,10 @@ struct plan_settings {
 
 // 0.01: one hundredth over the bound.
 [[nodiscard]] double over_bound(std::uint64_t peak, std::uint64_t bound);
+// An instance of a header alone, which is more likely a file cut short than a question.
+[[nodiscard]] error no_buffers(const std::string& input);
+// To -o; `said` becomes where to say what was done.
+[[nodiscard]] result<void> write_plan(const std::string& path, const std::string& text, session& here, std::ostream*& said);
 // Stops at the time limit; tells the session's line of progress.
 [[nodiscard]] plan::solve_options solve_options_of(const plan_settings& settings, session& here);
 

@@ -8,6 +8,7 @@
 #include "millpond/units.hpp"
 #include "plan/csv.hpp"
 #include "plan/streams_csv.hpp"
+#include "report/table.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -24,9 +25,9 @@ exit_status check_plan(const plan_settings& settings, const plan::stream_file& f
     else out["violation"] = peak.error().message;
     here.out() << out.dump(2) << '\n';
   } else if (peak) {
-    here.out() << fmt::format("valid: {} buffers, peak {} bytes\n", file.plan->size(), *peak);
+    here.out() << fmt::format("valid: {}, peak {} bytes\n", report::counted(file.plan->size(), "buffer", "buffers"), *peak);
   } else {
-    here.out() << fmt::format("not a plan: {}\n", peak.error().message);
+    here.out() << report::paragraph("", "not a plan: " + peak.error().message);
   }
   return peak ? exit_status::done : exit_status::findings;
 }
@@ -45,6 +46,7 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
     if (!waits) return here.fail(waits.error());
     file->instance.waits = std::move(*waits);
   }
+  if (file->instance.buffers.empty()) return here.fail(no_buffers(settings.input));
   file->instance.capacity = settings.capacity;
   if (settings.check) return check_plan(settings, *file, here);
   const std::uint64_t start = session::now_ns();
@@ -53,9 +55,10 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
   const double seconds = static_cast<double>(session::now_ns() - start) / 1e9;
   here.end_progress();
   const bool found = solved->what == plan::outcome::found;
+  std::ostream* said = &here.out();
   if (found && !settings.output.empty()) {
-    const auto written = plan::write_text(settings.output, plan::format_streams_csv(file->instance, &solved->offsets));
-    if (!written) return here.fail(written.error());
+    if (const auto done = write_plan(settings.output, plan::format_streams_csv(file->instance, &solved->offsets), here, said); !done)
+      return here.fail(done.error());
   }
   if (here.json()) {
     ordered_json out{{"input", settings.input},
@@ -71,10 +74,12 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
     if (!solved->reason.empty()) out["reason"] = solved->reason;
     here.out() << out.dump(2) << '\n';
   } else if (found) {
-    here.out() << fmt::format("{} buffers on several streams, {} waits: peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s\n",
-                              file->instance.buffers.size(), file->instance.waits.size(), solved->peak, format_bytes(solved->peak),
-                              solved->lower_bound, 100 * over_bound(solved->peak, solved->lower_bound),
-                              solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds);
+    *said << report::paragraph("", fmt::format("{} on several streams, {}: peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s",
+                                               report::counted(file->instance.buffers.size(), "buffer", "buffers"),
+                                               report::counted(file->instance.waits.size(), "wait", "waits"), solved->peak,
+                                               format_bytes(solved->peak), solved->lower_bound,
+                                               100 * over_bound(solved->peak, solved->lower_bound),
+                                               solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds));
   }
   return found ? exit_status::done : here.fail(exit_status::bad_input, fmt::format("{}: {}", settings.input, solved->reason));
 }

@@ -11,6 +11,7 @@
 #include "plan/csv.hpp"
 #include "plan/iteration.hpp"
 #include "replay/run.hpp"
+#include "report/table.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 
@@ -89,7 +90,8 @@ ordered_json peers_json(const dynamic_peers& of) {
 }
 
 std::string peers_text(const dynamic_peers& of) {
-  std::string out = fmt::format("the same blocks through dynamic allocators on {}{}\n", of.simulated ? "a SIMULATED GPU: " : "", of.gpu_label);
+  std::string out = report::paragraph("", fmt::format("the same blocks through dynamic allocators on {}{}",
+                                                      of.simulated ? "a SIMULATED GPU: " : "", of.gpu_label));
   for (const replay::outcome& each : of.outcomes) {
     const double part = below(of.planned_bytes, each.peak_reserved_bytes);
     out += fmt::format("  {:<18} {:>12} reserved; the plan takes {:.1f}% {}{}\n", each.strategy, format_bytes(each.peak_reserved_bytes),
@@ -191,9 +193,9 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
                                  *settings.capacity, planned->lower_bound,
                                  proved ? "which proves that none fit" : "so it is not proved that none fit"));
   }
+  std::ostream* said = &here.out();
   if (!settings.output.empty()) {
-    const auto written = plan::write_text(settings.output, shapes_csv(found, *planned));
-    if (!written) return here.fail(written.error());
+    if (const auto done = write_plan(settings.output, shapes_csv(found, *planned), here, said); !done) return here.fail(done.error());
   }
   dynamic_peers peers;
   if (!settings.no_compare && !found.found.empty()) {
@@ -233,23 +235,27 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
     return exit_status::done;
   }
   if (found.found.empty()) {
-    here.out() << fmt::format("{} events, and no iteration repeats: nothing to plan\n", lives.events);
+    *said << fmt::format("{}, and no iteration repeats: nothing to plan\n", report::counted(lives.events, "event", "events"));
     return exit_status::done;
   }
-  here.out() << fmt::format("{} iterations of {} shapes on {} stream{}\n", found.found.size(), found.shapes.size(),
-                            found.lanes.size(), found.lanes.size() == 1 ? "" : "s")
-             << fmt::format("planned     {:>12}  {} blocks; lower bound {}, {:.4f}% over it\n", format_bytes(planned->planned_bytes),
-                            repeating.blocks, format_bytes(planned->lower_bound),
-                            100 * over_bound(planned->planned_bytes, planned->lower_bound))
-             << fmt::format("persistent  {:>12}  {} blocks that outlive iterations\n", format_bytes(persistent.peak_live_bytes), persistent.blocks)
-             << fmt::format("dynamic     {:>12}  {} blocks: warm-up, and what crosses iterations or streams\n",
-                            format_bytes(dynamic.peak_live_bytes), dynamic.blocks)
-             << fmt::format("together    {:>12}  requested at most {}", format_bytes(whole), format_bytes(lives.peak_live_bytes));
-  if (reserved.bytes() > 0)
-    here.out() << fmt::format("; the recorded allocator reserved {} ({:.3f} times this)", format_bytes(reserved.bytes()),
-                              static_cast<double>(reserved.bytes()) / static_cast<double>(whole));
-  here.out() << fmt::format("\nin {:.2f} s\n", seconds);
-  if (!peers.outcomes.empty()) here.out() << peers_text(peers);
+  const auto row = [](const char* name, std::uint64_t bytes, const std::string& text) {
+    return report::paragraph(fmt::format("{:<10}{:>10}  ", name, format_bytes(bytes)), text);
+  };
+  const auto blocks = [](std::uint64_t count) { return report::counted(count, "block", "blocks"); };
+  std::string together = fmt::format("requested at most {}", format_bytes(lives.peak_live_bytes));
+  if (reserved.bytes() > 0) {
+    together += fmt::format("; the recorded allocator reserved {} ({:.3f} times this)", format_bytes(reserved.bytes()),
+                            static_cast<double>(reserved.bytes()) / static_cast<double>(whole));
+  }
+  *said << fmt::format("{} of {} on {}\n", report::counted(found.found.size(), "iteration", "iterations"),
+                       report::counted(found.shapes.size(), "shape", "shapes"), report::counted(found.lanes.size(), "stream", "streams"))
+        << row("planned", planned->planned_bytes,
+               fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(repeating.blocks), format_bytes(planned->lower_bound),
+                           100 * over_bound(planned->planned_bytes, planned->lower_bound)))
+        << row("persistent", persistent.peak_live_bytes, blocks(persistent.blocks) + " that outlive iterations")
+        << row("dynamic", dynamic.peak_live_bytes, blocks(dynamic.blocks) + ": warm-up, and what crosses iterations or streams")
+        << row("together", whole, together) << fmt::format("in {:.2f} s\n", seconds);
+  if (!peers.outcomes.empty()) *said << peers_text(peers);
   return exit_status::done;
 }
 

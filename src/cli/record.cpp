@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "cli/command.hpp"
+#include "cli/output.hpp"
 #include "millpond/units.hpp"
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
@@ -93,6 +94,7 @@ exit_status answer(const record::launch_outcome& outcome, const std::vector<reco
 
 exit_status record_program(record_settings settings, session& here) {
   auto& how = settings.request.how;
+  if (const auto file = needs_a_file(how.path); !file) return here.fail(file.error());
   if (settings.stacks == "none") how.stacks = record::stack_choice::none;
   if (settings.stacks == "all") how.stacks = record::stack_choice::all;
   if (!settings.size_limit.empty() && !parse_bytes(settings.size_limit, how.most_bytes)) {

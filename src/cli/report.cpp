@@ -11,6 +11,7 @@
 
 #include "advise/explain.hpp"
 #include "cli/command.hpp"
+#include "cli/output.hpp"
 #include "cli/replay_all.hpp"
 #include "millpond/units.hpp"
 #include "report/page.hpp"
@@ -18,7 +19,6 @@
 #include "report/table.hpp"
 #include "report/torch_snapshot.hpp"
 #include "trace/exporters.hpp"
-#include "trace/writer.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -116,21 +116,24 @@ exit_status write_page(const report_settings& settings, session& here) {
   if (here.json()) {
     here.end_progress();
     here.out() << report::page_json(page) << '\n';
-    return exit_status::done;
+    if (settings.output.empty()) return exit_status::done;
   }
   auto html = report::page_html(page);
   if (!html) return here.fail(html.error());
-  auto file = trace::make_file_sink(settings.output);
+  auto file = output::open(here, settings.output);
   if (!file) return here.fail(file.error());
-  if (auto done = (*file)->write({reinterpret_cast<const std::uint8_t*>(html->data()), html->size()}); !done) return here.fail(done.error());
+  if (auto done = file->write(*html); !done) return here.fail(done.error());
   here.end_progress();
-  here.out() << fmt::format("{}: {}", settings.output, format_bytes(html->size()));
+  if (here.json()) return exit_status::done;
+  std::string said = settings.output == "-" ? "the page" : settings.output;
+  said += fmt::format(": {}\n", format_bytes(html->size()));
   for (const report::page_trace& each : page.traces) {
-    here.out() << fmt::format("\n  {}: {} events, {} of them one by one; {} findings{}", each.shown.name, report::grouped(each.shown.events),
-                              report::grouped(each.shown.events_shown), each.explained.findings.size(),
-                              each.not_replayed.empty() ? "" : "\n  not replayed: " + each.not_replayed);
+    said += report::paragraph("  ", fmt::format("{}: {}, {} of them one by one; {}", each.shown.name,
+                                                report::counted(each.shown.events, "event", "events"), report::grouped(each.shown.events_shown),
+                                                report::counted(each.explained.findings.size(), "finding", "findings")));
+    if (!each.not_replayed.empty()) said += report::paragraph("  ", "not replayed: " + each.not_replayed);
   }
-  here.out() << '\n';
+  file->beside() << said;
   return exit_status::done;
 }
 
@@ -138,19 +141,20 @@ exit_status convert(const report_settings& settings, session& here) {
   if (settings.inputs.size() != 1) return here.fail(exit_status::usage, fmt::format("--format {} takes one trace", settings.format));
   auto source = trace::open_trace(settings.inputs.front());
   if (!source) return here.fail(source.error());
-  auto file = trace::make_file_sink(settings.output);
+  auto file = output::open(here, settings.output);
   if (!file) return here.fail(file.error());
   here.progress("converting");
-  const auto counts = settings.format == "perfetto" ? report::export_perfetto(*source, **file)
-                      : settings.format == "csv"    ? trace::export_csv(*source, **file)
-                                                    : report::export_torch_snapshot(*source, **file);
+  const auto counts = settings.format == "perfetto" ? report::export_perfetto(*source, file->sink())
+                      : settings.format == "csv"    ? trace::export_csv(*source, file->sink())
+                                                    : report::export_torch_snapshot(*source, file->sink());
   if (!counts) return here.fail(counts.error());
   here.end_progress();
   if (here.json()) {
     here.out() << fmt::format("{{\"written\": {}, \"left_out\": {}}}\n", counts->written, counts->left_out);
   } else {
-    here.out() << fmt::format("{}: {} events, {} left out that the format has no word for\n", settings.output,
-                              report::grouped(counts->written), report::grouped(counts->left_out));
+    file->beside() << report::paragraph("", fmt::format("{}: {}, {} left out that the format has no word for",
+                                                        settings.output == "-" ? settings.format : settings.output,
+                                                        report::counted(counts->written, "event", "events"), report::grouped(counts->left_out)));
   }
   return exit_status::done;
 }
@@ -175,11 +179,11 @@ exit_status report_all(const report_settings& settings, session& here) {
 
 command_body add_report(CLI::App& app) {
   auto settings = std::make_shared<report_settings>();
-  app.add_option("TRACE", settings->inputs, "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz. Two are compared")
+  app.add_option("TRACE", settings->inputs, "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz. Up to four are drawn; the first two are compared")
       ->type_name("FILE")
       ->required()
       ->expected(1, 4);
-  app.add_option("-o,--output", settings->output, "The file to write")->type_name("FILE");
+  app.add_option("-o,--output", settings->output, "The file to write; - for standard output")->type_name("FILE");
   app.add_option("--format", settings->format, "html: the page. perfetto, csv, pytorch: the trace for other tools")
       ->check(CLI::IsMember({"html", "perfetto", "csv", "pytorch"}))
       ->capture_default_str();

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "cli/command.hpp"
+#include "cli/output.hpp"
 #include "cli/screen.hpp"
 #include "cli/top_target.hpp"
 #include "millpond/units.hpp"
@@ -262,6 +263,7 @@ std::string how_it_ended(const record::launch_outcome& outcome) {
 
 exit_status watch_program(top_settings settings, const top_target& target, session& here) {
   record::launch_request& request = settings.request;
+  if (const auto file = needs_a_file(settings.output); !file) return here.fail(file.error());
   const bool terminal = is_terminal(STDOUT_FILENO) && !here.json() && !settings.once;
   const std::string scratch = (fs::temp_directory_path() / fmt::format("millpond_top_{}", getpid())).string();
   const bool kept = !settings.output.empty();
@@ -338,7 +340,15 @@ command_body add_top(CLI::App& app) {
   return [settings](session& here) {
     auto target = find_top_target(settings->words);
     if (!target) return here.fail(target.error());
-    return target->what == top_target::sort::program ? watch_program(*settings, *target, here) : watch_other(*settings, *target, here);
+    if (target->what == top_target::sort::program) return watch_program(*settings, *target, here);
+    const auto for_programs = [&](const char* option) {
+      return here.fail(exit_status::usage, fmt::format("{} is for a program that top starts (behind `--`); {} is only looked at", option,
+                                                       settings->words.front()));
+    };
+    if (!settings->output.empty()) return for_programs("-o");
+    if (!settings->request.library.empty()) return for_programs("--library");
+    if (!settings->request.how.cupti.empty()) return for_programs("--cupti");
+    return watch_other(*settings, *target, here);
   };
 }
 

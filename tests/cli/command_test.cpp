@@ -67,6 +67,66 @@ TEST_F(command, options_that_are_not_understood_are_usage) {
   }
 }
 
+TEST_F(command, numbers_below_0_and_beyond_64_bits_are_usage) {
+  const std::string leak = std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt";
+  const std::string instance = std::string(MILLPOND_SOURCE_DIR) + "/data/planning/A.1048576.csv";
+  for (const std::string& line : {std::string("compare --workload churn --seed"), std::string("compare --workload churn --length"),
+                                  std::string("compare --workload churn --rounds"), std::string("pages --seed"), "advise " + leak + " --seed",
+                                  "report " + leak + " -o x --seed", "plan " + instance + " --seed", "plan " + instance + " --node-limit",
+                                  "top " + leak + " --places", std::string("record --last")}) {
+    for (const char* number : {" -1", " 18446744073709551616", " 1e3", " ''"}) {
+      const answer got = run(line + number);
+      EXPECT_EQ(got.status, 2) << line << number << "\n" << got.err;
+      EXPECT_EQ(got.out, "");
+    }
+  }
+  EXPECT_EQ(run("compare --gpu sim --workload churn --length 10 --seed 0x10").status, 0);
+}
+
+TEST_F(command, a_dash_is_standard_output_where_one_file_is_written_and_refused_where_it_cannot_be) {
+  const std::string leak = std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt";
+  const answer page = millpond_here("report " + leak + " -o -");
+  EXPECT_EQ(page.status, 0) << page.err;
+  EXPECT_THAT(page.out, testing::StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page.err, HasSubstr("12 events"));
+  const answer csv = millpond_here("report " + leak + " --format csv -o -");
+  EXPECT_THAT(csv.out, testing::StartsWith("action,"));
+  EXPECT_THAT(csv.err, HasSubstr("left out"));
+  const answer plan = millpond_here("plan -o - " + std::string(MILLPOND_SOURCE_DIR) + "/data/planning/A.1048576.csv");
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr(",offset"));
+  EXPECT_THAT(plan.out, Not(HasSubstr("lower bound")));
+  for (const std::string& line : {"report " + leak + " --json -o -", std::string("record -o - -- true"), std::string("calibrate -o - --gpu sim"),
+                                  std::string("top -o - -- true")}) {
+    EXPECT_EQ(millpond_here(line).status, 2) << line;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "-"));
+}
+
+TEST_F(command, report_with_json_writes_the_page_too) {
+  const answer got = run("report " + trace("resnet_serving") + " --json -o " + (folder_ / "page.html").string());
+  EXPECT_EQ(got.status, 0) << got.err;
+  EXPECT_TRUE(nlohmann::json::accept(got.out));
+  EXPECT_GT(std::filesystem::file_size(folder_ / "page.html"), 100'000u);
+}
+
+TEST_F(command, top_refuses_what_is_for_a_program_where_it_starts_none) {
+  const std::string leak = std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt";
+  for (const char* option : {" -o kept.mpt", " --library x.so", " --cupti y.so"}) {
+    const answer got = millpond_here("top --once " + leak + option);
+    EXPECT_EQ(got.status, 2) << option;
+    EXPECT_THAT(got.err, HasSubstr("only looked at"));
+  }
+}
+
+TEST_F(command, an_instance_of_a_header_alone_is_bad_input) {
+  for (const char* header : {"id,lower,upper,size\n", "id,lower,upper,size,stream\n"}) {
+    const answer got = run("plan " + write("header.csv", header));
+    EXPECT_EQ(got.status, 3) << header;
+    EXPECT_THAT(got.err, HasSubstr("expected buffers"));
+  }
+}
+
 TEST_F(command, compare_prints_a_table_that_says_simulated_and_recommends_one) {
   const answer got = run("compare " + trace("resnet_serving") + " --gpu sim");
   EXPECT_EQ(got.status, 0) << got.err;
@@ -152,6 +212,7 @@ TEST_F(command, bad_files_are_bad_input_with_the_file_named) {
 TEST_F(command, a_profile_that_is_not_there_is_bad_input) {
   const answer got = run("compare --workload churn --length 10 --gpu sim:/no/such/profile.toml");
   EXPECT_EQ(got.status, 3) << got.err;
+  EXPECT_THAT(run("compare --workload churn --length 10 --gpu sim:h100").err, HasSubstr("h200 is the one that is built in"));
 }
 
 TEST_F(command, a_request_larger_than_the_device_is_counted_and_told) {

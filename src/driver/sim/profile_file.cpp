@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 #include "millpond/simulated_gpu.hpp"
 
@@ -259,6 +260,10 @@ result<void> save_profile(const gpu_profile& profile, const std::string& path) {
 
 result<gpu_profile> find_profile(const std::string& name_or_path) {
   if (name_or_path == "h200") return gpu_profile::h200();
+  if (access(name_or_path.c_str(), F_OK) != 0) {
+    return error{error_code::bad_input, fmt::format("{}: no profile of that name (h200 is the one that is built in), and no such file; "
+                                                    "`millpond calibrate` writes one of a card", name_or_path)};
+  }
   return load_profile(name_or_path);
 }
 

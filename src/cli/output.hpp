@@ -1,0 +1,32 @@
+// Where a subcommand's -o goes.
+#pragma once
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cli/command.hpp"
+#include "trace/writer.hpp"
+
+namespace millpond::cli {
+
+// A file, made new or emptied; or standard output for "-", and then what is said besides goes to standard error.
+class output {
+ public:
+  // Standard output is one document's: "-" together with --json is invalid_argument.
+  [[nodiscard]] static result<output> open(session& here, const std::string& path);
+  [[nodiscard]] trace::sink& sink() noexcept { return *to_; }
+  [[nodiscard]] result<void> write(std::string_view text);
+  // Where to say what was done.
+  [[nodiscard]] std::ostream& beside() const noexcept { return *beside_; }
+
+ private:
+  output(std::unique_ptr<trace::sink> to, std::ostream& beside) : to_(std::move(to)), beside_(&beside) {}
+  std::unique_ptr<trace::sink> to_;
+  std::ostream* beside_;
+};
+
+// For files that are written while a program runs, or read again: "-" is invalid_argument.
+[[nodiscard]] result<void> needs_a_file(const std::string& path);
+
+}  // namespace millpond::cli
