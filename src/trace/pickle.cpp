@@ -25,8 +25,8 @@ constexpr std::uint8_t empty_set = 0x8f, additems = 0x90, frozenset = 0x91, fram
 }  // namespace opcode
 
 constexpr std::uint64_t newest_protocol = 5;
-// Snapshots take some 4 bytes of memory a byte of file; one opcode of one byte can ask for 50 and more. So a
-// small file never takes much, whatever it says.
+// Snapshots take less memory than they are long; one opcode of one byte can ask for 50 bytes and more. So a small file never takes
+// much, whatever it says.
 constexpr std::uint64_t memory_base = std::uint64_t{64} << 20;
 constexpr std::uint64_t memory_per_byte = 16;
 constexpr std::size_t deepest = 256;  // open marks; a snapshot has some 8
@@ -72,7 +72,7 @@ result<pickle_value> pickle_reader::read() {
 }
 
 std::span<const pickle_value> pickle_reader::elements(const pickle_value& of) const noexcept {
-  if (of.of != sort::list && of.of != sort::tuple && of.of != sort::dict && of.of != sort::set) return {};
+  if (!is_container(of)) return {};
   return containers_[objects_[of.number].place];
 }
 
@@ -165,6 +165,7 @@ result<bool> pickle_reader::step() {
     case opcode::dup: {
       auto value = pop();
       if (!value) return value.error();
+      if (is_container(*value)) objects_[value->number].shared = true;
       done = push(*value);
       if (done) done = push(*value);
       break;
@@ -293,9 +294,19 @@ result<void> pickle_reader::push_long(unsigned length_bytes) {
 }
 
 result<void> pickle_reader::push_container(sort as) {
+  if (!free_objects_.empty()) {
+    const std::uint64_t which = free_objects_.back();
+    free_objects_.pop_back();
+    objects_[which] = {};
+    return push({as, which});
+  }
   if (auto done = take_memory(sizeof(object)); !done) return done;
   objects_.emplace_back();
   return push({as, objects_.size() - 1});
+}
+
+bool pickle_reader::is_container(const pickle_value& of) noexcept {
+  return of.of == sort::list || of.of == sort::tuple || of.of == sort::dict || of.of == sort::set;
 }
 
 std::vector<pickle_value>& pickle_reader::container(object& of) {
@@ -325,7 +336,7 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
   const pickle_value target = stack_[first - 1];
   if (target.of != expected) return bad("a container of the opcode's sort", "something else");
   object& into = objects_[target.number];
-  if (into.reduced) return bad("a dict complete before it is an element of a list", "a change after that");
+  if (into.now != state::whole) return bad("a container complete before it is within a list", "a change after that");
   const std::size_t count = stack_.size() - first;
   if (expected == sort::dict && count % 2 != 0) return bad("a value for each key", "a key alone");
   if (count > 0) {
@@ -333,9 +344,15 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
     if (expected == sort::list) {
       for (std::size_t i = first; i < stack_.size(); ++i) {
         if (stack_[i].of != sort::dict) continue;
-        if (auto done = reduce(stack_[i]); !done) return done;
+        if (auto done = reduce(stack_[i], target.number); !done) return done;
       }
+      const auto kept = std::remove_if(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end(),
+                                       [](const pickle_value& each) { return each.of == sort::gone && each.number == 1; });
+      into.taken += static_cast<std::uint64_t>(stack_.end() - kept);
+      stack_.erase(kept, stack_.end());
     }
+  }
+  if (stack_.size() > first) {
     auto& elements = container(into);
     const std::size_t before = elements.capacity();
     elements.insert(elements.end(), stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
@@ -359,24 +376,64 @@ result<void> pickle_reader::collect(std::size_t first, sort as) {
   return extend(first + 1, as);
 }
 
-// A dict that becomes an element of a list: to the dict_reader, if it wants it.
-result<void> pickle_reader::reduce(pickle_value& value) {
-  object& of = objects_[value.number];
-  if (!of.reduced) {
+// A dict that becomes an element of a list: to the dict_reader, if it wants it. One that it takes leaves a value `gone` with number 1
+// behind, which the list does not keep.
+result<void> pickle_reader::reduce(pickle_value& value, std::uint64_t list) {
+  const std::uint64_t which = value.number;
+  if (objects_[which].now == state::whole) {
+    const std::span<const pickle_value> items = containers_[objects_[which].place];
     std::uint64_t made = 0;
-    auto answer = dicts_.take(containers_[of.place], *this, made);
+    const auto answer = dicts_.take(items, list, *this, made);
     if (!answer) return answer.error();
     if (*answer == dict_reader::answer::keep) return {};
-    of.reduced = true;
-    of.number = made;
-    if (of.place != 0) {
-      containers_[of.place].clear();  // its memory serves the next dict
-      free_containers_.push_back(of.place);
-      of.place = 0;
+    if (*answer == dict_reader::answer::taken) {
+      forget(which, state::gone);
+      value = {sort::gone, 1};
+      return {};
     }
+    reduce_to(value, made);
+    value = {sort::reduced, made};
+    return {};
   }
-  value = {sort::reduced, of.number};
+  value = objects_[which].now == state::reduced ? pickle_value{sort::reduced, objects_[which].number} : pickle_value{sort::gone, 0};
   return {};
+}
+
+void pickle_reader::reduce_to(const pickle_value& container, std::uint64_t number) {
+  object& of = objects_[container.number];
+  pickle_value noted;
+  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && noted.of == container.of && noted.number == container.number) {
+    memo_.set(of.memo - 1, {sort::reduced, number});
+    of.memo = 0;
+  }
+  of.number = number;
+  forget(container.number, state::reduced);
+}
+
+std::optional<std::uint64_t> pickle_reader::reduction(const pickle_value& of) const noexcept {
+  if (of.of == sort::reduced) return of.number;
+  if (is_container(of) && objects_[of.number].now == state::reduced) return objects_[of.number].number;
+  return std::nullopt;
+}
+
+std::uint64_t pickle_reader::taken(const pickle_value& list) const noexcept {
+  return list.of == sort::list ? objects_[list.number].taken : 0;
+}
+
+// Lets go of a container's elements, and of itself where nothing else can refer to it. A list that dicts were taken from stays, since
+// its number tells whose they were.
+void pickle_reader::forget(std::uint64_t which, state as) {
+  object& of = objects_[which];
+  if (of.place != 0) {
+    containers_[of.place].clear();  // its memory serves the next container
+    free_containers_.push_back(of.place);
+    of.place = 0;
+  }
+  of.now = as;
+  if (of.shared || of.taken != 0) return;
+  pickle_value noted;
+  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && is_container(noted) && noted.number == which) memo_.drop(of.memo - 1);
+  free_objects_.push_back(which);
 }
 
 result<void> pickle_reader::remember(std::uint64_t index) {
@@ -386,22 +443,23 @@ result<void> pickle_reader::remember(std::uint64_t index) {
   if (index > memo_.size() + 256) {
     return bad(fmt::format("a memo index near {}", memo_.size()), fmt::format("{}", index));
   }
-  if (index >= memo_.size()) {
-    const std::uint64_t more = index + 1 - memo_.size();
-    if (auto done = take_memory(more * (sizeof(pickle_value) + 1)); !done) return done;
-    memo_.resize(index + 1);
-    memo_set_.resize(index + 1);
+  const std::uint64_t before = memo_.memory_bytes();
+  const pickle_value value = stack_.back();
+  memo_.set(index, value);
+  if (is_container(value)) {
+    object& of = objects_[value.number];
+    of.shared = of.shared || of.memo != 0;  // two indices for one
+    of.memo = index + 1;
   }
-  memo_[index] = stack_.back();
-  memo_set_[index] = true;
-  return {};
+  const std::uint64_t after = memo_.memory_bytes();
+  return after > before ? take_memory(after - before) : result<void>{};
 }
 
 result<void> pickle_reader::recall(std::uint64_t index) {
-  if (index >= memo_.size() || !memo_set_[index]) {
-    return bad("a memo index that was set", fmt::format("{}", index));
-  }
-  return push(memo_[index]);
+  pickle_value value;
+  if (!memo_.find(index, value)) return bad("a memo index that was set", fmt::format("{}", index));
+  if (is_container(value)) objects_[value.number].shared = true;
+  return push(value);
 }
 
 }  // namespace millpond::trace

@@ -2,40 +2,23 @@
 // nothing else. Any opcode that could name or call code is refused with its place. Nothing is recursive, what
 // the file claims is never allocated before it is read, and everything taken is counted against a limit.
 //
-// Snapshots have millions of small dicts of the same few shapes. A dict is given to a `dict_reader` when it
-// becomes an element of a list: what the reader takes shrinks to one number, so that a snapshot takes some
-// 100 bytes an event in memory.
+// Snapshots have millions of small dicts of the same few shapes, each with a list of frames of its own. A dict is given to a
+// `dict_reader` when it becomes an element of a list. What the reader takes is forgotten here, and what it makes a number of shrinks
+// to that, so that what stays in memory is what may still be referred to: 4 bytes for each container that the pickler numbered.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "millpond/result.hpp"
 #include "trace/input.hpp"
+#include "trace/pickle_memo.hpp"
+#include "trace/pickle_value.hpp"
 #include "trace/tables.hpp"
 
 namespace millpond::trace {
-
-struct pickle_value {
-  enum class sort : std::uint8_t {
-    none,
-    boolean,   // number: 0 or 1
-    integer,   // number: two's complement
-    natural,   // number: over 2^63 - 1
-    too_big,   // an integer of more than 64 bits
-    real,      // number: the bits of a double
-    text,      // number: string id in pickle_reader::texts
-    bytes,     // the same
-    list,      // number: object
-    tuple,     // number: object
-    dict,      // number: object; elements are key, value, key, value
-    set,       // number: object
-    reduced,   // number: what the dict_reader made of it
-  };
-  sort of = sort::none;
-  std::uint64_t number = 0;
-};
 
 class pickle_reader;
 
@@ -43,8 +26,13 @@ class pickle_reader;
 class dict_reader {
  public:
   virtual ~dict_reader() = default;
-  enum class answer : std::uint8_t { keep, reduced };
-  virtual result<answer> take(std::span<const pickle_value> items, pickle_reader& from,
+  enum class answer : std::uint8_t {
+    keep,
+    reduced,  // to `number`, whose top byte is from 0 to 6 and whose others are small
+    taken,    // it is not an element of the list any more, nor anywhere
+  };
+  // `list` tells apart the lists that the dicts become elements of.
+  virtual result<answer> take(std::span<const pickle_value> items, std::uint64_t list, pickle_reader& from,
                               std::uint64_t& number) = 0;
 };
 
@@ -63,6 +51,12 @@ class pickle_reader {
   [[nodiscard]] std::span<const pickle_value> elements(const pickle_value& of) const noexcept;
   // The value of a text key, the last one if there are several; nullptr if there is none.
   [[nodiscard]] const pickle_value* find(const pickle_value& dict, std::string_view key) const noexcept;
+  // How many dicts that were added to a list were taken.
+  [[nodiscard]] std::uint64_t taken(const pickle_value& list) const noexcept;
+  // For the dict_reader: makes a container that is a value of its dict a number too, wherever it is referred to.
+  void reduce_to(const pickle_value& container, std::uint64_t number);
+  // What a value was reduced to: of sort `reduced`, or a container that has become one since.
+  [[nodiscard]] std::optional<std::uint64_t> reduction(const pickle_value& of) const noexcept;
   // Every text of the pickle, once each.
   [[nodiscard]] string_table& texts() noexcept { return texts_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return from_.offset(); }
@@ -75,10 +69,14 @@ class pickle_reader {
  private:
   using sort = pickle_value::sort;
   // A container: its elements, or what it was reduced to.
+  enum class state : std::uint8_t { whole, reduced, gone };
   struct object {
-    std::uint32_t place = 0;  // in containers_, 0 while empty
-    bool reduced = false;
-    std::uint64_t number = 0;
+    std::uint32_t place = 0;   // in containers_, 0 while empty
+    state now = state::whole;
+    bool shared = false;       // the memo or DUP gave it out: others may refer to it
+    std::uint64_t number = 0;  // of what it was reduced to
+    std::uint64_t taken = 0;   // dicts that were its elements
+    std::uint64_t memo = 0;    // its index there and 1, or 0
   };
 
   result<bool> step();
@@ -92,7 +90,9 @@ class pickle_reader {
   result<void> close_mark(std::size_t& first);
   result<void> extend(std::size_t first, sort expected);
   result<void> collect(std::size_t first, sort as);
-  result<void> reduce(pickle_value& value);
+  result<void> reduce(pickle_value& value, std::uint64_t list);
+  [[nodiscard]] static bool is_container(const pickle_value& of) noexcept;
+  void forget(std::uint64_t which, state as);
   result<void> remember(std::uint64_t index);
   result<void> recall(std::uint64_t index);
   std::vector<pickle_value>& container(object& of);
@@ -104,9 +104,9 @@ class pickle_reader {
   string_table texts_;
   std::vector<pickle_value> stack_;
   std::vector<std::size_t> marks_;
-  std::vector<pickle_value> memo_;
-  std::vector<bool> memo_set_;
+  pickle_memo memo_;
   std::vector<object> objects_;
+  std::vector<std::uint64_t> free_objects_;
   std::vector<std::vector<pickle_value>> containers_;
   std::vector<std::uint32_t> free_containers_;
   std::uint64_t opcode_offset_ = 0;

@@ -30,9 +30,10 @@ enum class read_status : std::uint8_t {
 struct open_options {
   // A text line longer than this is refused: no log that we read has one near it.
   std::uint64_t line_limit_bytes = 64 * KiB;
-  // What reading one snapshot may take: it is one object that must be held to be read. A small file may
-  // take less: 64 MiB and 16 times what was read of it.
+  // What reading one snapshot may take, a hostile one too. A small file may take less: 64 MiB and 16 times what was read of it.
   std::uint64_t memory_limit_bytes = 8 * GiB;
+  // How much of a snapshot's events is kept in memory, some 10 bytes each; the others go to a temporary file without a name.
+  std::uint64_t spool_limit_bytes = 256 * MiB;
   // What the strings and stacks of one trace may take.
   std::uint64_t table_limit_bytes = 1 * GiB;
   // Bytes behind the end of an .mpt are an error. Whoever follows a growing file does not look: it would wait for them.

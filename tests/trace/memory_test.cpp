@@ -86,6 +86,66 @@ TEST(memory, reading_takes_no_more_for_a_longer_trace) {
   }
 }
 
+// A snapshot as PyTorch's pickler writes it: each allocation has a list of 30 frames of its own, out of 300 frames that all share.
+std::string snapshot_of(std::uint64_t events) {
+  std::string text = "\x80\x04}";
+  const auto word = [&](std::string_view each) {
+    text += '\x8c';
+    text += static_cast<char>(each.size());
+    text += each;
+  };
+  const auto number = [&](std::uint64_t value) {
+    text += "\x8a\x08";
+    for (int b = 0; b < 8; ++b) text += static_cast<char>(value >> (8 * b));
+  };
+  const auto get = [&](std::uint64_t index) {
+    text += 'j';
+    for (int b = 0; b < 4; ++b) text += static_cast<char>(index >> (8 * b));
+  };
+  std::uint64_t memo = 0;
+  for (int n = 0; n < 300; ++n, ++memo) {
+    text += "}\x94(";
+    word("name"), word(std::to_string(n)), word("filename"), word("f.py"), word("line");
+    text += "K\x07u0";
+  }
+  word("device_traces");
+  text += "]]";
+  for (std::uint64_t n = 0; n < events; ++n) {
+    if (n % 1000 == 0) text += "(";
+    text += "}\x94(";
+    ++memo;
+    word("action"), word(n % 2 == 0 ? "alloc" : "free_requested"), word("addr"), number(0x7f0000000000 + n / 2 % 1000 * 4096);
+    word("size"), number(4096), word("time_us"), number(1'764'500'000'000'000 + n), word("frames");
+    text += "]\x94(";
+    ++memo;
+    for (std::uint64_t f = 0; f < 30; ++f) get((n * 7 + f * (n % 13 + 1)) % 300);
+    text += "eu";
+    if (n % 1000 == 999) text += "e";
+  }
+  text += "as.";
+  const std::string path = testing::TempDir() + "memory_" + std::to_string(events) + ".pickle";
+  auto to = make_file_sink(path);
+  EXPECT_TRUE((*to)->write({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
+  return path;
+}
+
+TEST(memory, a_snapshot_takes_a_few_bytes_an_event_however_deep_its_stacks) {
+  const std::string shorter = snapshot_of(50'000), longer = snapshot_of(250'000);
+  const auto peak = [](const std::string& path, std::uint64_t expected) {
+    return peak_of([&] {
+      auto source = open_trace(path, {.spool_limit_bytes = 1 << 20});
+      ASSERT_TRUE(source) << source.error().message;
+      std::uint64_t count = 0;
+      EXPECT_TRUE(source->for_each([&](const event& each) { count += each.stack != 0 ? 1 : 0; }));
+      EXPECT_EQ(count, expected);
+    });
+  };
+  const std::int64_t small = peak(shorter, 50'000), large = peak(longer, 250'000);
+  EXPECT_LT(small, 12 << 20);
+  // Some 190 bytes of file an event; in memory the two memo cells of its dict and its list, 4 bytes each.
+  EXPECT_LT(large - small, 200'000 * 10);
+}
+
 TEST(memory, writing_takes_no_more_for_a_longer_trace) {
   auto made = make_churn({.operations = 300'000});
   ASSERT_TRUE(made);

@@ -121,7 +121,7 @@ TEST(snapshot, what_is_plain_but_wrong_is_said) {
   EXPECT_THAT(message_of(bytes_of("not_a_snapshot")), HasSubstr("a pickle of something else"));
   EXPECT_THAT(message_of(bytes_of("bad_address")), HasSubstr("an entry's address as a number"));
   EXPECT_THAT(message_of(bytes_of("bad_size")), HasSubstr("an entry's size as a number"));
-  EXPECT_THAT(message_of(bytes_of("bad_entry")), HasSubstr("expected element 0 of device 0's trace"));
+  EXPECT_THAT(message_of(bytes_of("bad_entry")), HasSubstr("expected device 0's trace to be a list of entries"));
   EXPECT_THAT(message_of("\x80\x06N."), HasSubstr("protocol 6"));
   EXPECT_THAT(message_of("\x80\x02N."), HasSubstr("a pickle of something else"));
   EXPECT_THAT(message_of("\x80\x02."), HasSubstr("one value at the end, found 0 values"));
@@ -163,7 +163,7 @@ TEST(snapshot, containers_that_hold_themselves_do_no_harm) {
   // l = []; l.append(l): and the same as the list of traces.
   EXPECT_THAT(message_of(std::string("\x80\x02]q\0h\0a.", 9)), HasSubstr("a pickle of something else"));
   const std::string key = std::string("X\x0d\0\0\0", 5) + "device_traces";
-  EXPECT_THAT(message_of("\x80\x02}" + key + std::string("]q\0h\0as.", 8)), HasSubstr("expected element 0"));
+  EXPECT_THAT(message_of("\x80\x02}" + key + std::string("]q\0h\0as.", 8)), HasSubstr("expected device 0's trace"));
 }
 
 TEST(snapshot, numbers_of_every_width_are_read) {
@@ -205,12 +205,50 @@ TEST(snapshot, a_million_entries_take_little_memory) {
     if (i % 1000 == 999) pickle += "e";
   }
   pickle += "as.";
-  auto back = read_pickle(pickle, {.memory_limit_bytes = 160'000'000});
+  auto back = read_pickle(pickle, {.memory_limit_bytes = 40'000'000});
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_EQ(back->events.size(), entries);
   auto found = find_lifetimes(*back);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found->peak_live_bytes, 256u);
+}
+
+TEST(snapshot, events_that_go_through_the_temporary_file_are_the_same) {
+  for (const char* name : {"plain_protocol2", "plain_protocol4", "plain_protocol5", "old_without_times"}) {
+    auto kept = read_pickle(bytes_of(name));
+    auto spooled = read_pickle(bytes_of(name), {.spool_limit_bytes = 0});
+    ASSERT_TRUE(kept && spooled) << name;
+    EXPECT_GE(kept->events.size(), 8u);
+    EXPECT_EQ(kept->events, spooled->events) << name;
+  }
+}
+
+TEST(snapshot, an_entry_that_stands_in_two_places_is_refused) {
+  // traces = [[entry], [entry]], the second by the memo; then the same entry twice in one list; then in a list that nobody asks for.
+  const std::string entry = "}\x94(" + short_text("action") + short_text("alloc") + short_text("addr") + "K\x05" + short_text("size") + "K\x07u";
+  const std::string head = "\x80\x04}" + short_text("device_traces");
+  EXPECT_THAT(message_of(head + "]]" + entry + "aa]" + std::string("h\0", 2) + "aas."), HasSubstr("expected device 1's trace"));
+  EXPECT_THAT(message_of(head + "]](" + entry + std::string("h\0", 2) + "eas."), HasSubstr("expected device 0's trace"));
+  auto back = read_pickle(head + "]]" + entry + "aas" + short_text("other") + "]" + std::string("h\0", 2) + "as.");
+  ASSERT_TRUE(back) << back.error().message;
+  EXPECT_EQ(back->events.size(), 1u);
+}
+
+TEST(snapshot, a_list_of_frames_serves_every_entry_that_refers_to_it) {
+  const std::string frame = "}\x94(" + short_text("name") + short_text("f") + short_text("filename") + short_text("f.py") + short_text("line") + "K\x07u";
+  const auto entry = [](const char* what, const std::string& frames) {
+    return "}(" + short_text("action") + short_text(what) + short_text("addr") + "K\x05" + short_text("size") + "K\x07" + short_text("frames") + frames + "u";
+  };
+  // Memo 0 is the first list, 1 the frame; then a list of its own with the same frame, and the first list again.
+  const std::string pickle = "\x80\x04}" + short_text("device_traces") + "]](" + entry("alloc", "]\x94" + frame + "a") +
+                             entry("free_requested", std::string("]\x94h\x01" "a", 5)) + entry("alloc", std::string("h\0", 2)) + "eas.";
+  auto back = read_pickle(pickle);
+  ASSERT_TRUE(back) << back.error().message;
+  ASSERT_EQ(back->events.size(), 3u);
+  for (const event& each : back->events) {
+    ASSERT_EQ(back->info.stacks.at(each.stack).size(), 1u);
+    EXPECT_EQ(back->info.stacks.at(each.stack)[0].line, 7u);
+  }
 }
 
 TEST(snapshot, goes_through_mpt_with_its_stacks) {
