@@ -279,6 +279,9 @@ class examiner {
     if (all_.clocks.overflowed()) {
       said.push_back(fmt::format("streams over {} were not checked for order", stream_clocks::most_streams));
     }
+    for (const auto& [name, value] : all_.info.meta.notes) {
+      if (name == "python_frames") said.push_back("Python's frames: " + value);
+    }
     for (const std::string& each : all_.info.warnings) said.push_back(each);
   }
 

@@ -13,6 +13,7 @@
 #include "millpond/units.hpp"
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
+#include "report/table.hpp"
 #include "trace/source.hpp"
 
 namespace millpond::cli {
@@ -76,7 +77,7 @@ exit_status answer(const record::launch_outcome& outcome, const std::vector<reco
     here.out() << made.dump(2) << '\n';
   } else {
     for (const recorded& each : traces) {
-      here.out() << fmt::format("millpond: {}: {} events ({})", each.path, each.events, each.status);
+      here.out() << fmt::format("millpond: {}: {} ({})", each.path, report::counted(each.events, "event", "events"), each.status);
       if (each.dropped > 0) here.out() << fmt::format(", {} DROPPED because the ring was full (--ring makes it larger)", each.dropped);
       if (each.frames > 0 && each.lines == 0) here.out() << "; no lines: the program has no line tables (-g), or addr2line is missing";
       if (!each.failure.empty()) here.out() << "; " << each.failure;

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 
+#include "record/python_frames.hpp"
 #include "record/recorder.hpp"
 
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
@@ -307,6 +308,11 @@ void before_exit() {
   if (the_pages != nullptr) the_pages->collect();
   if (the_translator->unknown_layouts() > 0) {
     the_recorder->say("kernels_without_layout", std::to_string(the_translator->unknown_layouts()));
+  }
+  if (the_recorder->how().python) {
+    if (const std::string unknown = python_frames::unknown_interpreter(); !unknown.empty()) {
+      the_recorder->say("python_frames", "none: the structures of " + unknown + " are not known (3.11 to 3.13 are)");
+    }
   }
   the_recorder->say("stacks_unwound", std::to_string(the_recorder->stacks().unwound()));
   the_recorder->say("stacks_unwound_by_runtime", std::to_string(the_recorder->stacks().unwound_by_runtime()));

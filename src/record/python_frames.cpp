@@ -64,6 +64,14 @@ std::optional<python_frames> python_frames::find() noexcept {
   return made;
 }
 
+std::string python_frames::unknown_interpreter() {
+  if (find()) return {};
+  if (const auto* version = static_cast<const unsigned long*>(dlsym(RTLD_DEFAULT, "Py_Version"))) {
+    return "CPython " + std::to_string(*version >> 24 & 0xff) + '.' + std::to_string(*version >> 16 & 0xff);
+  }
+  return dlsym(RTLD_DEFAULT, "Py_GetVersion") == nullptr ? "" : "an interpreter before CPython 3.11";
+}
+
 std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
   auto from = reinterpret_cast<std::uintptr_t>(this_thread_());
   if (from == 0) return 0;

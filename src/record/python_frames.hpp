@@ -1,6 +1,6 @@
 // The calling thread's Python frames, read from the interpreter's own structures without calling into it: a thread that has let
 // go of the interpreter's lock, as most libraries do around CUDA, still has its frames, and nobody else changes them.
-// CPython 3.11, 3.12 and 3.13; of others it knows nothing and gives nothing.
+// CPython 3.11, 3.12 and 3.13; of others it knows nothing, gives nothing, and says so.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +25,9 @@ class python_frames {
  public:
   // Looks for an interpreter in this process. Call it once one may be there; any thread.
   static std::optional<python_frames> find() noexcept;
+  // "CPython 3.14", where there is an interpreter whose structures are not known here (or one without its lock, or so old that it
+  // does not say its version); empty where there is none, or a known one.
+  static std::string unknown_interpreter();
 
   // Innermost first; how many there are, at most what there is room for. None where the thread runs no Python.
   std::size_t walk(std::span<python_place> into) const noexcept;

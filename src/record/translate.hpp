@@ -90,7 +90,9 @@ class translator {
   recorder& to_;
   driver_entries driver_;
   std::atomic<std::uint64_t> lowest_{UINT64_MAX}, highest_{0};  // of all blocks ever: a first sieve for arguments
-  std::atomic<std::uint32_t> unloaded_modules_{0};
+  // Counts modules that were unloaded, from a begin of each translator's own: what a thread remembers of an earlier one is old.
+  static inline std::atomic<std::uint32_t> translators_{0};
+  std::atomic<std::uint32_t> unloaded_modules_{translators_.fetch_add(1, std::memory_order_relaxed) << 20};
   bool kernels_, kernel_stacks_;     // as the settings have them
   std::atomic<std::uint64_t> unknown_layouts_{0};
   std::atomic<bool> saw_managed_{false};

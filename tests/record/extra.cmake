@@ -6,7 +6,8 @@ if(TARGET millpond_record AND TARGET test_record)
   add_executable(recorded_program ${CMAKE_CURRENT_SOURCE_DIR}/record/program/recorded_program.cpp)
   target_link_libraries(recorded_program PRIVATE fake_cupti ${CMAKE_DL_LIBS})
   target_compile_options(recorded_program PRIVATE -g)
-  set_target_properties(recorded_program PROPERTIES BUILD_RPATH ${PROJECT_BINARY_DIR}/tests/fake
+  # ENABLE_EXPORTS: its Py_Version is found as an interpreter's is.
+  set_target_properties(recorded_program PROPERTIES ENABLE_EXPORTS ON BUILD_RPATH ${PROJECT_BINARY_DIR}/tests/fake
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/fake)
   foreach(target fake_cupti recorded_program)
     target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

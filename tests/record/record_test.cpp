@@ -507,6 +507,17 @@ TEST_F(program_test, in_python_shows_its_own_lines) {
 }
 #endif
 
+TEST_F(program_test, of_an_unknown_python_has_native_frames_and_says_so) {
+  const launch_outcome outcome = record("", [](settings& how) { how.python = true; });
+  trace::trace_info info;
+  const auto events = read_all(outcome.traces.at(0), &info);
+  ASSERT_FALSE(events.empty());
+  EXPECT_FALSE(info.stacks.at(events[0].stack).empty());
+  const auto said = std::ranges::find(info.meta.notes, "python_frames", &std::pair<std::string, std::string>::first);
+  ASSERT_NE(said, info.meta.notes.end());
+  EXPECT_NE(said->second.find("CPython 3.14"), std::string::npos) << said->second;
+}
+
 TEST_F(program_test, that_pauses_is_not_seen_until_it_resumes) {
   const launch_outcome outcome = record("pause");
   EXPECT_EQ(outcome.exit_status, 0);
@@ -514,7 +525,12 @@ TEST_F(program_test, that_pauses_is_not_seen_until_it_resumes) {
   const auto events = read_all(outcome.traces.at(0), &info);
   ASSERT_EQ(events.size(), 24u);
   EXPECT_EQ(events.back().bytes, 1u << 21);
-  for (const auto& [name, value] : info.meta.notes) EXPECT_NE(name, "ended") << "a recording with gaps claims no leaks";
+  bool paused = false;
+  for (const auto& [name, value] : info.meta.notes) {
+    EXPECT_NE(name, "ended") << "a recording with gaps claims no leaks";
+    paused = paused || name == "paused";
+  }
+  EXPECT_TRUE(paused) << "who reads it must know of the gaps";
 }
 
 TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {

@@ -15,6 +15,12 @@
 extern "C" void fake_cupti_occupy();
 extern "C" void fake_cupti_call(CUpti_CallbackDomain, CUpti_CallbackId, const char*, const char*, void*, void (*)(void*), void*, int);
 
+// As an interpreter of a version that the recorder does not know.
+extern "C" {
+__attribute__((visibility("default"))) extern const unsigned long Py_Version;
+const unsigned long Py_Version = 0x030e00f0;
+}
+
 namespace {
 
 // Addresses that no malloc gives: the recorder must not read through them.
