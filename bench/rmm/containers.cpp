@@ -117,6 +117,27 @@ outcome run(resource_ref memory, int threads, int operations) {
   return out;
 }
 
+// What the pool did between two looks, as members of a JSON object.
+std::string difference(const millpond::pool_statistics& before, const millpond::pool_statistics& after) {
+  std::string out;
+  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::*of) {
+    out += std::string(out.empty() ? " \"" : ", \"") + name + "\": " + std::to_string(after.*of - before.*of);
+  };
+  using all = millpond::pool_statistics;
+  add("allocations", &all::allocations);
+  add("lane_hits", &all::lane_hits);
+  add("shelf_hits", &all::shelf_hits);
+  add("heap_hits", &all::heap_hits);
+  add("growths", &all::growths);
+  add("moves", &all::moves);
+  add("activations", &all::activations);
+  add("seals", &all::seals);
+  add("fence_queries", &all::fence_queries);
+  add("lanes_flushed", &all::lanes_flushed);
+  add("lock_waits", &all::lock_waits);
+  return out;
+}
+
 std::uint64_t used_bytes() {
   std::size_t free = 0;
   std::size_t total = 0;
@@ -139,29 +160,35 @@ int main(int count, char** arguments) try {
   }
   std::string rows;
   bool right = true;
-  const auto measure = [&](const char* name, const std::function<void(const std::function<void(resource_ref)>&)>& with) {
+  using count = std::function<millpond::pool_statistics()>;  // empty where the resource is not millpond's
+  const auto measure = [&](const char* name, const std::function<void(const std::function<void(resource_ref, const count&)>&)>& with) {
     for (const int threads : {1, 4, 16}) {
       check(cudaDeviceSynchronize(), "waiting");
       const std::uint64_t before = used_bytes();
       outcome got;
       outcome again;
       std::uint64_t reserved = 0;
-      with([&](resource_ref memory) {
+      std::string counts;
+      with([&](resource_ref memory, const count& of_pool) {
         static_cast<void>(run(memory, threads, 500));  // the first touch
         got = run(memory, threads, 5000);
+        const millpond::pool_statistics earlier = of_pool ? of_pool() : millpond::pool_statistics{};
         again = run(memory, threads, 5000);  // in memory that is there by now
         reserved = used_bytes() - before;
+        if (of_pool) counts = difference(earlier, of_pool());
       });
       got.wrong += again.wrong;
       right = right && got.wrong == 0;
       std::printf("%-12s %2d threads: %9.0f ns an operation, %9.0f again, %.2f of peak live reserved, %llu wrong\n", name, threads,
                   got.ns_an_operation, again.ns_an_operation, static_cast<double>(reserved) / static_cast<double>(got.peak_live),
                   static_cast<unsigned long long>(got.wrong));
-      char row[300];
+      if (!counts.empty()) std::printf("             again:%s\n", counts.c_str());
+      char row[800];
       std::snprintf(row, sizeof row,
-                    "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"ns_again\": %.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu}",
+                    "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"ns_again\": %.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu%s%s%s}",
                     rows.empty() ? "" : ",\n", name, threads, got.ns_an_operation, again.ns_an_operation, static_cast<unsigned long long>(reserved),
-                    static_cast<unsigned long long>(got.peak_live), static_cast<unsigned long long>(got.wrong));
+                    static_cast<unsigned long long>(got.peak_live), static_cast<unsigned long long>(got.wrong),
+                    counts.empty() ? "" : ", \"again\": {", counts.c_str(), counts.empty() ? "" : "}");
       rows += row;
     }
   };
@@ -171,21 +198,21 @@ int main(int count, char** arguments) try {
     const auto pool = millpond::pool::create(*gpu);
     if (!pool) throw millpond::memory_error(pool.error());
     millpond::cuda_device_resource memory(**pool);
-    go(memory);
+    go(memory, [&] { return (*pool)->statistics(); });
   });
   measure("RMM async", [](const auto& go) {
     rmm::mr::cuda_async_memory_resource memory(std::nullopt, ~std::size_t{0});
-    go(memory);
+    go(memory, {});
   });
   measure("RMM pool", [](const auto& go) {
     rmm::mr::cuda_memory_resource upstream;
     rmm::mr::pool_memory_resource memory(upstream, std::size_t{1} << 28);
-    go(memory);
+    go(memory, {});
   });
   measure("RMM arena", [](const auto& go) {
     rmm::mr::cuda_memory_resource upstream;
     rmm::mr::arena_memory_resource memory(upstream);
-    go(memory);
+    go(memory, {});
   });
   std::FILE* const out = std::fopen(path, "w");
   if (out == nullptr) throw std::runtime_error(std::string("cannot write ") + path);

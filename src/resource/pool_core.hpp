@@ -149,6 +149,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
   heap::owner_id new_owner();
   void retire_stream(stream_state& gone) noexcept;
+  enum class silent : std::uint8_t { all_others, without_lanes };
+  void fence_the_silent(const stream_state& newcomer, silent which);
   void collect_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;

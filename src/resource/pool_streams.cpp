@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
+#include "millpond/units.hpp"
 #include "order/line.hpp"
 #include "resource/pool_core.hpp"
 
@@ -9,6 +10,7 @@ namespace millpond {
 namespace {
 
 constexpr std::uint64_t lull_share = 16;       // of the peak: less than this is out of the heap in a lull
+constexpr std::uint64_t worth_a_wide_fence = 8;  // the share of the reserved bytes that silent streams hold at least
 constexpr std::uint64_t between_lulls = 256;   // carvings, so that a loop over one large block does not pay for it each time
 
 }  // namespace
@@ -47,11 +49,13 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
   stream_state* out = nullptr;
   stream_state* gone = nullptr;
   bool crowded = false;
+  bool fresh = false, second = false;
   {
     const std::unique_lock lock(streams_mutex_);
-    const auto [at, fresh] = streams_.emplace(id, std::move(made));
+    const auto [at, is_new] = streams_.emplace(id, std::move(made));
     out = held(*at->second);
-    if (fresh && streams_.size() > 1) many_streams_.store(true, std::memory_order_relaxed);
+    fresh = is_new;
+    second = fresh && streams_.size() > 1 && !many_streams_.exchange(true, std::memory_order_relaxed);
     if (!names_many(handle)) {
       const auto [known, first] = identity_of_.emplace(handle, id);
       if (!first && known->second != id) {
@@ -68,7 +72,27 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
     gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
   if (gone != nullptr || crowded) collect_dead_streams();
+  else if (fresh) fence_the_silent(*out, second ? silent::all_others : silent::without_lanes);
   return out;
+}
+
+// What a stream freed last is not sealed before it makes another call, and nobody may ask it: it may be destroyed. As long as there
+// was one stream nothing was sealed at all. A newcomer would find nothing of it, and the pool grow to twice its size, so
+// that a fence over the whole context is worth it where much is left by streams that no thread has a lane for any more.
+void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
+  {
+    const std::shared_lock lock(streams_mutex_);
+    const std::lock_guard heap_lock(heap_mutex_);
+    std::uint64_t pending = 0;
+    for (const auto& [id, stream] : streams_) {
+      if (stream.get() == &newcomer || !stream->line->dirty()) continue;
+      if (which == silent::all_others || stream->holders.load(std::memory_order_relaxed) == 0) pending += heap_.free_bytes(stream->owner);
+    }
+    if (pending < std::max<std::uint64_t>(8 * MiB, reserved_ / worth_a_wide_fence)) return;
+  }
+  const relaxed_capture_scope relaxed(*gpu_);
+  wide_seal();
+  poll_fences();
 }
 
 void pool::core::retire_stream(stream_state& gone) noexcept {

@@ -146,6 +146,23 @@ TEST_F(pool_books, trim_never_waits_and_leaves_what_is_pending) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
+// A stream that makes no call any more cannot be asked: what it freed last must serve a newcomer all the same.
+TEST_F(pool_books, what_a_silent_stream_left_serves_the_next_one) {
+  start();
+  std::uint64_t first = 0;
+  for (int round = 0; round < 4; ++round) {
+    const stream_handle s = stream();
+    std::thread([&] {  // its lane goes with it, and the stream is never seen again
+      std::vector<void*> all;
+      for (int n = 0; n < 20; ++n) all.push_back(take(20 * MiB, s));
+      for (void* const each : all) give(each, s);
+    }).join();
+    gpu->advance(1 * millisecond);
+    if (round == 0) first = now().reserved_bytes;
+  }
+  EXPECT_LE(now().reserved_bytes, first + first / 8);
+}
+
 TEST_F(pool_books, the_limit_is_never_passed_and_is_reached) {
   pool_options options;
   options.limit_bytes = 256 * MiB;
