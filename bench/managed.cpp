@@ -37,10 +37,13 @@ void need(call_result answer, const char* doing) {
   std::exit(4);
 }
 
+// Of a kernel that reads and writes everything: as many threads as run at once, which loop, or one for each word of four bytes.
+enum class grid : std::uint8_t { that_fits, of_every_word };
+
 class measurer {
  public:
-  measurer(driver& gpu, bench::card_kernels& kernels, int multiprocessors)
-      : gpu_(gpu), kernels_(kernels), processors_(static_cast<unsigned>(multiprocessors)) {
+  measurer(driver& gpu, bench::card_kernels& kernels, int multiprocessors, grid threads)
+      : gpu_(gpu), kernels_(kernels), processors_(static_cast<unsigned>(multiprocessors)), threads_(threads) {
     need(gpu_.stream_create(&stream_), "making a stream");
     void* sink = nullptr;
     need(gpu_.host_allocate(&sink, 4096, driver::host_flags::none), "pinning 4 KiB");
@@ -143,6 +146,12 @@ class measurer {
       start("touch_blocked", processors_, 1024, parameters);
       return;
     }
+    if (threads_ == grid::of_every_word && o.access == access_kind::read_write) {
+      std::uint64_t words = o.bytes / 4;
+      void* parameters[] = {&at, &words};
+      start("touch_each", static_cast<unsigned>(divide_up(words, 256)), 256, parameters);
+      return;
+    }
     void* parameters[] = {&at, &count, &sink_};
     // Eight blocks of 256 threads fill a multiprocessor.
     const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(divide_up(count, 256), 1, processors_ * 8));
@@ -163,6 +172,7 @@ class measurer {
   driver& gpu_;
   bench::card_kernels& kernels_;
   unsigned processors_;
+  grid threads_;
   stream_handle stream_ = nullptr;
   std::uint32_t* sink_ = nullptr;
 };
@@ -210,13 +220,14 @@ int main(int count, char** arguments) {
   std::vector<std::string> inputs;
   std::string out, gpu_name = "0", rounds_out;
   unsigned repeats = 5;
-  bool table = false, calibrated = false;
+  bool table = false, calibrated = false, every_word = false;
   app.add_option("inputs", inputs, "CSV files of cases")->required();
   app.add_option("--out", out, "the measured cases (CSV)");
   app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")->capture_default_str();
   app.add_option("--repeats", repeats, "of each case that takes less than a second")->capture_default_str();
   app.add_flag("--table", table, "with --gpu sim: the rows of docs/managed_memory.md");
   app.add_flag("--calibrated", calibrated, "measure this machine's rates first, and predict for them");
+  app.add_flag("--each", every_word, "kernels of a thread for each four bytes, instead of threads that loop over sixteen");
   app.add_option("--rounds", rounds_out, "each round's milliseconds of the cases that have rounds (CSV)");
   CLI11_PARSE(app, count, arguments);
 
@@ -247,7 +258,7 @@ int main(int count, char** arguments) {
     }
   }
   std::unique_ptr<measurer> on;
-  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors);
+  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors, every_word ? grid::of_every_word : grid::that_fits);
   std::ofstream file, rounds_file;
   if (!out.empty()) {
     file.open(out);

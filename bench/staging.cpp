@@ -6,6 +6,10 @@
 #include <memory>
 #include <thread>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "bench/support/harness.hpp"
 #include "millpond/pinned_pool.hpp"
 #include "millpond/staging.hpp"
@@ -37,6 +41,20 @@ double rate(std::uint64_t bytes, Call&& call, gap between = gap::none) {
   return static_cast<double>(bytes) / bench::percentile(times, 0.5);
 }
 
+// How pinned memory is written.
+enum class stores : std::uint8_t { cached, past_caches };
+
+void bench_copy_past_caches(unsigned char* to, const unsigned char* from, std::uint64_t bytes) {
+#if defined(__SSE2__)
+  for (std::uint64_t at = 0; at + 16 <= bytes; at += 16) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+  }
+  _mm_sfence();
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+
 // The same bytes in several copies of one stream, an event after each, and how long the calls that put them there take.
 void in_copies(bench::harness& h, stream_handle stream, device_address device, device_address pinned, std::uint64_t bytes, std::uint64_t copies) {
   driver& gpu = h.gpu();
@@ -65,7 +83,7 @@ void in_copies(bench::harness& h, stream_handle stream, device_address device, d
 // Threads that fill pinned memory from pageable memory in pieces of 128 KiB, and the other way; no link.
 void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, std::uint64_t bytes, unsigned threads) {
   constexpr std::uint64_t piece = 128 * KiB;
-  const auto way = [&](unsigned char* to, const unsigned char* from) {
+  const auto way = [&](unsigned char* to, const unsigned char* from, stores how) {
     std::atomic<unsigned> round{0}, ended{0};
     std::atomic<std::uint64_t> next{0};
     std::vector<std::jthread> crew;
@@ -74,7 +92,10 @@ void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, 
         for (unsigned seen = 0; seen < 10;) {
           if (round.load(std::memory_order_acquire) == seen) continue;
           ++seen;
-          for (std::uint64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece)) std::memcpy(to + at, from + at, piece);
+          for (std::uint64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece)) {
+            if (how == stores::past_caches) bench_copy_past_caches(to + at, from + at, piece);
+            else std::memcpy(to + at, from + at, piece);
+          }
           ended.fetch_add(1, std::memory_order_release);
         }
       });
@@ -87,8 +108,38 @@ void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, 
       }
     });
   };
-  const double in = way(pinned, pageable), out = way(pageable, pinned);
-  h.add({{"name", "filling alone"}, {"bytes", bytes}, {"threads", threads}, {"to_device_gb_s", in}, {"to_host_gb_s", out}});
+  const double in = way(pinned, pageable, stores::cached), past = way(pinned, pageable, stores::past_caches),
+               out = way(pageable, pinned, stores::cached);
+  h.add({{"name", "filling alone"}, {"past_caches_gb_s", past}, {"bytes", bytes}, {"threads", threads}, {"to_device_gb_s", in}, {"to_host_gb_s", out}});
+}
+
+// What the link gives of memory that cores have just written: cached, or past the caches. The time of the copy alone.
+void after_writing(bench::harness& h, stream_handle stream, device_address device, unsigned char* pinned, const unsigned char* pageable,
+                   std::uint64_t bytes) {
+  constexpr unsigned threads = 12;
+  const auto write = [&](stores how) {
+    std::vector<std::jthread> crew;
+    for (unsigned t = 0; t < threads; ++t) {
+      crew.emplace_back([=] {
+        for (std::uint64_t at = t * (128 * KiB); at < bytes; at += threads * 128 * KiB) {
+          if (how == stores::cached) std::memcpy(pinned + at, pageable + at, 128 * KiB);
+          else bench_copy_past_caches(pinned + at, pageable + at, 128 * KiB);
+        }
+      });
+    }
+  };
+  for (const stores how : {stores::cached, stores::past_caches}) {
+    std::vector<float> times;
+    for (int i = 0; i < 10; ++i) {
+      write(how);
+      const std::uint64_t start = bench::now_ns();
+      need(h.gpu().copy_async(device, reinterpret_cast<device_address>(pinned), bytes, stream).ok(), "a copy");
+      need(h.gpu().stream_synchronize(stream).ok(), "waiting");
+      if (i > 0) times.push_back(static_cast<float>(bench::now_ns() - start));
+    }
+    h.add({{"name", how == stores::cached ? "pinned, just written" : "pinned, just written past the caches"}, {"bytes", bytes},
+           {"to_device_gb_s", static_cast<double>(bytes) / bench::percentile(times, 0.5)}});
+  }
 }
 
 }  // namespace
@@ -124,6 +175,7 @@ int main(int count, char** arguments) {
     // What the parts take alone: the link with the same bytes in several copies, an event after each; the threads that fill.
     if (bytes == 16 * MiB) {
       for (const std::uint64_t copies : {2u, 4u, 8u, 16u, 32u}) in_copies(h, stream, device, fixed, bytes, copies);
+      after_writing(h, stream, device, static_cast<unsigned char*>(*pinned), pageable.get(), bytes);
     }
     if (bytes == 16 * MiB || bytes == 256 * MiB) {
       for (const unsigned threads : {1u, 4u, 8u, 12u, 15u}) filling(h, static_cast<unsigned char*>(*pinned), pageable.get(), bytes, threads);

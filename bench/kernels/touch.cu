@@ -10,6 +10,11 @@ extern "C" __global__ void touch_stream(uint4* words, uint64_t count) {
     words[i] = w;
   }
 }
+// The same by a thread for each four bytes and no loop, as most first kernels are written.
+extern "C" __global__ void touch_each(uint32_t* words, uint64_t count) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) words[i] += 1;
+}
 extern "C" __global__ void touch_write(uint4* words, uint64_t count) {
   const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) words[i] = uint4{1, 2, 3, 4};

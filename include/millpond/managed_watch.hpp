@@ -21,23 +21,32 @@ struct managed_page_counts {
   bool operator==(const managed_page_counts&) const = default;
 };
 
-// Counts while it lives. Opt-in: on a card it needs CUPTI, the toolkit's profiling library, which serves one user a process, so that no
+// Counts while it lives. Start it before the memory that it is to watch is allocated: CUPTI counts nothing of what was there before. Opt-in: on a card it needs CUPTI, the toolkit's profiling library, which serves one user a process, so that no
 // profiler can watch beside it, and which adds some microseconds to each fault.
 class managed_watch {
  public:
   // cupti: the library's file; where empty it is looked for by name and in the toolkit's usual folders. The calling thread has the
   // device's context. Errors: not_supported where this build has no CUPTI headers, where the library is not found, or where it
   // refuses, with its own words (another profiler is there; no permission), or where a trial shows that it counts nothing;
-  // not_permitted for a second watch in a process. On an H200 (driver 580.159) a watch started and then counted nothing: no contradiction is
-  // told there, and none that is not there.
+  // not_permitted for a second watch in a process.
   [[nodiscard]] static result<std::shared_ptr<managed_watch>> start(std::shared_ptr<driver> gpu, const std::string& cupti = {});
   virtual ~managed_watch() = default;
   // Since the watch began, of the 2 MiB blocks that [at, at + bytes) touches; on the simulated GPU of all managed memory, since its counts
-  // are not kept by address. Work that is to be counted must have been waited for. Any thread.
+  // are not kept by address. Work that is to be counted must have been waited for. On a card it waits until the counts are there, 14 to
+  // 21 ms (H200, driver 580.159, CUDA 13.0); driver_failure where they are not within two seconds. Any thread.
   [[nodiscard]] virtual result<managed_page_counts> counts(device_address at, std::uint64_t bytes) = 0;
+  // Whether memory is counted that was allocated before the watch began.
+  [[nodiscard]] virtual bool counts_earlier_memory() const noexcept { return false; }
+
+  // Grows with each call in the process: what began first, a watch or a buffer.
+  [[nodiscard]] static std::uint64_t next_beginning() noexcept;
+  [[nodiscard]] std::uint64_t began() const noexcept { return began_; }
 
  protected:
-  managed_watch() = default;
+  managed_watch() noexcept : began_(next_beginning()) {}
+
+ private:
+  std::uint64_t began_;
 };
 
 // What the counts say against the stated use of a block of so many bytes; empty where they agree. A handful of faults is no contradiction.

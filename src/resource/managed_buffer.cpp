@@ -207,6 +207,10 @@ void managed_core::protect(guarding now) noexcept {
 
 result<void> managed_core::watch(std::shared_ptr<managed_watch> by) {
   if (by == nullptr) return error{error_code::invalid_argument, "managed_buffer: no watch"};
+  if (created_ < by->began() && !by->counts_earlier_memory()) {
+    return error{error_code::not_permitted, "managed_buffer: it was allocated before the watch began, and CUPTI counts nothing of such memory; start the "
+                                            "watch first"};
+  }
   auto now = by->counts(reinterpret_cast<device_address>(data_), bytes_);
   if (!now) return now.error();
   watch_ = std::move(by);

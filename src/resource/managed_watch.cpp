@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -34,6 +35,8 @@ class simulated_watch final : public managed_watch {
                                now.host_faults - start_.host_faults,       now.bytes_to_device - start_.bytes_to_device,
                                now.bytes_to_host - start_.bytes_to_host,   now.throttles - start_.throttles};
   }
+
+  bool counts_earlier_memory() const noexcept override { return true; }
 
  private:
   [[nodiscard]] managed_page_counts read() const {
@@ -92,10 +95,14 @@ bool registered = false;  // for the whole process: CUPTI takes callbacks once
 
 class cupti_watch final : public managed_watch {
  public:
-  explicit cupti_watch(const cupti_functions& cupti) : cupti_(cupti) {}
+  cupti_watch(std::shared_ptr<driver> gpu, const cupti_functions& cupti) : gpu_(std::move(gpu)), cupti_(cupti) {}
   ~cupti_watch() override {
     static_cast<void>(cupti_.disable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
     static_cast<void>(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
+    if (gpu_->alive()) {
+      if (stream_ != nullptr) static_cast<void>(gpu_->stream_destroy(stream_));
+      if (mark_ != 0) static_cast<void>(gpu_->memory_free(mark_));
+    }
     const std::lock_guard lock(watch_mutex());
     the_watch = nullptr;
   }
@@ -127,52 +134,53 @@ class cupti_watch final : public managed_watch {
     return {};
   }
 
-  // The driver hands its counts to CUPTI by a queue that a thread of CUPTI's reads: asked again until nothing more comes.
+  // The driver hands its counts to CUPTI by a queue that a thread of CUPTI's reads, and they come 14 to 21 ms late (H200, driver 580.159). So
+  // something is done last that must be counted, a fault of the CPU on a block of the watch's own, and what comes before it is there when it is.
   result<managed_page_counts> counts(device_address at, std::uint64_t bytes) override {
+    const std::lock_guard turn(turn_);
+    const std::uint64_t before = sum(block_of_mark(), block_bytes).host_faults;
+    if (auto marked = mark(); !marked) return marked.error();
+    bool seen = false;
     managed_page_counts last;
-    for (int round = 0, same = 0; round < most_rounds && same < 3; ++round) {
+    // Once more after it: bytes are told when the copy engine's own record is read.
+    for (int round = 0, more = 0; round < most_rounds && more < 2; ++round) {
       if (const CUptiResult answer = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED); answer != CUPTI_SUCCESS) {
         const char* text = nullptr;
         cupti_.result_text(answer, &text);
         return error{error_code::driver_failure, fmt::format("cuptiActivityFlushAll: {}", text == nullptr ? "refused" : text)};
       }
+      seen = seen || sum(block_of_mark(), block_bytes).host_faults > before;
       const managed_page_counts now = sum(at, bytes);
-      same = now == last ? same + 1 : 0;
+      more = seen && now == last ? more + 1 : 0;
       last = now;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    }
+    if (!seen) {
+      return error{error_code::driver_failure, "managed_watch: CUPTI has not told of a fault that was made two seconds ago"};
     }
     return last;
   }
 
-  // Whether anything is counted at all: a block that the CPU writes, the device gets and the CPU reads. A CUPTI that came into the process
-  // after CUDA had started says yes to everything and counts nothing (seen on an H200, driver 580.159).
-  [[nodiscard]] bool counts_something(driver& gpu) {
-    device_address at = 0;
-    stream_handle stream = nullptr;
-    if (!gpu.managed_allocate(&at, 2 * block_bytes).ok()) return false;
-    auto* const byte = reinterpret_cast<volatile unsigned char*>(align_up(at, block_bytes));
-    bool seen = false;
-    if (gpu.stream_create(&stream).ok()) {
-      byte[0] = 1;
-      const auto block = reinterpret_cast<device_address>(byte);
-      if (gpu.prefetch_async(block, block_bytes, memory_place::device, stream).ok() && gpu.stream_synchronize(stream).ok()) {
-        byte[0] = static_cast<unsigned char>(byte[0] + 1);
-        for (int i = 0; i < most_rounds && !seen; ++i) {
-          const auto counted = counts(block, block_bytes);
-          seen = counted && (counted->host_faults > 0 || counted->bytes_to_device > 0);
-        }
-      }
-      static_cast<void>(gpu.stream_destroy(stream));
-    }
-    static_cast<void>(gpu.memory_free(at));
-    const std::lock_guard lock(watch_mutex());
-    blocks_.clear();
-    return seen;
+  // Whether anything is counted at all. A CUPTI that another user has may say yes to everything and count nothing.
+  [[nodiscard]] bool counts_something() {
+    if (!gpu_->managed_allocate(&mark_, 2 * block_bytes).ok()) return false;
+    return gpu_->stream_create(&stream_).ok() && counts(block_of_mark(), block_bytes).has_value();
   }
 
  private:
-  static constexpr int most_rounds = 20;
+  static constexpr int most_rounds = 500;  // of 4 ms
 
+  [[nodiscard]] device_address block_of_mark() const noexcept { return align_up(mark_, block_bytes); }
+  // The block goes to the device and the CPU faults on it.
+  [[nodiscard]] result<void> mark() {
+    auto answer = gpu_->bind_thread();
+    if (answer.ok()) answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_place::device, stream_);
+    if (answer.ok()) answer = gpu_->stream_synchronize(stream_);
+    if (!answer.ok()) return to_error(answer, "managed_watch: moving its mark");
+    auto* const byte = reinterpret_cast<volatile unsigned char*>(block_of_mark());
+    *byte = static_cast<unsigned char>(*byte + 1);
+    return {};
+  }
   [[nodiscard]] managed_page_counts sum(device_address at, std::uint64_t bytes) const {
     managed_page_counts sum;
     const std::lock_guard lock(watch_mutex());
@@ -223,11 +231,15 @@ class cupti_watch final : public managed_watch {
     }
   }
 
+  std::shared_ptr<driver> gpu_;
   cupti_functions cupti_;
+  std::mutex turn_;              // one thread asks at a time; outermost
+  device_address mark_ = 0;      // holds one whole block
+  stream_handle stream_ = nullptr;
   std::map<std::uint64_t, managed_page_counts> blocks_;  // by block number; under watch_mutex()
 };
 
-result<std::shared_ptr<managed_watch>> watch_card(driver& gpu, const std::string& file) {
+result<std::shared_ptr<managed_watch>> watch_card(std::shared_ptr<driver> gpu, const std::string& file) {
   void* const library = open_cupti(file);
   if (library == nullptr) {
     return error{error_code::not_supported, "managed_watch: libcupti.so is not found (it is in the CUDA toolkit, extras/CUPTI); name its file, or "
@@ -235,25 +247,26 @@ result<std::shared_ptr<managed_watch>> watch_card(driver& gpu, const std::string
   }
   cupti_functions functions;
   if (!functions.load(library)) return error{error_code::not_supported, "managed_watch: this libcupti.so lacks the activity functions"};
-  std::shared_ptr<cupti_watch> made = std::make_shared<cupti_watch>(functions);
+  const int ordinal = gpu->info().ordinal;
+  const auto made = std::make_shared<cupti_watch>(std::move(gpu), functions);
   {
     const std::lock_guard lock(watch_mutex());
     if (the_watch != nullptr) return error{error_code::not_permitted, "managed_watch: one watches already; CUPTI counts for one user a process"};
     the_watch = made.get();
   }
-  if (const std::string said = made->begin(gpu.info().ordinal); !said.empty()) {
+  if (const std::string said = made->begin(ordinal); !said.empty()) {
     return error{error_code::not_supported, fmt::format("managed_watch: CUPTI counts no managed memory here: {}", said)};
   }
-  if (!made->counts_something(gpu)) {
-    return error{error_code::not_supported, "managed_watch: CUPTI says yes and counts nothing; it has to be in the process before CUDA starts: run the "
-                                            "program by `millpond record`, whose recorder is, and read its trace with `millpond explain`"};
+  if (!made->counts_something()) {
+    return error{error_code::not_supported, "managed_watch: CUPTI says yes and counts nothing; run the program by `millpond record`, whose recorder is "
+                                            "there before CUDA starts, and read its trace with `millpond explain`"};
   }
-  return std::shared_ptr<managed_watch>(std::move(made));
+  return std::shared_ptr<managed_watch>(made);
 }
 
 #else
 
-result<std::shared_ptr<managed_watch>> watch_card(driver&, const std::string&) {
+result<std::shared_ptr<managed_watch>> watch_card(std::shared_ptr<driver>, const std::string&) {
   return error{error_code::not_supported, "managed_watch: this build has no CUPTI: the CUDA toolkit's headers were not there"};
 }
 
@@ -266,7 +279,12 @@ result<std::shared_ptr<managed_watch>> managed_watch::start(std::shared_ptr<driv
   if (auto simulated = std::dynamic_pointer_cast<simulated_gpu>(gpu)) {
     return std::shared_ptr<managed_watch>(std::make_shared<simulated_watch>(std::move(simulated)));
   }
-  return watch_card(*gpu, cupti);
+  return watch_card(std::move(gpu), cupti);
+}
+
+std::uint64_t managed_watch::next_beginning() noexcept {
+  static std::atomic<std::uint64_t> last{0};  // publishes nothing but the order
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 std::vector<std::string> contradictions(const managed_use& use, const managed_page_counts& counts, std::uint64_t bytes) {

@@ -5,6 +5,10 @@
 #include <cstring>
 #include <system_error>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "base/bits.hpp"
 #include "millpond/units.hpp"
 
@@ -19,6 +23,27 @@ constexpr std::uint64_t small_buffer_step = 64 * KiB;  // buffers under four of 
 constexpr std::uint64_t least_copy = 512 * KiB;
 // How often a thread looks at another's progress before it yields: a piece is moved in microseconds.
 constexpr unsigned looks_before_yield = 256;
+
+// Writes past the caches. The link reads what a core has just written from that core's cache at half its rate: 16 MiB, which fit there, went
+// at 27 GB/s where 1 GiB went at 53 (H200, 2026-11-30). `to` lies on 16 bytes.
+void copy_past_caches(unsigned char* to, const unsigned char* from, std::uint64_t bytes) noexcept {
+#if defined(__SSE2__)
+  const std::uint64_t whole = bytes / 64 * 64;
+  for (std::uint64_t at = 0; at < whole; at += 64) {
+    const auto* const source = reinterpret_cast<const __m128i*>(from + at);
+    auto* const target = reinterpret_cast<__m128i*>(to + at);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  std::memcpy(to + whole, from + whole, bytes - whole);
+  _mm_sfence();  // before who reads the mark tells the device to read these
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
 
 }  // namespace
 
@@ -286,7 +311,7 @@ bool staging::move_piece(std::uint64_t piece) {
     if (looks > looks_before_yield) std::this_thread::yield();
   }
   unsigned char* const pinned = buffer_ + (base_ + from) % options_.buffer_bytes;
-  if (now_.way == direction::to_device) std::memcpy(pinned, now_.host + from, end - from);
+  if (now_.way == direction::to_device) copy_past_caches(pinned, now_.host + from, end - from);
   else std::memcpy(now_.host + from, pinned, end - from);
   mark_of(piece).store(marked(piece), std::memory_order_release);
   return true;

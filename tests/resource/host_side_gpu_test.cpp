@@ -88,9 +88,6 @@ TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
   EXPECT_EQ(sum, 3u * 4096);
   const auto counted = (*watch)->counts(reinterpret_cast<device_address>(stray), 16 * MiB);
   ASSERT_TRUE(counted) << counted.error().message;
-  if (!gpu->simulated() && counted->host_faults == 0 && counted->bytes_to_host == 0) {
-    GTEST_SKIP() << "CUPTI accepted everything and counted nothing: seen on an H200, driver 580.159 (docs/managed_memory.md)";
-  }
   EXPECT_GE(counted->host_faults, 8u);
   EXPECT_GE(counted->bytes_to_host, 16 * MiB);
   ASSERT_TRUE(buffer.look());

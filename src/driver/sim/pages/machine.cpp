@@ -31,7 +31,11 @@ class machine {
     const unsigned accessors = options_.ideal_page_bytes != 0 ? 1 : costs_.multiprocessors;
     for (unsigned i = 0; i < accessors; ++i) processors_.emplace_back(costs_.first_tlb_entries);
     in_flight_ = options_.ideal_page_bytes != 0 ? 1 : pattern_.in_flight();
-    depth_limit_ = pattern_.bytes_a_touch() == base_page_bytes ? costs_.stream_run_faults : costs_.batch_faults;
+    depth_limit_ = costs_.batch_faults;
+    if (pattern_.bytes_a_touch() == base_page_bytes) {
+      const std::uint64_t runs = divide_up(pattern_.count(), pattern_.run_length());
+      depth_limit_ = std::clamp<std::uint64_t>(costs_.batch_faults / std::max<std::uint64_t>(1, runs), costs_.stream_run_faults, costs_.stream_run_most_faults);
+    }
   }
 
   run_report run() {
@@ -183,18 +187,27 @@ class machine {
     access_kind kind = access_kind::read;
   };
 
-  // The next batch: processors take turns, each gives its oldest faults first. Duplicates are merged.
+  bool thrashes(std::uint64_t page) {
+    unsigned in_block = 0;
+    std::uint64_t blocks = 0;
+    const block* const b = space_.find(base + page * base_page_bytes, in_block, blocks);
+    return b != nullptr && b->thrash.thrashing()[in_block];
+  }
+
+  // The next batch: processors take turns, each gives its oldest faults first. Duplicates are merged. Most faults of a processor are never
+  // seen, since the page has come with another's before the batch is read; those of thrashing pages, which come alone, all are.
   void collect(std::vector<fault>& batch) {
     batch.clear();
     std::unordered_set<std::uint64_t> seen;
     bool more = true;
-    for (std::size_t depth = 0; more && depth < depth_limit_ && batch.size() < costs_.batch_faults; ++depth) {
+    for (std::size_t depth = 0; more && batch.size() < costs_.batch_faults; ++depth) {
       more = false;
       for (std::size_t i = 0; i < processors_.size() && batch.size() < costs_.batch_faults; ++i) {
         const processor& p = processors_[(turn_ + i) % processors_.size()];
         if (depth >= p.waiting.size()) continue;
-        more = true;
         const pending_touch& t = p.waiting[depth];
+        if (depth >= depth_limit_ && !thrashes(t.page)) continue;
+        more = true;
         if (seen.insert(t.page).second) {
           batch.push_back({t.page, t.next});
         } else {
@@ -254,12 +267,19 @@ class machine {
     last_used_ = nullptr;
     std::vector<fault> batch;
     double waited = 0;
+    bool several = false;  // blocks
     const double began = now_ns_;
     for (;;) {
       for (processor& p : processors_) advance(p);
       collect(batch);
       if (batch.empty()) break;
-      if (waited == 0 && options_.ideal_page_bytes == 0) waited += costs_.first_fault_ns;
+      if (options_.ideal_page_bytes == 0) {
+        if (waited == 0) waited += costs_.first_fault_ns;
+        if (!several && (batch.back().page / pages_a_block != batch.front().page / pages_a_block)) {
+          several = true;
+          waited += costs_.more_blocks_ns;
+        }
+      }
       const double ns = serve(batch);
       waited += ns;
       now_ns_ += ns;

@@ -105,20 +105,27 @@ double space::ask_for(block& b, const page_mask& faulted, side by, double now_ns
   stay.reset();
   const page_mask suspect = faulted & b.thrash.thrashing();
   if (suspect.none()) return 0;
-  double waited = 0;
-  for (unsigned page = 0; page < b.pages; ++page) {
-    if (!suspect[page]) continue;
-    auto hint = b.thrash.ask(page, by, now_ns + waited, costs_);
-    if (hint.what == thrash_state::hint::kind::throttle) {
-      ++counts_.throttles;
-      const double nap = hint.until_ns - (now_ns + waited);
-      waited += by == side::host ? nap * costs_.thrash_nap : nap;
-      hint = b.thrash.ask(page, by, now_ns + waited + 1, costs_);
-    }
-    if (hint.what != thrash_state::hint::kind::pin) continue;
+  // All pages of a batch are asked for at one moment, and those that are to wait do so together: the service turns to others meanwhile.
+  double until = now_ns;
+  page_mask throttled;
+  const auto pin = [&](unsigned page) {
     if (!b.pinned_known[page]) ++counts_.thrash_pins;
     b.pinned_known.set(page);
     stay.set(page);
+  };
+  using kind = thrash_state::hint::kind;
+  for (unsigned page = 0; page < b.pages; ++page) {
+    if (!suspect[page]) continue;
+    const auto hint = b.thrash.ask(page, by, now_ns, costs_);
+    if (hint.what == kind::pin) pin(page);
+    if (hint.what != kind::throttle) continue;
+    ++counts_.throttles;
+    throttled.set(page);
+    until = std::max(until, hint.until_ns);
+  }
+  const double waited = (until - now_ns) * (by == side::host ? costs_.thrash_nap : 1);
+  for (unsigned page = 0; throttled.any() && page < b.pages; ++page) {
+    if (throttled[page] && b.thrash.ask(page, by, now_ns + waited + 1, costs_).what == kind::pin) pin(page);
   }
   if (stay.any()) has_pins_ = true;
   return waited;
@@ -305,16 +312,17 @@ double space::count_remote(block& b, std::uint64_t touches) {
 double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns,
                      std::uint64_t& remote_bytes) {
   double ns = 0;
-  bool faulted_once = false;
+  std::uint64_t faulted_blocks = 0;
   set_loads(loads::of_whole_pages);
   release_pins(now_ns);
   visit(address, bytes, [&](block& b, unsigned first, unsigned last, std::uint64_t blocks) {
     note_use(b);
+    bool faulted = false;
     const page_mask touched = mask_of(first, last);
     const auto pass = [&](access_kind step) {
       const page_mask missing = touched & (writes(step) ? page_mask(~b.mapped | ~b.writable) : page_mask(~b.mapped));
       if (missing.none()) return;
-      faulted_once = true;
+      faulted = true;
       // Growth serves eight pages for one fault; a page mapped where it is has a fault of its own.
       const bool grows = !(b.policy.preferred == block_policy::place::host && !(b.policy.read_mostly && !writes(step))) &&
                          !(writes(step) && (missing & b.duplicated()).any()) && (missing & b.thrash.thrashing()).none();
@@ -327,12 +335,14 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
     };
     if (kind == access_kind::read_write) pass(access_kind::read);
     pass(kind);
+    faulted_blocks += faulted ? 1 : 0;
     const std::uint64_t remote = bytes_of(touched & ~b.on_device);
     remote_bytes += remote;
     counts_.remote_bytes += remote;
     if (remote != 0) ns += count_remote(b, (touched & ~b.on_device).count());
   });
-  return faulted_once ? ns + costs_.first_fault_ns : ns;
+  if (faulted_blocks > 0) ns += costs_.first_fault_ns;
+  return faulted_blocks > 1 ? ns + costs_.more_blocks_ns : ns;
 }
 
 double space::host_fault(block& b, unsigned page, access_kind kind, double now_ns) {
@@ -344,6 +354,7 @@ double space::host_fault(block& b, unsigned page, access_kind kind, double now_n
                            (b.on_device | faulted) & (faulted | ~b.thrash.thrashing());
   const bool duplicates = b.policy.read_mostly && !writes(kind);
   const page_mask copied = wanted & b.on_device & ~b.on_host;
+  ns += costs_.host_page_ns * static_cast<double>(copied.count());
   ns += bring_to_host(b, wanted, duplicates ? keep::original : keep::nothing);
   if (duplicates) {
     b.thrash.forget(copied);
@@ -400,7 +411,7 @@ double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_place 
       if (b.policy.accessed_by_device) map_remotely(b, wanted & b.on_host & ~b.on_device);
     }
   });
-  return moved ? ns + costs_.prefetch_call_ns : ns;
+  return moved ? ns + (to == memory_place::device ? costs_.prefetch_call_ns : costs_.prefetch_back_call_ns) : ns;
 }
 
 std::uint64_t space::resident(std::uint64_t address, std::uint64_t bytes) {
