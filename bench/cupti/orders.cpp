@@ -158,7 +158,6 @@ int run(std::string_view order) {
   }
 
   const auto flush = find<decltype(&cuptiActivityFlushAll)>(cupti, "cuptiActivityFlushAll");
-  const auto start = std::chrono::steady_clock::now();
   // Asked until nothing has come for 400 ms, at most 1 s: when the last count came.
   const auto collect = [&](const char* what) {
     const auto begun = std::chrono::steady_clock::now();
@@ -176,7 +175,6 @@ int run(std::string_view order) {
     const double ms = std::chrono::duration<double, std::milli>(last - begun).count();
     std::printf("  %s: %s, the last after %.0f ms; all so far: %s\n", what, seen == was ? "nothing new" : "counted", ms, seen.c_str());
   };
-  static_cast<void>(start);
   const auto touch = [](CUdeviceptr at, std::size_t count) {
     auto* const data = reinterpret_cast<volatile unsigned char*>(at);
     for (std::size_t i = 0; i < count; i += 4096) data[i] = static_cast<unsigned char>(data[i] + 1);
@@ -194,6 +192,11 @@ int run(std::string_view order) {
   collect("the CPU touches it again");
   if (set(at, 3, bytes, nullptr) != CUDA_SUCCESS || wait() != CUDA_SUCCESS) return 4;
   collect("the device sets it");
+  if (before == 0) return 0;
+  CUdeviceptr other = 0;
+  if (allocate(&other, bytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS) return 4;
+  touch(other, bytes);
+  collect("the CPU touches 16 MiB that were allocated afterwards");
   return 0;
 }
 
