@@ -57,14 +57,15 @@ place_advice advise_one(const place_summary& of, const trace::trace_info& trace,
     if (of.largest_bytes <= small_bytes && of.touched_by_cpu > 0 && of.used_by_kernels > 0) {
       made.use = "mapped";
       made.why = fmt::format("both sides touch it and it has {} at most: pages of it would go back and forth", format_bytes(of.largest_bytes));
-      made.code = {"    cudaHostAlloc(&ptr, bytes, cudaHostAllocMapped);   // one address for both sides"};
+      made.code = {"    cudaHostAlloc(&ptr, bytes, cudaHostAllocMapped);  // one address for both"};
     } else if (of.used_by_kernels > 0) {
       made.use = "managed + prefetch";
       made.why = "kernels use it: moved ahead of them it comes at the link's speed, and by faults at a seventh of it";
       made.time_now_ns = of.touched_by_cpu > 0 ? static_cast<double>(of.bytes) / 7.1 : 0;
       made.time_then_ns = of.touched_by_cpu > 0 ? static_cast<double>(of.bytes) / 55.2 : 0;
       made.time_estimated = true;
-      made.code = {"    cudaMemPrefetchAsync(ptr, bytes, {cudaMemLocationTypeDevice, device}, 0, stream);   // before the first kernel"};
+      made.code = {"    cudaMemLocation there{cudaMemLocationTypeDevice, device};   // before the first kernel:",
+                   "    cudaMemPrefetchAsync(ptr, bytes, there, 0, stream);"};
     }
   } else if (loop && of.of == trace::kind::pinned) {
     made.use = "pinned + pool";

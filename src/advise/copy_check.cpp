@@ -47,8 +47,10 @@ void copy_check::copied(const trace::event& at, std::uint32_t index, std::uint32
         made.places.push_back({up ? "copied to the device" : "copied to the host", at.stack});
         made.seen = "seen: the host address is in no pinned or managed block that the program made";
         made.remedy = {"Keep the host side in pinned memory, made once:",
-                       "    cudaHostAlloc(&host, bytes, cudaHostAllocDefault);   // or cudaHostRegister(existing, bytes, 0)",
-                       "    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);   // now returns at once",
+                       "    cudaHostAlloc(&host, bytes, cudaHostAllocDefault);",
+                       "    // or, of memory that is there: cudaHostRegister(existing, bytes, 0);",
+                       "    // now returns at once:",
+                       "    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);",
                        "With millpond: a pool over pinned_resource gives such blocks in 0.1 us."};
       }
     }
@@ -145,8 +147,8 @@ void copy_check::finish() {
   of_.place_allocation(made, block);
   made.seen = "seen: copies, and no kernel argument into pinned memory";
   made.remedy = {"Pin a few buffers of the largest copy's size and go round them, waiting for the event of each:",
-                 "    for (each chunk) { cudaEventSynchronize(done[i]); fill(staging[i]); cudaMemcpyAsync(...); "
-                 "cudaEventRecord(done[i], stream); }"};
+                 "    for (each chunk) {", "      cudaEventSynchronize(done[i]);", "      fill(staging[i]);",
+                 "      cudaMemcpyAsync(...);", "      cudaEventRecord(done[i], stream);", "    }"};
 }
 
 }  // namespace millpond::advise

@@ -168,7 +168,8 @@ void managed_check::thrash(std::uint32_t id, const facts& mine) {
   of_.place_allocation(made, block);
   made.seen = "seen: the driver's own counters of faults and moves";
   made.remedy = {"Move the pages in one go before the side that needs them, or keep two buffers:",
-                 "    cudaMemPrefetchAsync(ptr, bytes, {cudaMemLocationTypeDevice, device}, 0, stream);",
+                 "    cudaMemLocation there{cudaMemLocationTypeDevice, device};",
+                 "    cudaMemPrefetchAsync(ptr, bytes, there, 0, stream);",
                  "Small data that both sides touch each round belongs in mapped pinned memory (cudaHostAlloc)."};
 }
 
@@ -199,7 +200,8 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
   made.places.push_back({"advised", mine.advice_stack});
   made.seen = "seen: the address among kernels' arguments; not seen: how much of it they touch";
   made.remedy = {"Drop the advice, and prefetch to where the data is used next:",
-                 "    cudaMemPrefetchAsync(ptr, bytes, {cudaMemLocationTypeDevice, device}, 0, stream);"};
+                 "    cudaMemLocation there{cudaMemLocationTypeDevice, device};",
+                 "    cudaMemPrefetchAsync(ptr, bytes, there, 0, stream);"};
 }
 
 void managed_check::finish() {

@@ -95,9 +95,9 @@ void object_patterns::report(flaw which, const std::vector<std::uint32_t>& ids, 
       made.summary = fmt::format("{} is not used for {} kernels and copies (events {} to {}); parked meanwhile, {}.", who,
                                  first.longest_gap, first.gap_begin, first.gap_end, then);
       made.remedy = {"Free it before the gap and allocate it after, or park its contents in pinned memory:",
-                     "    cudaMemcpyAsync(host, ptr, bytes, cudaMemcpyDeviceToHost, stream); cudaFreeAsync(ptr, stream);",
-                     "    ...", "    cudaMallocAsync(&ptr, bytes, stream); cudaMemcpyAsync(ptr, host, bytes, "
-                     "cudaMemcpyHostToDevice, stream);"};
+                     "    cudaMemcpyAsync(host, ptr, bytes, cudaMemcpyDeviceToHost, stream);",
+                     "    cudaFreeAsync(ptr, stream);", "    ...", "    cudaMallocAsync(&ptr, bytes, stream);",
+                     "    cudaMemcpyAsync(ptr, host, bytes, cudaMemcpyHostToDevice, stream);"};
       break;
     default: break;
   }

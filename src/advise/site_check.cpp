@@ -42,14 +42,16 @@ std::vector<std::string> keep_it(const site_facts& site) {
       "Allocate once, at the largest size, and use it again; or take it from a pool that keeps its memory:"};
   if (pinned) {
     lines.insert(lines.end(), {"    millpond::pinned_resource pinned(gpu);", "    millpond::pool staging(pinned);",
-                               "    void* ptr = staging.allocate(bytes, stream);   // 0.1 us; no driver call when warm",
+                               "    void* ptr = staging.allocate(bytes, stream);   // 0.1 us when warm",
                                "    staging.deallocate(ptr, bytes, stream);"});
   } else {
     lines.insert(lines.end(),
                  {"    cudaMemPool_t pool; cudaDeviceGetDefaultMemPool(&pool, device);",
                   "    uint64_t keep = UINT64_MAX;",
-                  "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);   // once",
-                  "    cudaMallocAsync(&ptr, bytes, stream);  ...  cudaFreeAsync(ptr, stream);   // waits for nothing",
+                  "    // once:",
+                  "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);",
+                  "    // each time, waiting for nothing:",
+                  "    cudaMallocAsync(&ptr, bytes, stream); ... cudaFreeAsync(ptr, stream);",
                   "With millpond: millpond::pool pool(gpu); pool.allocate(bytes, stream); pool.deallocate(ptr, bytes, stream);"});
   }
   return lines;
@@ -140,7 +142,7 @@ void site_check::leak(const site_facts& site, std::uint64_t oldest) {
   made.seen = "seen: every free until the program's end; the driver takes the memory back when the process is gone";
   made.remedy = {"Free it where its use ends, or give it an owner that does:",
                  fmt::format("    {}(ptr);", of_.right_free(block)),
-                 "    auto memory = millpond::buffer(resource, bytes, stream);   // frees itself"};
+                 "    auto memory = millpond::buffer(resource, bytes, stream);  // frees itself"};
 }
 
 void site_check::growth(const site_facts& site, const std::vector<std::uint32_t>& parts) {
@@ -157,8 +159,8 @@ void site_check::growth(const site_facts& site, const std::vector<std::uint32_t>
   of_.place_allocation(made, block);
   made.seen = site.stack == 0 ? "seen: sizes alone; no call stack was recorded, so that several places may count as one" : "";
   made.remedy = {"Bound what is kept: a cache needs a largest size, a list of requests an end:",
-                 fmt::format("    if (cache.size() == limit) {{ {}(cache.front().ptr); cache.pop_front(); }}",
-                             of_.right_free(block)),
+                 "    if (cache.size() == limit) {", fmt::format("      {}(cache.front().ptr);", of_.right_free(block)),
+                 "      cache.pop_front();", "    }",
                  "With millpond: limit_resource refuses what is over a bound, with the place that asked."};
 }
 

@@ -67,7 +67,7 @@ void print_text(std::ostream& out, const advise::whole_advice& made, const trace
                              fmt::format("{} -> {} ({}, {} at the peak)", each.now, each.use, report::counted(each.where.blocks, "block", "blocks"),
                                          format_bytes(each.where.peak_bytes)));
     const auto lines = report::stack_lines(each.where.stack, trace);
-    for (std::size_t n = 0; n < lines.size() && n < 3; ++n) out << report::paragraph("       ", lines[n]);
+    for (std::size_t n = 0; n < lines.size() && n < 3; ++n) out << report::wrapped("       " + lines[n], report::text_columns, 9) << '\n';
     if (lines.empty()) out << fmt::format("       blocks of up to {}; no call stack recorded\n", format_bytes(each.where.largest_bytes));
     out << report::paragraph("   why:  ", each.why);
     if (each.time_now_ns > 0) {

@@ -82,7 +82,7 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     for (const advise::finding_place& at : each.places) {
       const auto lines = stack_lines(at.stack, trace);
       made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
-      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += "       " + lines[n] + '\n';
+      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += wrapped("       " + lines[n], text_columns, 9) + '\n';   // what goes on stands further in
       if (lines.size() > options.most_frames) made += fmt::format("       and {} more\n", counted(lines.size() - options.most_frames, "frame", "frames"));
     }
     if (!each.events.empty()) {
