@@ -19,6 +19,8 @@ constexpr double pin_ns_a_byte = 91e6 / (2.0 * static_cast<double>(GiB));
 constexpr double pageable_pair_ns = 60;
 // Of a machine's memory, at most this share is pinned by one program.
 constexpr double pinned_share = 0.5;
+// Fewer than these in a program, and gone within this, is memory that a pool holds for nobody most of the time.
+constexpr double few_allocations = 10, short_life_s = 10;
 
 double link_ns(std::uint64_t bytes, double bytes_per_s) {
   return bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s * 1e9 : 0;
@@ -105,14 +107,23 @@ result<void> check(const question& q, const gpu_profile& p) {
   return {};
 }
 
-void fill_settings(buffer_choice& made, const question& q) {
+void fill_settings(buffer_choice& made, const question& q, const gpu_profile& profile, const costs& c) {
   const bool repeats = q.requests == question::pattern::repeating;
   switch (made.kind) {
     case memory_kind::device:
       made.pool = repeats ? "planned_resource" : made.cost.how.find("pool") != std::string::npos ? "millpond::pool" : "none";
       if (repeats) made.settings.push_back("planned_resource over millpond::pool: each iteration at fixed offsets");
       else made.settings.push_back("pool::create(gpu), one lane a stream: pool.lane(stream)");
-      if (q.size == question::growth::grows) made.settings.push_back("buffer<T>: reserve for the usual size; a resize copies on the stream");
+      if (q.size == question::growth::grows) {
+        made.settings.push_back(profile.device.virtual_memory
+                                    ? fmt::format("growable_buffer<T>: it grows in place, {} a step, and nothing is copied",
+                                                  format_duration(c.call("cuMemCreate", 32 * MiB) + c.call("cuMemMap", 32 * MiB) + c.call("cuMemSetAccess", 32 * MiB)))
+                                    : "buffer<T>: reserve for the usual size; a resize copies on the stream");
+      }
+      // A pool keeps what it has for the next one. Where there is none, others may want it.
+      if (!repeats && q.allocations < few_allocations && q.lifetime_s < short_life_s) {
+        made.settings.push_back("pool.trim(), or background_give_back: few such buffers and none for long, so the pool need not keep the memory between them");
+      }
       break;
     case memory_kind::pinned:
       made.pool = "pinned pool";
@@ -130,7 +141,7 @@ void fill_settings(buffer_choice& made, const question& q) {
     case memory_kind::pageable:
       made.pool = "none";
       if (on_device(q)) {
-        made.settings.push_back(exchanged(q) >= 4 * MiB ? "staging::to_device: several threads through pinned chunks, at the pinned rate"
+        made.settings.push_back(exchanged(q) >= 4 * MiB ? "staging::to_device: several threads through a pinned buffer, at the pinned rate"
                                                           : "copy_async: the driver stages it");
       }
       break;
@@ -197,7 +208,7 @@ result<buffer_choice> choose(const buffer_question& q, const gpu_profile& profil
   for (const buffer_option& each : made.others) {
     made.reason += fmt::format("; {}: {}", each.how, format_duration(each.total_ns));
   }
-  fill_settings(made, q);
+  fill_settings(made, q, profile, c);
   return made;
 }
 

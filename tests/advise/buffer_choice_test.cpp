@@ -10,6 +10,7 @@ namespace millpond::advise {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 constexpr auto host = memory_side::host, device = memory_side::device, both = memory_side::both;
 using q = buffer_question;
 
@@ -52,6 +53,24 @@ TEST(buffer_choice, follows_the_rules_of_practice) {
         EXPECT_GE(other.total_ns, made->cost.total_ns) << each.name;
       }
     }
+  }
+}
+
+TEST(buffer_choice, growth_and_lifetime_decide_the_settings) {
+  const auto settings = [](q question, gpu_profile p = gpu_profile::h200()) {
+    const auto made = choose(question, p);
+    std::string all;
+    for (const std::string& each : made->settings) all += each + "\n";
+    return all;
+  };
+  const q grows{.bytes = 64 * MiB, .lifetime_s = 3600, .size = q::growth::grows};
+  EXPECT_THAT(settings(grows), HasSubstr("grows in place"));
+  gpu_profile old = gpu_profile::h200();
+  old.device.virtual_memory = false;
+  EXPECT_THAT(settings(grows, old), HasSubstr("a resize copies"));
+  EXPECT_THAT(settings({.bytes = 64 * MiB, .lifetime_s = 0.1, .allocations = 3}), HasSubstr("background_give_back"));
+  for (const q& kept : {q{.bytes = 64 * MiB, .lifetime_s = 0.1, .allocations = 1e5}, q{.bytes = 64 * MiB, .lifetime_s = 3600, .allocations = 3}}) {
+    EXPECT_THAT(settings(kept), Not(HasSubstr("background_give_back")));
   }
 }
 

@@ -177,6 +177,25 @@ TEST_F(managed_memory, a_watch_sees_what_no_view_tells) {
   EXPECT_THAT(buffer.history().contradictions[1], HasSubstr("take a device view"));
 }
 
+// As CUPTI's: it knows nothing of memory that was there before it.
+class late_watch final : public managed_watch {
+ public:
+  result<managed_page_counts> counts(device_address, std::uint64_t) override { return managed_page_counts{}; }
+};
+
+TEST_F(managed_memory, a_watch_that_began_after_the_buffer_is_refused_where_it_would_count_nothing) {
+  auto memory = resource({gpu_resident, device, both});
+  auto buffer = managed_buffer<unsigned char>::create(MiB, *memory, stream).value();
+  const auto refused = buffer.watch(std::make_shared<late_watch>());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, error_code::not_permitted);
+  EXPECT_THAT(refused.error().message, HasSubstr("start the watch first"));
+  EXPECT_TRUE(buffer.watch(managed_watch::start(gpu).value()));  // the simulated GPU's counts know all
+  const auto early = std::make_shared<late_watch>();
+  auto later = managed_buffer<unsigned char>::create(MiB, *memory, stream).value();
+  EXPECT_TRUE(later.watch(early));
+}
+
 TEST(managed_use, counts_are_held_against_each_intent) {
   const auto told = [](managed_intent intent, const managed_page_counts& counts, memory_side writers = device, memory_side readers = both) {
     const auto found = contradictions({intent, writers, readers}, counts, 64 * MiB);

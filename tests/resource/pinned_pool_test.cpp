@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -41,6 +43,24 @@ TEST_F(pinned_memory, a_pinned_block_is_cleared_aligned_and_known_to_the_driver)
   EXPECT_EQ((*pinner)->usage().pinned_bytes, 0u);
   EXPECT_EQ(gpu->leaks().registered_ranges, 0u);
   EXPECT_EQ((*pinner)->free(*at, 0).error().code, error_code::foreign_pointer);
+}
+
+TEST_F(pinned_memory, blocks_prefer_the_node_that_is_chosen) {
+  auto chosen = options();
+  chosen.numa_node = 0;
+  auto pinner = host_pinner::create(gpu, chosen);
+  auto at = (*pinner)->allocate(4 * MiB);
+  ASSERT_TRUE(at) << at.error().message;
+  constexpr unsigned long of_address = 2;  // MPOL_F_ADDR
+  int mode = -1;
+  unsigned long nodes = 0;
+  if (::syscall(SYS_get_mempolicy, &mode, &nodes, 64ul, *at, of_address) != 0) {
+    EXPECT_TRUE((*pinner)->free(*at, 0));
+    GTEST_SKIP() << "this system tells no memory policy";
+  }
+  EXPECT_EQ(mode, 1);  // MPOL_PREFERRED
+  EXPECT_EQ(nodes, 1u);
+  EXPECT_TRUE((*pinner)->free(*at, 0));
 }
 
 TEST_F(pinned_memory, the_budget_refuses_clearly_and_is_given_back) {
