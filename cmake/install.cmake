@@ -11,6 +11,9 @@ if(TARGET millpond_command)
   install(TARGETS millpond_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
     COMPONENT command)
 endif()
+if(TARGET millpond_record)  # `millpond record` and `top` look for it in the lib folder
+  install(TARGETS millpond_record LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT command)
+endif()
 # The command writes its own manual and completions: they say what its --help says. Where only the command was built
 # they are left out.
 if(TARGET millpond_command AND NOT MILLPOND_SANITIZE)

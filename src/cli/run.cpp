@@ -5,13 +5,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <ostream>
 
 #include "cli/command.hpp"
 #include "cli/program_file.hpp"
 #include "millpond/units.hpp"
+#include "record/launcher.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -26,17 +26,10 @@ struct options {
   std::vector<std::string> program;
 };
 
-// Beside the command, in its lib folder, or in lib/ of a build folder; MILLPOND_PRELOAD names another.
+// MILLPOND_PRELOAD names another than that which came with the command.
 std::string find_library() {
   if (const char* const told = std::getenv("MILLPOND_PRELOAD")) return told;
-  namespace fs = std::filesystem;
-  std::error_code failed;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", failed).parent_path();
-  for (const char* const place : {"lib", "../lib", "../lib/x86_64-linux-gnu", "../lib64", "."}) {
-    const fs::path candidate = folder / place / "libmillpond_preload.so";
-    if (fs::exists(candidate, failed)) return fs::weakly_canonical(candidate, failed).string();
-  }
-  return {};
+  return record::find_own_library("libmillpond_preload.so");
 }
 
 exit_status run(const options& chosen, session& here) {

@@ -144,16 +144,19 @@ result<launch_outcome> launch(const launch_request& request) {
   return made;
 }
 
-std::string find_recorder_library() {
+std::string find_own_library(const char* file) {
   std::error_code fault;
   const fs::path self = fs::read_symlink("/proc/self/exe", fault);
   if (fault) return {};
-  for (const fs::path& folder : {self.parent_path(), self.parent_path() / "../lib", self.parent_path() / "../lib64"}) {
-    const fs::path library = folder / "libmillpond_record.so";
+  // A build folder has them beside the command or in lib, an installation in one of lib's names.
+  for (const char* place : {".", "lib", "../lib", "../lib/x86_64-linux-gnu", "../lib64"}) {
+    const fs::path library = self.parent_path() / place / file;
     if (fs::exists(library, fault)) return fs::weakly_canonical(library, fault).string();
   }
   return {};
 }
+
+std::string find_recorder_library() { return find_own_library("libmillpond_record.so"); }
 
 std::string find_cupti() {
   std::vector<fs::path> folders{"/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/cuda/lib64", "/usr/local/cuda/lib",

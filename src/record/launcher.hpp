@@ -28,7 +28,9 @@ struct launch_outcome {
 // the program. A trace of a child alone (the program was a script) takes the name that was asked for.
 [[nodiscard]] result<launch_outcome> launch(const launch_request& request);
 
-// libmillpond_record.so beside this executable, or in ../lib of it; empty where there is none.
+// A library that comes with this executable: beside it or in its lib folder, of a build or of an installation; empty where there is none.
+[[nodiscard]] std::string find_own_library(const char* file);
+// libmillpond_record.so, so found.
 [[nodiscard]] std::string find_recorder_library();
 // libcupti where the toolkit or python3's packages have it; empty where it was not found.
 [[nodiscard]] std::string find_cupti();
