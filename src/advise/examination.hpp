@@ -1,5 +1,6 @@
 // What the parts of an examination share.
 #pragma once
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@ struct examination {
   stream_clocks clocks;
   finding_list found;
   examined what;
+  std::map<std::uint64_t, std::uint64_t> marks;   // how often each range or mark came, by its name's string id
 
   [[nodiscard]] std::string_view text(std::uint64_t id) const { return info.strings.at(static_cast<std::uint32_t>(id)); }
   // "cudaMalloc", or "an allocation of device memory" where the trace does not say.

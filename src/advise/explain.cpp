@@ -26,7 +26,7 @@ using trace::action;
 class examiner {
  public:
   examiner(const explain_options& options, const trace::trace_info& info)
-      : all_{options, info, {}, {}, {}, {}} {}
+      : all_{options, info, {}, {}, {}, {}, {}} {}
 
   void add(const trace::event& at, std::uint32_t index) {
     // Calls are known by their begin, and threads' calls lie over each other.
@@ -76,9 +76,9 @@ class examiner {
       case action::segment_map: segments_.reserved(at, index); break;
       case action::segment_free:
       case action::segment_unmap: segments_.given_back(at, index); break;
+      case action::mark: ++all_.marks[at.object]; break;
       case action::stream_destroy:
-      case action::free_complete:
-      case action::mark: break;
+      case action::free_complete: break;
     }
     all_.what.events = std::uint64_t{index} + 1;
   }

@@ -208,6 +208,12 @@ void site_check::allocator_time() {
   made.time_ns = loop_ns_;
   made.summary = fmt::format("{} of {} ({:.1f}%) go into calls that allocate and free in loops.", format_duration(loop_ns_),
                              format_duration(all), 100 * loop_ns_ / all);
+  // What the program itself calls a request, a step or an iteration: the range that comes most often.
+  const auto most = std::ranges::max_element(of_.marks, {}, [](const auto& each) { return each.second; });
+  if (most != of_.marks.end() && most->second >= of_.options.loop_rounds) {
+    made.summary += fmt::format(" That is {} for each of the {} ranges `{}`.", format_duration(loop_ns_ / static_cast<double>(most->second)),
+                                most->second, of_.text(most->first));
+  }
   made.remedy = {"`millpond advise TRACE` replays the strategies and says what each would take."};
 }
 

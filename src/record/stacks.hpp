@@ -19,7 +19,8 @@ namespace millpond::record {
 class stack_store {
  public:
   static constexpr std::size_t most_frames = 48;
-  static constexpr std::uint32_t most_stacks = 1u << 18;
+  // A quarter of a KiB each, here and where they are written: some 30 MiB at the worst, beside the ring's 16.
+  static constexpr std::uint32_t most_stacks = 1u << 16;
 
   enum class unwinding : std::uint8_t { by_rules, by_runtime };
   enum class python : std::uint8_t { left_out, seen };

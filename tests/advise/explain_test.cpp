@@ -174,6 +174,20 @@ TEST(explain_test, a_block_that_was_young_when_the_recording_stopped_is_not_call
   EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use", "unused_allocation")) << "a hundred kernels later it still was";
 }
 
+TEST(explain_test, the_allocators_share_is_told_for_each_range_that_the_program_names) {
+  trace_maker made;
+  for (int n = 0; n < 40; ++n) {
+    made.add(action::mark).object = made.text("request");
+    made.allocate(0x10000, 64 * KiB, kind::driver_pool, 1);
+    made.kernel(1, {0x10000});
+    made.free(0x10000, kind::driver_pool, 1).duration_ns = 1'000'000;
+  }
+  made.ended();
+  const auto answer = explain_made(made);
+  ASSERT_THAT(answer.names(), ElementsAre("allocator_time"));
+  EXPECT_THAT(answer.what.findings[0].summary, HasSubstr("1.00 ms for each of the 40 ranges `request`"));
+}
+
 TEST(explain_test, a_run_lasts_to_the_end_of_its_last_call) {
   trace_maker made;
   made.allocate(0x10000, 64 * KiB);

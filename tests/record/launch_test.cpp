@@ -32,14 +32,16 @@ CUresult parameters_of(CUfunction function, size_t index, size_t* offset, size_t
   *bytes = all[index].bytes;
   return CUDA_SUCCESS;
 }
+int current_device = 0;
 CUresult device_of(CUdevice* device) {
-  *device = 0;
+  *device = current_device;
   return CUDA_SUCCESS;
 }
 
 class launch_test : public testing::Test {
  protected:
   void SetUp() override {
+    current_device = 0;
     path_ = (std::filesystem::temp_directory_path() / ("millpond_launch_" + std::to_string(getpid()) + ".mpt")).string();
     settings how;
     how.path = path_;
@@ -55,7 +57,7 @@ class launch_test : public testing::Test {
   void call(CUpti_CallbackId id, const char* name, Parameters& with, const char* symbol = nullptr) {
     CUpti_CallbackData data{};
     CUresult answer = CUDA_SUCCESS;
-    data.context = reinterpret_cast<CUcontext>(0x1000);
+    data.context = reinterpret_cast<CUcontext>(0x1000 + current_device);
     data.functionName = name;
     data.symbolName = symbol;
     data.functionParams = &with;
@@ -136,6 +138,27 @@ TEST_F(launch_test, five_words_are_one_note_and_six_are_two) {
     call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, "some");
   }
   EXPECT_EQ(finished(), expected);
+}
+
+TEST_F(launch_test, calls_carry_the_device_of_the_context_that_they_are_made_in) {
+  std::vector<int> expected;
+  for (const int device : {0, 3, 0}) {
+    current_device = device;
+    allocate(block(static_cast<std::size_t>(device)), 0x1000);
+    CUdeviceptr given = block(static_cast<std::size_t>(device));
+    std::array<std::uint64_t, 3> structure{given, 0, 0};
+    std::array<void*, 1> arguments{structure.data()};
+    auto with = launch_of(2);
+    with.kernelParams = arguments.data();
+    call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, "on_device");
+    expected.insert(expected.end(), 3, device);   // the allocation, the kernel and its block
+  }
+  recorder_->finish("exit");
+  std::vector<int> seen;
+  auto source = trace::open_trace(path_);
+  ASSERT_TRUE(source);
+  ASSERT_TRUE(source->for_each([&](const trace::event& each) { seen.push_back(each.device); }));
+  EXPECT_EQ(seen, expected);
 }
 
 TEST_F(launch_test, arguments_in_one_buffer_are_read_by_their_offsets_as_far_as_it_reaches) {

@@ -546,6 +546,54 @@ TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {
   }
 }
 
+// Reads the recording of a program that still runs until `enough`; then ends the program.
+class endless_test : public program_test {
+ protected:
+  trace::trace_info look_while_it_runs(const std::function<void(settings&)>& change, const std::function<bool(const trace::trace_info&, std::size_t)>& enough) {
+    launch_outcome outcome;
+    std::thread runs([&] { outcome = record("endless", change); });
+    trace::trace_info info;
+    std::string process;
+    for (int left = 600; left > 0; --left) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      trace::trace_info now;
+      std::size_t events = 0;
+      auto source = trace::open_trace(path("program.mpt"));
+      if (!source || !source->for_each([&](const trace::event&) { ++events; })) continue;
+      now = source->take_info();
+      for (const auto& [name, value] : now.meta.notes) {
+        if (name == "process") process = value;
+      }
+      info = std::move(now);
+      if (enough(info, events)) {
+        good_ = true;
+        break;
+      }
+    }
+    if (!process.empty()) kill(std::stoi(process), SIGKILL);
+    runs.join();
+    EXPECT_EQ(outcome.signal, SIGKILL) << "the program went on until it was killed";
+    return info;
+  }
+  bool good_ = false;
+};
+
+TEST_F(endless_test, a_program_that_never_ends_can_be_read_while_it_runs) {
+  std::size_t first = 0;
+  look_while_it_runs({}, [&](const trace::trace_info&, std::size_t events) {
+    if (first == 0) first = events;
+    return first > 23 && events > first;
+  });
+  EXPECT_TRUE(good_) << "the file grows while the program runs";
+}
+
+TEST_F(endless_test, stops_at_its_limit_of_time_and_the_program_goes_on) {
+  const auto info = look_while_it_runs([](settings& how) { how.most_ns = 100'000'000; }, [](const trace::trace_info& now, std::size_t) {
+    return std::ranges::any_of(now.meta.notes, [](const auto& each) { return each.first == "limit" && each.second.find("time") != std::string::npos; });
+  });
+  EXPECT_TRUE(good_) << "a limit that was reached is in the file while the program still runs";
+}
+
 TEST_F(program_test, counts_what_a_small_ring_drops) {
   const launch_outcome outcome = record("many", [](settings& how) { how.ring_cells = 16; });
   trace::trace_info info;

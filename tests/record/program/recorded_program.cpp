@@ -88,6 +88,12 @@ int main(int count, char** arguments) {
   if (how == "many") {
     for (int n = 0; n < 200'000; ++n) release(allocate(4096), 0);
   }
+  if (how == "endless") {
+    for (;;) {
+      release(allocate(4096), 0);
+      usleep(500);
+    }
+  }
   if (how == "fork") {
     const pid_t child = fork();
     if (child == 0) {
