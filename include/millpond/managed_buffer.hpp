@@ -167,7 +167,8 @@ class managed_buffer {
   [[nodiscard]] const managed_history& history() const noexcept { return core_->history(); }
   // From now on the driver's counts are held against the stated use too, which sees what no view tells: stray pointers, kernels that
   // touch more than they say. look() adds what it finds to history().contradictions, each once a kind of count; the work that is to
-  // be counted must have been waited for. Errors: the watch's; not_permitted for a watch that began after the buffer; invalid_argument where look() has nothing to look by.
+  // be counted must have been waited for. Errors: the watch's; not_permitted for a watch that began after the buffer;
+  // invalid_argument where look() has nothing to look by.
   result<void> watch(std::shared_ptr<managed_watch> by) { return core_->watch(std::move(by)); }
   result<void> look() { return core_->look(); }
   [[nodiscard]] const managed_plan& plan() const noexcept { return core_->plan(); }

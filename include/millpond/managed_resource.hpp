@@ -15,8 +15,8 @@ namespace millpond {
 // are prefetched on the stream that they were allocated for. An allocation answers invalid_argument for a use that is slow by
 // construction and not_supported without concurrent managed access; managed_use.hpp has the rules. managed_buffer.hpp makes
 // the synchronisation between CPU and GPU impossible to forget.
-// Thread-safe. Errors: out_of_memory (more than the machine's memory and its devices' together: before the driver is asked), driver_failure naming cuMemAllocManaged, cuMemAdvise, cuMemPrefetchAsync,
-// cuStreamSynchronize or cuMemFree.
+// Thread-safe. Errors: out_of_memory (before the driver is asked, where it is more than the machine's memory and its devices'
+// together), driver_failure naming cuMemAllocManaged, cuMemAdvise, cuMemPrefetchAsync, cuStreamSynchronize or cuMemFree.
 class managed_resource final : public tracked_resource {
  public:
   explicit managed_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry = nullptr,

@@ -21,8 +21,9 @@ struct managed_page_counts {
   bool operator==(const managed_page_counts&) const = default;
 };
 
-// Counts while it lives. Start it before the memory that it is to watch is allocated: CUPTI counts nothing of what was there before. Opt-in: on a card it needs CUPTI, the toolkit's profiling library, which serves one user a process, so that no
-// profiler can watch beside it, and which adds some microseconds to each fault.
+// Counts while it lives. Start it before the memory that it is to watch is allocated: CUPTI counts nothing of what was there before.
+// Opt-in: on a card it needs CUPTI, the toolkit's profiling library, which serves one user a process, so that no profiler can watch
+// beside it, and which adds some microseconds to each fault.
 class managed_watch {
  public:
   // cupti: the library's file; where empty it is looked for by name and in the toolkit's usual folders. The calling thread has the

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -125,6 +126,24 @@ TEST_F(pinned_memory, a_refused_registration_leaves_nothing) {
   const auto refused = (*pinner)->allocate(4 * MiB);
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("cuMemHostRegister"));
+  EXPECT_EQ((*pinner)->usage().pinned_bytes, 0u);
+}
+
+TEST_F(pinned_memory, a_limit_of_locked_memory_is_named_where_it_is_in_the_way) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  const rlimit low{64 * KiB, before.rlim_max};
+  if (before.rlim_max < low.rlim_cur || ::setrlimit(RLIMIT_MEMLOCK, &low) != 0) GTEST_SKIP() << "the limit cannot be changed here";
+  auto pinner = host_pinner::create(gpu, options());
+  fault_plan plan;
+  plan.faults.push_back({.call = "cuMemHostRegister", .at = 1, .status = driver_status::unknown});
+  gpu->set_faults(plan);
+  const auto refused = (*pinner)->allocate(4 * MiB);
+  EXPECT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  gpu->set_faults({});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, error_code::out_of_memory);
+  EXPECT_THAT(refused.error().message, HasSubstr("may lock 64.0 KiB (ulimit -l)"));
   EXPECT_EQ((*pinner)->usage().pinned_bytes, 0u);
 }
 
