@@ -4,10 +4,16 @@ lists in batches of 1000, each allocation's list of frames an object of its own 
 The history is random (seed 7): blocks of 512 bytes to 1 MiB at 40,000 places, three streams, 3000 frames in 500 stacks.
 
     bench/make_snapshot.py FILE EVENTS [DEPTH]     DEPTH frames a stack, default 25; 0: no stacks at all
+    bench/make_snapshot.py --measure FILE          what build/millpond takes to read, explain and draw it, as JSON
 """
+import json
+import os
+import pathlib
 import random
 import struct
+import subprocess
 import sys
+import time
 
 
 class emitter:
@@ -159,7 +165,28 @@ def write(path, events, depth):
         return to.size
 
 
+def measure(path):
+    millpond = pathlib.Path(__file__).resolve().parent.parent / "build" / "millpond"
+    made = {"what": "a PyTorch snapshot of bench/make_snapshot.py read, explained and drawn", "file_bytes": os.path.getsize(path)}
+    for name, arguments in (("read", ["report", path, "--format", "csv", "-o", os.devnull, "--json"]), ("explain", ["explain", path, "--json"]),
+                            ("report", ["report", path, "-o", os.devnull])):
+        begin = time.monotonic()
+        child = subprocess.Popen([millpond, *arguments], stdout=subprocess.PIPE, text=True)
+        said = child.stdout.read()
+        _, status, used = os.wait4(child.pid, 0)
+        assert os.waitstatus_to_exitcode(status) in (0, 1), said
+        if name == "read":
+            made["events"] = json.loads(said)["written"]
+        made[name] = {"peak_rss_bytes": used.ru_maxrss * 1024, "processor_s": round(used.ru_utime + used.ru_stime, 1),
+                      "wall_s": round(time.monotonic() - begin, 1)}
+    made["processors"], made["load_1min"] = os.cpu_count(), round(os.getloadavg()[0], 1)
+    return made
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--measure":
+        print(json.dumps(measure(sys.argv[2]), indent=1))
+        sys.exit(0)
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     made = write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) == 4 else 25)

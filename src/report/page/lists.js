@@ -26,7 +26,9 @@ function draw_findings(trace) {
     one.className = 'finding';
     one.id = `finding-${index}`;
     const cost = [finding.bytes ? bytes_text(finding.bytes) : '', finding.ns ? time_text(finding.ns) : '', finding.count > 1 ? `${count_text(finding.count)} times` : ''].filter(text => text).join(', ');
-    one.innerHTML = `<summary><span class="badge ${finding.severity === 'note' ? 'note-level' : finding.severity}">${finding.severity}</span><b>${escaped(finding.title)}</b>${cost ? ` <span class="quiet">${escaped(cost)}</span>` : ''}</summary>
+    // The innermost frame that has a line tells findings of one sort apart.
+    const frames = (finding.places[0] || {frames: []}).frames, at = frames.find(frame => /:\d+$/.test(frame)) || frames[0] || '';
+    one.innerHTML = `<summary><span class="badge ${finding.severity === 'note' ? 'note-level' : finding.severity}">${finding.severity}</span><b>${escaped(finding.title)}</b>${cost ? ` <span class="quiet">${escaped(cost)}</span>` : ''}${at ? ` <span class="quiet where">${escaped(at)}</span>` : ''}</summary>
       <p>${escaped(finding.summary)}</p>${finding.places.map(place => `<div>${escaped(place.what)}${place.frames.length ? `<pre>${escaped(place.frames.slice(0, 12).join('\n'))}</pre>` : ''}</div>`).join('')}
       ${finding.seen ? `<p class="quiet">${escaped(finding.seen)}</p>` : ''}${finding.remedy.length ? `<pre>${escaped(finding.remedy.join('\n'))}</pre>` : ''}<div class="chips"></div>`;
     const chips = one.querySelector('.chips');
@@ -68,7 +70,7 @@ function draw_compare() {
   });
   const value = (unit, number) => unit === 'bytes' ? bytes_text(number) : unit === 'ns' ? time_text(number) : count_text(number);
   const share = (a, b) => a > 0 ? `${b >= a ? '+' : '−'}${Math.abs(100 * (b - a) / a).toFixed(1)}%` : b > 0 ? 'new' : '';
-  const row = (name, a, b, unit, worse) => `<tr><td>${escaped(name)}</td><td>${value(unit, a)}</td><td>${value(unit, b)}</td><td class="${worse ? 'worse' : ''}">${share(a, b)}${worse ? ' worse' : ''}</td></tr>`;
+  const row = (name, a, b, unit, worse) => `<tr><td>${escaped(name)}</td><td>${value(unit, a)}</td><td>${value(unit, b)}</td><td class="${worse ? 'worse' : ''}">${share(a, b)}${worse ? ', worse' : ''}</td></tr>`;
   const heads = `<tr><th></th><th>${escaped(before.name.split('/').pop())}</th><th>${escaped(after.name.split('/').pop())}</th><th>change</th></tr>`;
   const {measures, places, appeared, gone} = report.change, list = (title, all) => all.length ? `<h3>${title}</h3><ul>${all.slice(0, 20).map(each => `<li>${escaped(each.title)}: ${escaped(each.summary)}</li>`).join('')}</ul>` : '';
   document.getElementById('changes').innerHTML = `<div class="scroll"><table>${heads}${measures.map(m => row(m.name, m.before, m.after, m.unit, m.worse)).join('')}</table></div>`

@@ -2,7 +2,15 @@
 // Fragmentation, lifetimes and latency.
 
 function draw_fragmentation(trace) {
-  const frame = make_frame('fragmentation-chart', 220, {left: 66, right: 14, top: 8, bottom: 24}), view = page.view;
+  const note = text => { document.getElementById('fragmentation-note').textContent = text; }, view = page.view;
+  const whose = trace.s.count ? 'Reserved memory that no block uses' : 'Gaps between live blocks; the recording does not say what was reserved';
+  const empty = !trace.fragmentation.some(sample => sample[3] > 0);
+  for (const id of ['fragmentation-chart', 'fragmentation-legend']) document.getElementById(id).hidden = empty;
+  if (empty) {
+    drawn.fragmentation = {samples: trace.fragmentation.length, shown: 0};
+    return note(`${whose}: none at any of the ${count_text(trace.fragmentation.length)} moments that were measured.`);
+  }
+  const frame = make_frame('fragmentation-chart', 220, {left: 66, right: 14, top: 8, bottom: 24});
   const samples = trace.fragmentation.map(([event, ns, live, free, largest, holes]) => ({event, ns, live, free, largest, holes}));
   const key = page.axis === 'time' ? 'ns' : 'event';
   const inside = samples.filter(each => each[key] >= view[0] && each[key] <= view[1]), measured = inside.length;
@@ -24,8 +32,7 @@ function draw_fragmentation(trace) {
     return each ? `event ${count_text(each.event)}\nlive ${bytes_text(each.live)}\nfree ${bytes_text(each.free)} in ${count_text(each.holes)} holes\nlargest ${bytes_text(each.largest)} (${each.free ? (100 * each.largest / each.free).toFixed(0) : 100}% of what is free)` : '';
   });
   draw_legend('fragmentation-legend', [{label: 'largest hole', fill: colour(2)}, {label: 'free in smaller holes', fill: colour(1)}]);
-  document.getElementById('fragmentation-note').textContent = (trace.s.count ? 'Reserved memory that no block uses' : 'Gaps between live blocks; the recording does not say what was reserved')
-    + `: a request larger than the largest hole needs new memory, however much is free. ${count_text(samples.length)} moments were measured.`;
+  note(`${whose}: a request larger than the largest hole needs new memory, however much is free. ${count_text(samples.length)} moments were measured.`);
   drawn.fragmentation = {samples: samples.length, shown: measured};
 }
 

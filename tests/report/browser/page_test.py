@@ -279,6 +279,29 @@ def two_traces():
     no_faults(page, path)
     page.quit()
 
+    page = browser(390, 844)
+    opened(page, path)
+    check(value(page, "document.documentElement.scrollWidth") <= 390, "two traces are no wider than a telephone")
+    for table in ("0", "1"):
+        of = f"document.querySelectorAll('#changes .scroll')[{table}]"
+        check(value(page, f"{of}.scrollWidth - {of}.clientWidth") <= 0, "no column of what changed is cut off")
+        check(value(page, f"Math.max(...[...{of}.querySelectorAll('td')].map(cell => cell.offsetHeight))") < 70, "names are not broken into letters")
+    picture(page, "two_narrow.png")
+    no_faults(page, path)
+    page.quit()
+
+
+def no_holes():
+    """What has no holes says so instead of showing an empty chart; findings tell where."""
+    path = make("no_holes.html", source / "data/traces/faulty/device_wide_stall.mpt")
+    page = browser(1280, 900)
+    opened(page, path)
+    check(value(page, "document.getElementById('fragmentation-chart').offsetHeight") == 0, "no empty chart")
+    check("none at any of" in page.find_element(By.ID, "fragmentation-note").text, "and it says so")
+    check("program.h:70" in page.find_element(By.CSS_SELECTOR, "details.finding summary").text, "a finding's row names its line")
+    no_faults(page, path)
+    page.quit()
+
 
 def a_long_trace():
     """More events than are shown one by one: sums elsewhere, and it says so."""
@@ -299,7 +322,7 @@ def a_long_trace():
 
 
 if __name__ == "__main__":
-    for one in (a_whole_trace, stacks, colours_and_print, two_traces, a_long_trace):
+    for one in (a_whole_trace, stacks, colours_and_print, two_traces, no_holes, a_long_trace):
         began = time.time()
         one()
         print(f"{one.__name__}: {time.time() - began:.1f} s")
