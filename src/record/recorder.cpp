@@ -145,13 +145,14 @@ void recorder::work() {
       stacks_.set_unloaded(count_unloaded());
       if (auto* tick = tick_.load(std::memory_order_acquire)) tick();
     }
-    if (recording() && how_.most_ns != 0 && time > how_.most_ns) {
+    const char* limit = nullptr;
+    if (how_.most_ns != 0 && time > how_.most_ns) limit = "the time limit was reached";
+    if (how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes) limit = "the size limit was reached";
+    if (recording() && limit != nullptr) {
       recording_.store(false, std::memory_order_relaxed);
-      scribe_->set_note("limit", "the time limit was reached");
-    }
-    if (recording() && how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes) {
-      recording_.store(false, std::memory_order_relaxed);
-      scribe_->set_note("limit", "the size limit was reached");
+      scribe_->set_note("limit", limit);
+      dirty = true;   // also where the program makes no call any more, or is killed later
+      flushed = 0;
     }
     if (!any) std::this_thread::sleep_for(nap);
   }

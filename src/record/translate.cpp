@@ -31,6 +31,8 @@ constexpr std::uint64_t largest_table_bytes = 4096;
 constinit thread_local thread_state here;
 
 namespace {
+// Where there is no memory for more of them.
+constinit thread_local thread_known_layout last_layout __attribute__((tls_model("initial-exec")));
 thread_state::known_layouts*& layouts_slot() noexcept { return here.layouts; }
 }  // namespace
 
@@ -197,14 +199,20 @@ __attribute__((cold, noinline)) const translator::layout& translator::look_up_la
   return *known;
 }
 
-inline const translator::layout& translator::layout_of(CUfunction function, const char* name) {
-  // A module that is unloaded leaves its functions' handles to others.
-  const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
-  auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
-  if (known_here == nullptr) return look_up_layout(function, name, unloaded);
-  auto& slot = (*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
-  if (slot.function != function || slot.unloaded != unloaded) slot = {function, &look_up_layout(function, name, unloaded), unloaded};
-  return *static_cast<const layout*>(slot.shape);
+__attribute__((cold, noinline)) void translator::learn(thread_known_layout& slot, CUfunction function, const char* name, std::uint32_t unloaded) {
+  const layout& shape = look_up_layout(function, name, unloaded);
+  slot = {};
+  slot.function = function;
+  slot.shape = &shape;
+  slot.name = shape.name;
+  slot.unloaded = unloaded;
+  const bool fits = shape.parameters.size() <= slot.parameters.size() &&
+                    std::ranges::all_of(shape.parameters, [](const parameter& each) { return each.number <= UINT16_MAX && each.bytes <= UINT16_MAX; });
+  if (!fits) return;
+  slot.count = static_cast<std::uint8_t>(shape.parameters.size());
+  for (std::size_t n = 0; n < shape.parameters.size(); ++n) {
+    slot.parameters[n] = {static_cast<std::uint16_t>(shape.parameters[n].number), static_cast<std::uint16_t>(shape.parameters[n].bytes)};
+  }
 }
 
 namespace {
@@ -264,13 +272,23 @@ struct found_words {
 void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
   if (!kernels_) return;  // where every call is counted, launches come here all the same
   if (of.data.context != here.context) enter_context(of.data.context);
-  const layout& shape = layout_of(function, of.data.symbolName);
+  // A module that is unloaded leaves its functions' handles to others.
+  const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
+  auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
+  auto& known = known_here == nullptr ? last_layout : (*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
+  if (known.function != function || known.unloaded != unloaded) learn(known, function, of.data.symbolName, unloaded);
   const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed), highest = highest_.load(std::memory_order_relaxed);
   found_words found;   // the words are not made ready beforehand
   found.lowest = lowest;
   found.range = highest > lowest ? highest - lowest : 0;
-  if (parameters != nullptr) {
-    for (const parameter& each : shape.parameters) {
+  const auto all_of_it = [&]() -> const std::vector<parameter>& { return static_cast<const layout*>(known.shape)->parameters; };
+  if (parameters != nullptr && known.count != thread_known_layout::elsewhere) {
+    for (std::size_t n = 0; n < known.count; ++n) {
+      const auto each = known.parameters[n];
+      if (parameters[each.number] != nullptr) found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
+    }
+  } else if (parameters != nullptr) {
+    for (const parameter& each : all_of_it()) {
       if (parameters[each.number] != nullptr) found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
     }
   } else if (extra != nullptr) {
@@ -280,7 +298,7 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
       if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(extra[n + 1]);
       if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(extra[n + 1]);
     }
-    for (const parameter& each : shape.parameters) {
+    for (const parameter& each : all_of_it()) {
       if (buffer != nullptr && each.offset + each.bytes <= bytes) found.look(buffer + each.offset, each.bytes);
     }
   }
@@ -306,7 +324,7 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
     kernel_launch& made = *std::construct_at(&to.kernel);
     made.time = here.entered;
     made.stream = handle_of(of, stream);
-    made.name = shape.name;
+    made.name = known.name;
     made.thread = thread_number();
     made.stack = stack;
     made.status = of.status();

@@ -13,6 +13,8 @@
 
 namespace millpond::record {
 
+struct thread_known_layout;
+
 // What the translator asks of the driver, found in libcuda at run time; null where this driver has it not.
 struct driver_entries {
   CUresult (*function_parameter)(CUfunction, size_t, size_t*, size_t*) = nullptr;  // cuFuncGetParamInfo
@@ -21,8 +23,8 @@ struct driver_entries {
   CUresult (*context_device)(CUdevice*) = nullptr;                                 // cuCtxGetDevice
 };
 
-// Thread-safe: callbacks come on the program's own threads.
-class translator {
+// Thread-safe: callbacks come on the program's own threads. What a launch reads of it lies in its first line of the cache.
+class alignas(64) translator {
  public:
   translator(recorder& to, const driver_entries& driver)
       : to_(to), driver_(driver), kernels_(to.how().kernels), kernel_stacks_(to.how().stacks == stack_choice::all) {}
@@ -65,7 +67,7 @@ class translator {
   bool order(CUpti_CallbackId id, call& of);
   bool batch(CUpti_CallbackId id, call& of);
   void launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra);
-  const layout& layout_of(CUfunction function, const char* name);
+  void learn(thread_known_layout& slot, CUfunction function, const char* name, std::uint32_t unloaded);
   const layout& look_up_layout(CUfunction function, const char* name, std::uint32_t unloaded);
   void enter_context(CUcontext context) const;
 

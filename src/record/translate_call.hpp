@@ -9,6 +9,22 @@
 
 namespace millpond::record {
 
+// A kernel's layout as a thread keeps it: what a launch needs of it lies in one line of the cache.
+struct alignas(64) thread_known_layout {
+  struct parameter {
+    std::uint16_t number, bytes;
+  };
+  static constexpr std::size_t most = 8;
+  static constexpr std::uint8_t elsewhere = 0xff;   // in the layout itself: more than there is room for, or larger
+  CUfunction function = nullptr;
+  const void* shape = nullptr;        // a translator::layout
+  const char* name = nullptr;
+  std::uint32_t unloaded = 0;         // of the count of unloaded modules
+  std::uint8_t count = elsewhere;     // of the parameters here
+  std::array<parameter, most> parameters{};
+};
+static_assert(sizeof(thread_known_layout) == 64);
+
 // What a thread keeps between the two callbacks of a call, and about its context.
 struct alignas(64) thread_state {
   // What every call looks at, in one line of the cache.
@@ -21,12 +37,7 @@ struct alignas(64) thread_state {
   std::uint64_t free_position = 0;
   std::uint64_t pool = 0;               // the device's current one
   // Kernels' layouts that this thread met, by the function's handle.
-  struct known_layout {
-    CUfunction function = nullptr;
-    const void* shape = nullptr;        // a translator::layout
-    std::uint32_t unloaded = 0;         // of the count of unloaded modules
-  };
-  struct known_layouts : std::array<known_layout, 1024> {};
+  struct known_layouts : std::array<thread_known_layout, 1024> {};
   known_layouts* layouts = nullptr;
 };
 
