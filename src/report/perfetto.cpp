@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
-#include <unordered_set>
+#include <vector>
 
 #include "millpond/units.hpp"
 #include "report/explanation.hpp"
@@ -49,6 +49,11 @@ class perfetto_writer {
   [[nodiscard]] std::uint64_t entries() const noexcept { return entries_; }
 
  private:
+  struct lane {
+    std::vector<std::uint64_t> ends;  // of the slices that are open, outermost first
+    std::uint64_t last_begin = 0;
+  };
+  static constexpr std::uint64_t lanes_apart = 1'000'000;  // between track numbers; streams are numbered from 0 up
   struct live_block {
     std::uint64_t bytes;
     trace::kind of;
@@ -67,10 +72,26 @@ class perfetto_writer {
   }
   static double us(const trace::event& at) { return static_cast<double>(at.time_ns) / 1e3; }
 
-  void track(std::uint64_t stream) {
-    if (!tracks_.insert(stream).second) return;
-    put("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", stream + 1,
-        json_text(stream == 0 ? "default stream" : fmt::format("stream {}", stream)));
+  // Perfetto drops a slice that begins within another of its track and ends after it (a call of one thread while another thread's
+  // runs): such a one goes to a further track of the stream.
+  std::uint64_t track(std::uint64_t stream, std::uint64_t begin_ns, std::uint64_t end_ns) {
+    auto& lanes = lanes_[stream];
+    for (std::size_t which = 0;; ++which) {
+      const bool fresh = which == lanes.size();
+      if (fresh) lanes.emplace_back();
+      lane& on = lanes[which];
+      if (begin_ns < on.last_begin) continue;
+      while (!on.ends.empty() && on.ends.back() <= begin_ns) on.ends.pop_back();
+      if (!on.ends.empty() && on.ends.back() < end_ns) continue;
+      on.ends.push_back(end_ns);
+      on.last_begin = begin_ns;
+      const std::uint64_t number = stream + 1 + which * lanes_apart;
+      if (!fresh) return number;
+      std::string name = stream == 0 ? "default stream" : fmt::format("stream {}", stream);
+      if (which > 0) name += fmt::format(" ({})", which + 1);
+      put("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", number, json_text(name));
+      return number;
+    }
   }
 
   std::string name_of(const trace::event& at) const {
@@ -79,15 +100,17 @@ class perfetto_writer {
     return trace::to_string(at.what);
   }
 
-  void slice(const trace::event& at, const std::string& name, const char* category) {
-    track(at.stream);
-    const double length = at.duration_ns > 0 ? at.duration_ns / 1e3 : 1.0;
+  // The track that it is on.
+  std::uint64_t slice(const trace::event& at, const std::string& name, const char* category) {
+    const std::uint64_t length_ns = at.duration_ns > 0 ? at.duration_ns : 1000;  // of no known length: enough to be seen
+    const std::uint64_t on = track(at.stream, at.time_ns, at.time_ns + length_ns);
     std::string stack;
     for (const std::string& line : stack_lines(at.stack, info_)) stack += (stack.empty() ? "" : "\n") + line;
     put("{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":{},\"cat\":\"{}\",\"args\":{{\"event\":{},"
         "\"bytes\":{},\"address\":\"{:#x}\",\"kind\":\"{}\"{}}}}}",
-        at.stream + 1, us(at), length, json_text(name), category, at.sequence, at.bytes, at.address, trace::to_string(at.of),
+        on, us(at), static_cast<double>(length_ns) / 1e3, json_text(name), category, at.sequence, at.bytes, at.address, trace::to_string(at.of),
         stack.empty() ? "" : ",\"stack\":" + json_text(stack));
+    return on;
   }
 
   void count(const trace::event& at, trace::kind of) {
@@ -103,10 +126,10 @@ class perfetto_writer {
     if (const auto under = live_.find(at.address); under != live_.end()) {
       live_bytes_[static_cast<std::size_t>(under->second.of)] -= under->second.bytes;
     }
-    slice(at, fmt::format("allocate {}", format_bytes(at.bytes)), "memory");
+    const std::uint64_t on = slice(at, fmt::format("allocate {}", format_bytes(at.bytes)), "memory");
     if (const auto flow = freed_.find(at.address); flow != freed_.end()) {
       put("{{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":\"reuse\"}}",
-          at.stream + 1, us(at), flow->second);
+          on, us(at), flow->second);
       freed_.erase(flow);
     }
     live_[at.address] = {at.bytes, at.of, at.stream};
@@ -120,9 +143,9 @@ class perfetto_writer {
       slice(at, "free of an unknown block", "failure");
       return;
     }
-    slice(at, fmt::format("free {}", format_bytes(found->second.bytes)), "memory");
+    const std::uint64_t on = slice(at, fmt::format("free {}", format_bytes(found->second.bytes)), "memory");
     const std::uint64_t id = ++flows_;
-    put("{{\"ph\":\"s\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":\"reuse\"}}", at.stream + 1, us(at), id);
+    put("{{\"ph\":\"s\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":\"reuse\"}}", on, us(at), id);
     freed_[at.address] = id;
     live_bytes_[static_cast<std::size_t>(found->second.of)] -= found->second.bytes;
     const trace::kind of = found->second.of;
@@ -142,7 +165,7 @@ class perfetto_writer {
   std::array<std::uint64_t, 5> live_bytes_{};
   std::unordered_map<std::uint64_t, live_block> live_;
   std::unordered_map<std::uint64_t, std::uint64_t> freed_;  // address to the arrow that began there
-  std::unordered_set<std::uint64_t> tracks_;
+  std::unordered_map<std::uint64_t, std::vector<lane>> lanes_;  // by stream
 };
 
 }  // namespace
