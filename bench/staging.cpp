@@ -6,7 +6,8 @@
 #include <memory>
 #include <thread>
 
-#if defined(__SSE2__)
+#if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
@@ -42,17 +43,30 @@ double rate(std::uint64_t bytes, Call&& call, gap between = gap::none) {
 }
 
 // How pinned memory is written.
-enum class stores : std::uint8_t { cached, past_caches };
+enum class stores : std::uint8_t { cached, past_caches, demoted };
+constexpr const char* name_of(stores how) {
+  return how == stores::cached ? "pinned, just written" : how == stores::demoted ? "pinned, just written and demoted" : "pinned, just written past the caches";
+}
 
-void bench_copy_past_caches(unsigned char* to, const unsigned char* from, std::uint64_t bytes) {
-#if defined(__SSE2__)
-  for (std::uint64_t at = 0; at + 16 <= bytes; at += 16) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+void write_by(stores how, unsigned char* to, const unsigned char* from, std::uint64_t bytes) {
+#if defined(__x86_64__)
+  if (how == stores::past_caches) {
+    for (std::uint64_t at = 0; at + 16 <= bytes; at += 16) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at)));
+    }
+    _mm_sfence();
+    return;
   }
-  _mm_sfence();
-#else
-  std::memcpy(to, from, bytes);
 #endif
+  constexpr std::uint64_t stretch = 8 * KiB;
+  for (std::uint64_t at = 0; at < bytes; at += stretch) {
+    std::memcpy(to + at, from + at, stretch);
+#if defined(__x86_64__)
+    for (std::uint64_t line = 0; how == stores::demoted && line < stretch; line += 64) {
+      asm volatile(".byte 0x0f, 0x1c, 0x00" : : "a"(to + at + line) : "memory");  // cldemote (%rax)
+    }
+#endif
+  }
 }
 
 // The same bytes in several copies of one stream, an event after each, and how long the calls that put them there take.
@@ -92,10 +106,7 @@ void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, 
         for (unsigned seen = 0; seen < 10;) {
           if (round.load(std::memory_order_acquire) == seen) continue;
           ++seen;
-          for (std::uint64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece)) {
-            if (how == stores::past_caches) bench_copy_past_caches(to + at, from + at, piece);
-            else std::memcpy(to + at, from + at, piece);
-          }
+          for (std::uint64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece)) write_by(how, to + at, from + at, piece);
           ended.fetch_add(1, std::memory_order_release);
         }
       });
@@ -109,8 +120,8 @@ void filling(bench::harness& h, unsigned char* pinned, unsigned char* pageable, 
     });
   };
   const double in = way(pinned, pageable, stores::cached), past = way(pinned, pageable, stores::past_caches),
-               out = way(pageable, pinned, stores::cached);
-  h.add({{"name", "filling alone"}, {"past_caches_gb_s", past}, {"bytes", bytes}, {"threads", threads}, {"to_device_gb_s", in}, {"to_host_gb_s", out}});
+               demoted = way(pinned, pageable, stores::demoted), out = way(pageable, pinned, stores::cached);
+  h.add({{"name", "filling alone"}, {"past_caches_gb_s", past}, {"demoted_gb_s", demoted}, {"bytes", bytes}, {"threads", threads}, {"to_device_gb_s", in}, {"to_host_gb_s", out}});
 }
 
 // What the link gives of memory that cores have just written: cached, or past the caches. The time of the copy alone.
@@ -122,13 +133,12 @@ void after_writing(bench::harness& h, stream_handle stream, device_address devic
     for (unsigned t = 0; t < threads; ++t) {
       crew.emplace_back([=] {
         for (std::uint64_t at = t * (128 * KiB); at < bytes; at += threads * 128 * KiB) {
-          if (how == stores::cached) std::memcpy(pinned + at, pageable + at, 128 * KiB);
-          else bench_copy_past_caches(pinned + at, pageable + at, 128 * KiB);
+          write_by(how, pinned + at, pageable + at, 128 * KiB);
         }
       });
     }
   };
-  for (const stores how : {stores::cached, stores::past_caches}) {
+  for (const stores how : {stores::cached, stores::past_caches, stores::demoted}) {
     std::vector<float> times;
     for (int i = 0; i < 10; ++i) {
       write(how);
@@ -137,7 +147,7 @@ void after_writing(bench::harness& h, stream_handle stream, device_address devic
       need(h.gpu().stream_synchronize(stream).ok(), "waiting");
       if (i > 0) times.push_back(static_cast<float>(bench::now_ns() - start));
     }
-    h.add({{"name", how == stores::cached ? "pinned, just written" : "pinned, just written past the caches"}, {"bytes", bytes},
+    h.add({{"name", name_of(how)}, {"bytes", bytes},
            {"to_device_gb_s", static_cast<double>(bytes) / bench::percentile(times, 0.5)}});
   }
 }
@@ -150,6 +160,11 @@ int main(int count, char** arguments) {
   const std::shared_ptr<driver> shared(&gpu, [](driver*) {});
   auto pool = make_pinned_pool(shared, {.pinning = {.budget_bytes = 4 * GiB}, .initial_bytes = 64 * MiB});
   need(pool.has_value(), "the pinned pool");
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool told = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 25)) != 0;
+  h.add({{"name", "processor"}, {"tells_of_cldemote", told}});
+#endif
   stream_handle stream = nullptr;
   need(gpu.stream_create(&stream).ok(), "a stream");
   const auto wait = [&] { need(gpu.stream_synchronize(stream).ok(), "waiting"); };
@@ -197,6 +212,10 @@ int main(int count, char** arguments) {
     // With no least size: what staging makes of sizes that it would copy plainly is told too.
     measure("staging, default", {.least_bytes = 0}, gap::none);
     measure("staging, threads asleep", {.least_bytes = 0}, gap::asleep);
+    for (const auto& [name, writes] : {std::pair{"staging, plain writes", buffer_writes::plain}, {"staging, demoted writes", buffer_writes::demoted},
+                                       {"staging, writes past the caches", buffer_writes::past_caches}}) {
+      if (bytes >= 4 * MiB) measure(name, {.least_bytes = 0, .writes = writes}, gap::none);
+    }
     if (bytes == 16 * MiB || bytes == 256 * MiB) {
       for (const unsigned threads : {2u, 4u, 8u, 10u, 12u, 14u, 15u}) measure("staging", {.threads = threads, .least_bytes = 0}, gap::none);
       for (const std::uint64_t buffer : {8 * MiB, 16 * MiB, 64 * MiB}) measure("staging", {.buffer_bytes = buffer, .least_bytes = 0}, gap::none);

@@ -15,6 +15,15 @@
 
 namespace millpond {
 
+// How the pinned buffer is written on the way to the device. The link reads what lies in a core's own cache, just written, at 20 GB/s, and what
+// lies in the shared cache or in memory at 53 (H200's host, Emerald Rapids, 2026-11-30).
+enum class buffer_writes : std::uint8_t {
+  chosen,       // demoted where the processor can; else past_caches for transfers that the cores' caches hold, and plain for larger ones
+  plain,        // memcpy
+  demoted,      // memcpy, and the lines are sent on to the shared cache (CLDEMOTE, which other processors ignore)
+  past_caches,  // stores that go to memory
+};
+
 struct staging_options {
   unsigned threads = 0;                          // beside the caller; 0: three quarters of the processors, at least 1, at most 12
   // Pinned memory that everything passes through, 64 KiB to 4 GiB, rounded up to 64 KiB. A quarter of it goes over the link at once at most.
@@ -25,6 +34,7 @@ struct staging_options {
   // How often an idle thread yields and looks for the next transfer before it sleeps, some 0.3 us each where nothing else
   // runs: waking takes 50 to 100 us, as long as 4 MiB are on the link. 0: it sleeps at once.
   unsigned looks_before_sleep = 1000;
+  buffer_writes writes = buffer_writes::chosen;
 };
 
 struct staging_statistics {
@@ -110,6 +120,7 @@ class staging {
   transfer now_;
   std::uint64_t number_ = 0;                     // of the transfer
   std::uint64_t base_ = 0;                       // the place of its first byte
+  buffer_writes writes_ = buffer_writes::plain;  // never `chosen`
   std::uint64_t piece_bytes_ = 0;                // what one thread moves at a time; a power of two
   std::atomic<std::uint64_t> next_{0};           // the piece that nobody has taken
   // to_device: places before it may be filled; to_host: what lies before it has landed. Release by the caller: copies seen to be done.

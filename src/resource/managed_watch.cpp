@@ -97,6 +97,10 @@ class cupti_watch final : public managed_watch {
  public:
   cupti_watch(std::shared_ptr<driver> gpu, const cupti_functions& cupti) : gpu_(std::move(gpu)), cupti_(cupti) {}
   ~cupti_watch() override {
+    {
+      const std::lock_guard lock(watch_mutex());
+      if (the_watch != this) return;  // it was refused since another watches: that one goes on
+    }
     static_cast<void>(cupti_.disable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
     static_cast<void>(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
     if (gpu_->alive()) {

@@ -102,9 +102,10 @@ TEST_F(staged, any_number_of_threads_and_any_buffer_keeps_the_contents) {
   device_address device = 0;
   ASSERT_TRUE(gpu->memory_allocate(&device, 2 * MiB).ok());
   for (const unsigned threads : {1u, 2u, 7u}) {
+    const buffer_writes writes = threads == 1 ? buffer_writes::past_caches : threads == 2 ? buffer_writes::demoted : buffer_writes::chosen;
     for (const std::uint64_t buffer : {64 * KiB, 192 * KiB, 832 * KiB, 8 * MiB}) {
       // Threads that sleep at once are woken too late for most of these, and the caller does it alone.
-      const auto through = make({.threads = threads, .buffer_bytes = buffer, .least_bytes = 1, .looks_before_sleep = threads == 2 ? 1000u : 0u});
+      const auto through = make({.threads = threads, .buffer_bytes = buffer, .least_bytes = 1, .looks_before_sleep = threads == 2 ? 1000u : 0u, .writes = writes});
       for (const std::uint64_t bytes : {std::uint64_t{1}, 300 * KiB + 7, 2 * MiB - 1}) {
         const auto out = noise(bytes, bytes + threads);
         std::vector<unsigned char> back(bytes);
