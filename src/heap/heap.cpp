@@ -304,8 +304,9 @@ void heap::cut(view_id view, std::uint64_t at) {
   make(view, at, rest, segment_state::closed, found);
 }
 
-std::vector<heap::stretch> heap::homes_of(const view_record& in, std::size_t first, std::size_t last) const {
-  std::vector<stretch> out;
+const std::vector<heap::stretch>& heap::homes_of(const view_record& in, std::size_t first, std::size_t last) {
+  std::vector<stretch>& out = homes_;
+  out.clear();
   for (std::size_t i = first; i < last; ++i) {
     const mapping& home = spans_[in.slots[i].span].home;
     if (!out.empty() && out.back().view == home.view && out.back().at + out.back().bytes == home.at) {
@@ -349,7 +350,7 @@ segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t byt
     if (in.slots[last].span == no_span) return nullptr;
   }
   MILLPOND_CHECK(in.slots[first].at == at && in.slots[last - 1].at + in.slots[last - 1].bytes == at + bytes, at, bytes);
-  const std::vector<stretch> homes = homes_of(in, first, last);
+  const std::vector<stretch>& homes = homes_of(in, first, last);
   for (const stretch& home : homes) {
     for (const segment* s = index_.covering(home.at); s != nullptr && s->start() < home.at + home.bytes; s = s->after) {
       if (!may_have(*s, owner)) return nullptr;
@@ -369,12 +370,10 @@ segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t byt
     s = next;
   }
   for (std::size_t i = first; i < last; ++i) {
-    span_record& of = spans_[in.slots[i].span];
     in.slots[i].active = true;
-    of.closed = true;
-    view_record& home = views_[of.home.view];
-    home.slots[slot_index(home, of.home.at)].active = false;
+    spans_[in.slots[i].span].closed = true;
   }
+  for (const stretch& home : homes) set_active(home, false);
   segment* const block = make(view, at, bytes, segment_state::used, before);
   index_.note(block);
   block->owner = was;
@@ -398,11 +397,8 @@ void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, a
   const std::uint64_t end = block->end();
   std::size_t last = first;
   for (; last < in.slots.size() && in.slots[last].at < end; ++last) {
-    span_record& of = spans_[in.slots[last].span];
     in.slots[last].active = false;
-    of.closed = false;
-    view_record& home = views_[of.home.view];
-    home.slots[slot_index(home, of.home.at)].active = true;
+    spans_[in.slots[last].span].closed = false;
   }
   segment* closed = make_closed(block);
   if (segment* const left = closed->before; left != nullptr && left->state == segment_state::closed) {
@@ -418,8 +414,14 @@ void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, a
   for (const stretch& home : homes_of(in, first, last)) {
     segment* const gap = index_.exact(home.at);
     MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == home.bytes, home.at);
+    set_active(home, true);
     settle(gap, owner, batch, absorb);
   }
+}
+
+void heap::set_active(const stretch& home, bool to) {
+  view_record& in = views_[home.view];
+  for (std::size_t i = slot_index(in, home.at); i < in.slots.size() && in.slots[i].at < home.at + home.bytes; ++i) in.slots[i].active = to;
 }
 
 bool heap::wholly_free(span_id span, owner_id owner) const {
@@ -476,7 +478,7 @@ std::uint64_t heap::metadata_bytes() const noexcept {
   for (const handle_record& h : handles_) {
     bytes += sizeof(handle_record) + h.spans.capacity() * sizeof(span_id) + h.mappings.capacity() * sizeof(mapping);
   }
-  for (const view_record& v : views_) bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot);
+  for (const view_record& v : views_) bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot) + v.handles.capacity() * sizeof(placed_handle);
   return bytes;
 }
 

@@ -112,6 +112,7 @@ class heap {
   struct handle_record {
     std::uint64_t bytes = 0;
     std::uint64_t name = 0;
+    std::uint64_t span_bytes = 0;   // of its spans, but for the last
     std::vector<span_id> spans;     // by their place in the handle
     std::vector<mapping> mappings;  // of the whole handle, its home first
     bool present = false;
@@ -122,12 +123,17 @@ class heap {
     std::uint64_t bytes;
     bool active;   // the span's memory is used through this mapping: at home but for those that a window uses
   };
+  struct placed_handle {
+    std::uint64_t at;
+    handle_id handle;
+  };
   struct view_record {
     std::uint64_t base = 0;
     std::uint64_t capacity = 0;
     std::uint64_t end = 0;
     view_kind kind = view_kind::home;
-    std::vector<slot> slots;  // by address, without gaps
+    std::vector<slot> slots;             // by address, without gaps
+    std::vector<placed_handle> handles;  // by address; a gap is a hole
     segment* first = nullptr;
     segment* last = nullptr;
   };
@@ -180,8 +186,10 @@ class heap {
     std::uint64_t at;
     std::uint64_t bytes;
   };
-  // The homes of the spans in these slots, neighbours taken together.
-  [[nodiscard]] std::vector<stretch> homes_of(const view_record& in, std::size_t first, std::size_t last) const;
+  // The homes of the spans in these slots, neighbours taken together; valid until the next call.
+  [[nodiscard]] const std::vector<stretch>& homes_of(const view_record& in, std::size_t first, std::size_t last);
+  // The spans of a stretch of a home are used there, or not.
+  void set_active(const stretch& home, bool to);
   void close(const stretch& of, owner_id* owner, std::uint64_t* batch);
   segment* make_closed(segment* block);
   void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
@@ -194,6 +202,7 @@ class heap {
   std::vector<handle_id> unused_handles_;
   std::vector<view_record> views_;
   std::uint64_t mappings_ = 0;
+  std::vector<stretch> homes_;  // of homes_of
 };
 
 }  // namespace millpond::heap

@@ -1,4 +1,5 @@
 // The walker: every invariant of the heap, checked over the whole structure.
+#include <algorithm>
 #include <map>
 
 #include "base/bits.hpp"
@@ -28,6 +29,12 @@ void heap::check() const {
       at += s.bytes;
     }
     MILLPOND_CHECK(at == in.end, at, in.end);
+    for (std::size_t i = 0; i < in.handles.size(); ++i) {
+      const auto& [where, handle] = in.handles[i];
+      const handle_record& of = handles_[handle];
+      MILLPOND_CHECK(of.present && (i == 0 || in.handles[i - 1].at + handles_[in.handles[i - 1].handle].bytes <= where), where);
+      MILLPOND_CHECK(std::any_of(of.mappings.begin(), of.mappings.end(), [&](const mapping& m) { return m.view == id && m.at == where; }), where);
+    }
     at = in.base;
     const segment* before = nullptr;
     for (const segment* s = in.first; s != nullptr; s = s->after) {

@@ -6,6 +6,14 @@
 #include "heap/heap.hpp"
 
 namespace millpond::heap {
+namespace {
+
+// The first handle of a view at or behind the address.
+[[nodiscard]] auto place_of(std::vector<heap::placed_handle>& in, std::uint64_t at) {
+  return std::lower_bound(in.begin(), in.end(), at, [](const heap::placed_handle& h, std::uint64_t a) { return h.at < a; });
+}
+
+}  // namespace
 
 view_id heap::add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind) {
   view_record made;
@@ -25,7 +33,7 @@ handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::u
     id = unused_handles_.back();
     unused_handles_.pop_back();
   }
-  handle_record made{bytes, name, {}, {}, true};
+  handle_record made{bytes, name, span_bytes, {}, {}, true};
   for (std::uint64_t at = 0; at < bytes; at += span_bytes) made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
   handles_[id] = std::move(made);
   return id;
@@ -34,6 +42,8 @@ handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::u
 void heap::map_handle(view_id view, std::uint64_t at, handle_id handle) {
   handles_[handle].mappings.push_back({view, at});
   ++mappings_;
+  auto& there = views_[view].handles;
+  there.insert(place_of(there, at), {at, handle});
   for (const span_id span : handles_[handle].spans) {
     map_span(view, at, span);
     at += spans_[span].bytes;
@@ -45,6 +55,8 @@ void heap::remove_handle(handle_id handle) {
   MILLPOND_CHECK(of.present, handle);
   for (std::size_t i = of.mappings.size(); i-- > 0;) {  // its home last
     std::uint64_t at = of.mappings[i].at;
+    auto& there = views_[of.mappings[i].view].handles;
+    there.erase(place_of(there, at));
     for (const span_id span : of.spans) {
       const std::uint64_t bytes = spans_[span].bytes;
       unmap_span(of.mappings[i].view, at);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/bits.hpp"
+
 namespace millpond::heap {
 namespace {
 
@@ -12,8 +14,8 @@ constexpr std::size_t nowhere = ~std::size_t{0};
 class planner {
  public:
   planner(const heap& of, std::uint64_t bytes, owner_id owner)
-      : heap_(of), bytes_(bytes), owner_(owner), whole_(of.spans().size(), false) {
-    find_whole();
+      : heap_(of), bytes_(bytes), owner_(owner), ends_(of.handles().size()), last_seen_(of.handles().size()) {
+    find_ends();
   }
 
   window_plan best() {
@@ -25,7 +27,7 @@ class planner {
     assemble({});
     for (std::size_t i = 0; i < std::min(beginnings, tails_.size()); ++i) {
       const auto [tail, id] = tails_[i];
-      assemble({tail, {id}, id, new_view, heap_.handles()[id].bytes - tail});
+      assemble({tail, {id}, id, new_view, ends_[id].bytes - tail});
     }
     for (view_id v = 0; v < heap_.views().size(); ++v) {
       if (heap_.views()[v].kind == view_kind::window) go_on(v);
@@ -36,65 +38,126 @@ class planner {
  private:
   using sized = std::pair<std::uint64_t, handle_id>;
 
-  // Which spans the owner may have whole: one walk over the homes, segments and slots side by side.
-  void find_whole() {
+  // What of a handle the owner may have in whole spans: at its beginning, and at its end. Both are all of it where it is
+  // wholly free. What is free in between makes no window: it lies in one piece at home.
+  struct ends {
+    std::uint64_t bytes = 0;  // of the handle
+    std::uint64_t head = 0, tail = 0;
+    std::uint64_t span = 0;
+    [[nodiscard]] bool whole() const noexcept { return head == bytes; }
+    [[nodiscard]] std::uint64_t span_at(std::uint64_t offset) const noexcept { return std::min(span, bytes - offset); }
+  };
+  void find_ends() {
+    const auto free = [&](const segment* s) {
+      return s != nullptr && s->state == segment_state::free && (s->owner == owner_ || s->owner == anyone);
+    };
     for (const auto& in : heap_.views()) {
       if (in.kind == view_kind::window) continue;
-      const segment* s = in.first;
-      for (const heap::slot& slot : in.slots) {
-        const std::uint64_t end = slot.at + slot.bytes;
-        bool free = slot.span != no_span;
-        while (s != nullptr && s->start() < end) {
-          free = free && s->state == segment_state::free && (s->owner == owner_ || s->owner == anyone);
-          if (s->end() > end) break;
-          s = s->after;
+      const segment* at_end = nullptr;  // what covers the last byte of the handle before
+      for (const auto& [begin, id] : in.handles) {
+        const auto& h = heap_.handles()[id];
+        const std::uint64_t end = begin + h.bytes;
+        const segment* s = at_end == nullptr || at_end->end() < begin ? heap_.segment_at(begin) : at_end->end() == begin ? at_end->after : at_end;
+        std::uint64_t to = begin;
+        for (; to < end && free(s); s = s->after) to = s->end();
+        if (to >= end) {
+          ends_[id] = {h.bytes, h.bytes, h.bytes, h.span_bytes};
+          at_end = nullptr;
+          continue;
         }
-        if (free) whole_[slot.span] = true;
+        at_end = heap_.segment_at(end - 1);
+        std::uint64_t from = end;
+        for (s = at_end; free(s); s = s->before) from = s->start();
+        ends_[id] = {h.bytes, (to - begin) / h.span_bytes * h.span_bytes,
+                     h.bytes - std::min(h.bytes, align_up_to(from - begin, h.span_bytes)), h.span_bytes};
       }
     }
   }
+  [[nodiscard]] static std::uint64_t align_up_to(std::uint64_t value, std::uint64_t unit) noexcept {
+    return divide_up(value, unit) * unit;
+  }
 
-  // Stretches of a window view whose spans are whole: two ends that move over it. A span that stands in the view twice
-  // is in a stretch once.
+  // Stretches of a window view that the owner may have. Where handles side by side are free for long enough, each span of theirs
+  // is looked at.
   void there(view_id v) {
-    const auto& slots = heap_.views()[v].slots;
-    last_seen_.assign(whole_.size(), nowhere);
-    std::size_t first = 0;
-    std::uint64_t run = 0;
-    const auto drop_first = [&] { run -= slots[first++].bytes; };
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i].span == no_span || !whole_[slots[i].span]) {
-        first = i + 1;
-        run = 0;
+    const auto& placed = heap_.views()[v].handles;
+    std::size_t first = 0;   // the stretch begins in this one,
+    std::uint64_t most = 0;  // and is no longer than this
+    std::uint64_t end = 0;
+    const auto look = [&](std::size_t last) {
+      if (most >= bytes_) tightest(v, first, last);
+    };
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      const ends& of = ends_[placed[i].handle];
+      if (placed[i].at != end) {  // a hole
+        if (i > 0) look(i - 1);
+        most = 0;
+      }
+      end = placed[i].at + of.bytes;
+      if (most == 0) first = i;
+      if (of.whole()) {
+        most += of.bytes;
         continue;
       }
-      std::size_t& seen = last_seen_[slots[i].span];
-      while (seen != nowhere && seen >= first) drop_first();
-      seen = i;
-      run += slots[i].bytes;
-      while (run - slots[first].bytes >= bytes_) drop_first();
-      if (run >= bytes_ && (!best_.possible || run < best_.bytes)) {
+      if (most > 0) {
+        most += of.head;
+        look(i);
+      }
+      first = i;
+      most = of.tail;
+    }
+    if (!placed.empty()) look(placed.size() - 1);
+    seen_before_ += placed.size();
+  }
+
+  // Two ends that move by spans from the tail of the first handle over whole ones to the head of the last. What stands there twice is
+  // in a stretch once.
+  void tightest(view_id v, std::size_t begin, std::size_t last) {
+    const auto& placed = heap_.views()[v].handles;
+    std::size_t first = begin;
+    std::uint64_t skip = ends_[placed[first].handle].bytes - ends_[placed[first].handle].tail;  // so far into the first handle
+    std::uint64_t run = 0;
+    const auto drop_first = [&] {
+      const ends& of = ends_[placed[first].handle];
+      const std::uint64_t one = of.span_at(skip);
+      run -= one;
+      skip += one;
+      if (skip == of.bytes) {
+        ++first;
+        skip = 0;
+      }
+    };
+    for (std::size_t i = begin; i <= last; ++i) {
+      const ends& of = ends_[placed[i].handle];
+      std::size_t& seen = last_seen_[placed[i].handle];
+      const std::size_t before = seen > seen_before_ + begin ? seen - seen_before_ - 1 : nowhere;
+      const std::uint64_t to = i == begin || of.whole() ? of.bytes : of.head;
+      for (std::uint64_t at = i == begin ? skip : 0; at < to;) {
+        while (run > 0 && before != nowhere && (first < before || (first == before && skip <= at))) drop_first();
+        const std::uint64_t one = of.span_at(at);
+        run += one;
+        at += one;
+        while (run - ends_[placed[first].handle].span_at(skip) >= bytes_) drop_first();
+        if (run < bytes_ || (best_.possible && run >= best_.bytes)) continue;
         best_.possible = true;
         best_.view = v;
-        best_.at = slots[first].at;
+        best_.at = placed[first].at + skip;
         best_.bytes = run;
       }
+      if (of.whole()) seen = seen_before_ + i + 1;
     }
   }
 
   void sort_handles() {
-    for (handle_id id = 0; id < heap_.handles().size(); ++id) {
-      const auto& h = heap_.handles()[id];
-      if (!h.present) continue;
-      std::uint64_t head = 0, tail = 0;
-      for (std::size_t i = 0; i < h.spans.size() && whole_[h.spans[i]]; ++i) head += heap_.spans()[h.spans[i]].bytes;
-      if (head == h.bytes) {
-        full_.push_back({head, id});
+    for (handle_id id = 0; id < ends_.size(); ++id) {
+      const ends& of = ends_[id];
+      if (of.bytes == 0) continue;
+      if (of.whole()) {
+        full_.push_back({of.bytes, id});
         continue;
       }
-      for (std::size_t i = h.spans.size(); i > 0 && whole_[h.spans[i - 1]]; --i) tail += heap_.spans()[h.spans[i - 1]].bytes;
-      if (head > 0) heads_.push_back({head, id});
-      if (tail > 0) tails_.push_back({tail, id});
+      if (of.head > 0) heads_.push_back({of.head, id});
+      if (of.tail > 0) tails_.push_back({of.tail, id});
     }
     std::stable_sort(full_.begin(), full_.end(), [](const sized& a, const sized& b) { return a.first > b.first; });
     std::sort(heads_.begin(), heads_.end());
@@ -112,18 +175,19 @@ class planner {
 
   // Where a view of windows ends with free spans, each once, a window may go on behind them.
   void go_on(view_id v) {
-    const auto& slots = heap_.views()[v].slots;
+    const auto& placed = heap_.views()[v].handles;
     start from;
     from.view = v;
-    last_seen_.assign(whole_.size(), nowhere);
-    for (std::size_t i = slots.size(); i > 0; --i) {
-      const heap::slot& slot = slots[i - 1];
-      if (slot.span == no_span || !whole_[slot.span] || last_seen_[slot.span] != nowhere) break;
-      last_seen_[slot.span] = i;
-      from.bytes += slot.bytes;
-      from.at = slot.at;
-      const handle_id of = heap_.spans()[slot.span].handle;
-      if (from.holds.empty() || from.holds.back() != of) from.holds.push_back(of);
+    std::uint64_t end = heap_.views()[v].end;
+    for (std::size_t i = placed.size(); i > 0; --i) {
+      const auto& [at, id] = placed[i - 1];
+      const ends& of = ends_[id];
+      if (at + of.bytes != end || of.tail == 0 || std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end()) break;
+      end = at;
+      from.bytes += of.tail;
+      from.at = at + of.bytes - of.tail;
+      from.holds.push_back(id);
+      if (!of.whole()) break;
     }
     if (from.bytes > 0) assemble(from);
   }
@@ -183,15 +247,9 @@ class planner {
     std::uint64_t bytes = before;
     std::uint64_t skip = c.skip;
     for (const handle_id id : c.handles) {
-      for (const span_id s : heap_.handles()[id].spans) {
-        const std::uint64_t one = heap_.spans()[s].bytes;
-        if (skip > 0) {
-          skip -= one;
-          continue;
-        }
-        if (bytes >= bytes_) return bytes;
-        bytes += one;
-      }
+      if (bytes >= bytes_) break;
+      bytes += std::min(ends_[id].bytes - skip, align_up_to(bytes_ - bytes, ends_[id].span));
+      skip = 0;
     }
     return bytes;
   }
@@ -199,8 +257,9 @@ class planner {
   const heap& heap_;
   const std::uint64_t bytes_;
   const owner_id owner_;
-  std::vector<bool> whole_;
-  std::vector<std::size_t> last_seen_;          // slot of the view at hand
+  std::vector<ends> ends_;                      // by handle
+  std::vector<std::size_t> last_seen_;          // by handle: its last place in a view, counted from 1 over all views
+  std::size_t seen_before_ = 0;                 // places in the views before the one at hand
   std::vector<sized> full_;                     // wholly free, the largest first
   std::vector<sized> heads_, tails_;            // in use with a free beginning, or a free end
   window_plan best_;

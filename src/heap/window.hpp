@@ -27,8 +27,9 @@ struct window_plan {
 
 // A window that gives `owner` a run of `bytes`: one that is there, the tightest; else the one with the fewest new bytes, then
 // the fewest handles to map. It may go on where a view of windows ends with free spans, or begin in the free end of a handle
-// that is in use, and end in the free beginning of another; in between are handles that are wholly free. Looks at every segment of the homes and at every slot once, and
-// at every handle a few times.
+// that is in use, and end in the free beginning of another; in between are handles that are wholly free. Looks at
+// both ends of every handle, and at every mapping once, not at blocks: what a plan reads is not to throw the calls after it out of
+// the processor's caches.
 [[nodiscard]] window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner);
 
 }  // namespace millpond::heap
