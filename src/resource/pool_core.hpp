@@ -26,6 +26,7 @@
 #include "resource/capture_state.hpp"
 #include "resource/crowd.hpp"
 #include "resource/lane.hpp"
+#include "resource/reuse_credit.hpp"
 #include "resource/shelf.hpp"
 #include "resource/sleeping_memory.hpp"
 #include "resource/span_ages.hpp"
@@ -40,6 +41,7 @@ struct stream_state {
   std::atomic<std::uint64_t> seals_seen{0};    // the pool's wish for seals that it last answered
   std::atomic<std::uint64_t> retired{0};       // batches up to here are known to the heap as passed; written under its lock
   shelf shared;  // free blocks for any lane of the stream
+  reuse_credit credit;  // for large ones of them, beyond what lanes share
 };
 
 class pool::core : public std::enable_shared_from_this<pool::core> {
@@ -154,6 +156,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void collect_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;
+  void empty_large_shelf(stream_state& stream) noexcept;
   [[nodiscard]] bool flush_is_due() noexcept;
   void flush_helped(bool helped) noexcept;
   std::uint64_t flush_lanes_of(const stream_state* only) noexcept;   // nullptr: all
@@ -168,6 +171,14 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::segment* from_shelf(stream_lane& in, unsigned size_class) noexcept;
   heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept;
   void part_with(stream_lane& in, heap::segment* block) noexcept;
+  [[nodiscard]] std::uint64_t shelf_limit(const stream_lane& in) const noexcept;
+  [[nodiscard]] std::uint64_t credit_limit(const stream_state& stream) const noexcept;
+  void shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept;
+  void revoke_credits() noexcept;
+  // Not where the options say what a lane keeps, nor with one stream, whose heap nobody else reads.
+  [[nodiscard]] bool credit_counts() const noexcept {
+    return many_streams_.load(std::memory_order_relaxed) && options_.lane_large_bytes == 0;
+  }
   // A freed block into its lane, whose lock is given back.
   void keep(stream_lane& in, heap::segment* block) noexcept {
     if (block->holder_class != large_class) {

@@ -108,13 +108,43 @@ heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes
 void pool::core::part_with(stream_lane& in, heap::segment* block) noexcept {
   prefetch_to_write(&block->before);  // the part of the record that the heap works on
   stream_state& stream = *in.stream;
-  if (block->holder_class == large_class && stream.holders.load(std::memory_order_relaxed) > 1 &&
-      stream.shared.put_large(*block, 4 * in.large_limit_bytes)) {
-    return;
+  if (block->holder_class == large_class) {
+    if (stream.shared.put_large(*block, std::max(shelf_limit(in), credit_limit(stream)))) return;
+    if (credit_counts()) stream.credit.gone(block->bytes);
   }
   block->link = nullptr;
   flush_chain(stream, block);
   seal_if_wanted(stream);
+}
+
+// What may lie on the stream's shelf for its other lanes.
+std::uint64_t pool::core::shelf_limit(const stream_lane& in) const noexcept {
+  return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
+}
+
+// What a stream may keep there on credit: twice an equal share, since not all streams have everything free at once.
+std::uint64_t pool::core::credit_limit(const stream_state& stream) const noexcept {
+  if (!stream.credit.given()) return 0;
+  const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
+  return std::min(reserved / 2, 2 * reserved / std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed)));
+}
+
+// A large request that the stream's own free blocks do not serve goes to the heap. What the stream keeps on credit goes
+// before it: a place is chosen among all that is free.
+void pool::core::shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept {
+  stream_state& stream = *in.stream;
+  stream.credit.missed(bytes);
+  if (stream.shared.large_bytes() > shelf_limit(in)) empty_large_shelf(stream);
+}
+
+// The heap could not serve a stream: what others keep on credit goes there.
+void pool::core::revoke_credits() noexcept {
+  const std::shared_lock lock(streams_mutex_);
+  for (const auto& [id, stream] : streams_) {
+    if (!stream->credit.given()) continue;
+    stream->credit.revoke();
+    empty_large_shelf(*stream);
+  }
 }
 
 void pool::core::take(heap::segment& block, const request& what) {
@@ -190,9 +220,11 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
       });
     }
   }
+  if (refill != nullptr && what.size_class == large_class && credit_counts()) shelf_missed(*refill, what.size);
   if (heap::segment* const block = carve(what, refill)) return block;
   const crowd::place queueing(queue_);
   const relaxed_capture_scope relaxed(*gpu_);
+  if (credit_counts()) revoke_credits();
   if (many) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
     poll_fences();

@@ -164,6 +164,8 @@ void pool::core::drop_lane(stream_lane& of) noexcept {
     past_.add(of.counts);
   }
   if (closed()) return;
+  // Nobody takes back what the stream kept for itself.
+  if (of.stream->holders.load(std::memory_order_relaxed) == 1) empty_large_shelf(*of.stream);
   // A per-thread stream ends with its thread, which is where its last lane is dropped.
   if (of.handle == per_thread_stream) {
     empty_shelf(*of.stream);
@@ -195,6 +197,16 @@ void pool::core::empty_shelf(stream_state& stream) noexcept {
         block->link = chain;
         chain = block;
       });
+  if (chain != nullptr) flush_chain(stream, chain);
+}
+
+void pool::core::empty_large_shelf(stream_state& stream) noexcept {
+  heap::segment* chain = nullptr;
+  stream.shared.empty_large([&](std::uint32_t id) {
+    heap::segment* const block = heap_.by_id(id);
+    block->link = chain;
+    chain = block;
+  });
   if (chain != nullptr) flush_chain(stream, chain);
 }
 

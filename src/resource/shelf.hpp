@@ -89,6 +89,11 @@ class shelf {
     for (unsigned c = 0; c < small_classes; ++c) {
       if (const chain blocks = take(c, ~std::uint64_t{0}); blocks.head != nullptr) visit(blocks);
     }
+    empty_large(visit_large);
+  }
+  template <class VisitLarge>
+  void empty_large(VisitLarge&& visit_large) noexcept {
+    if (large_bytes() == 0) return;
     for (auto& each : parts_) {
       for (auto& slot : each.words) {
         if (slot.load(std::memory_order_relaxed) == 0) continue;
@@ -100,9 +105,8 @@ class shelf {
     }
   }
 
-  [[nodiscard]] std::uint64_t bytes() const noexcept {
-    return small_bytes_.load(std::memory_order_relaxed) + large_bytes_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return small_bytes_.load(std::memory_order_relaxed) + large_bytes(); }
+  [[nodiscard]] std::uint64_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 
  private:
   [[nodiscard]] static heap::segment* tail_of(heap::segment* head) noexcept {
