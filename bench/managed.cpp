@@ -240,7 +240,10 @@ int main(int count, char** arguments) {
     }
     cases.insert(cases.end(), read->begin(), read->end());
   }
-  pages::page_costs costs = pages::page_costs::from(gpu_profile::h200());
+  gpu_profile machine = gpu_profile::h200();
+  // A table is of rows that were measured: predicted for the machine that they were measured on, where the file tells its rates.
+  if (table) static_cast<void>(pages::read_rates(inputs.front(), machine));
+  pages::page_costs costs = pages::page_costs::from(machine);
   std::shared_ptr<driver> gpu;
   bench::card_kernels kernels;
   if (gpu_name != "sim") {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -110,6 +111,24 @@ result<std::vector<page_case>> read_cases(const std::string& path) {
     cases.push_back(std::move(one));
   }
   return cases;
+}
+
+bool read_rates(const std::string& path, gpu_profile& into) {
+  std::ifstream file(path);
+  const std::array<std::pair<std::string_view, double*>, 4> wanted{{{"fault_in=", &into.managed_fault_in_bytes_per_s},
+                                                                    {"fault_back=", &into.managed_fault_back_bytes_per_s},
+                                                                    {"prefetch=", &into.managed_prefetch_bytes_per_s},
+                                                                    {"prefetch_back=", &into.managed_prefetch_back_bytes_per_s}}};
+  for (std::string line; std::getline(file, line) && line.starts_with('#');) {
+    if (!line.starts_with("# rates of this machine")) continue;
+    for (const std::string& word : split(line, ' ')) {
+      for (const auto& [name, rate] : wanted) {
+        if (word.starts_with(name)) *rate = std::strtod(word.c_str() + name.size(), nullptr) * 1e9;
+      }
+    }
+    return true;
+  }
+  return false;
 }
 
 std::string case_line(const page_case& one) {

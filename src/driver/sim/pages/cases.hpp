@@ -33,6 +33,9 @@ inline constexpr const char* case_columns =
 
 // Lines that start with # are remarks. Errors: bad_input with file and line, what was expected and what was there.
 [[nodiscard]] result<std::vector<page_case>> read_cases(const std::string& path);
+// The rates of the machine that a file's rows were measured on, from the remark that `managed --calibrated` writes. False, and nothing
+// changed, where there is none.
+bool read_rates(const std::string& path, gpu_profile& into);
 [[nodiscard]] std::string case_line(const page_case& one);
 // A row of the table in docs/managed_memory.md: name, size, measured, predicted, error against the middle.
 [[nodiscard]] std::string table_line(const page_case& one, const page_costs& costs);
