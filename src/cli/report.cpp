@@ -159,10 +159,20 @@ exit_status convert(const report_settings& settings, session& here) {
   return exit_status::done;
 }
 
-exit_status report_all(const report_settings& settings, session& here) {
+// "server.html" here for data/server.mpt: a page overwrites nothing but an earlier page, which is why other formats need a name.
+std::string page_name(const std::string& input) {
+  std::string name = std::filesystem::path(input).filename().string();
+  for (const std::string_view ending : {".gz", ".csv", ".mpt", ".pickle", ".pkl"}) {
+    if (name.size() > ending.size() && name.ends_with(ending)) name.resize(name.size() - ending.size());
+  }
+  return name + ".html";
+}
+
+exit_status report_all(report_settings settings, session& here) {
   here.set_seed(settings.seed);
   const bool page = settings.format == "html";
-  if (settings.output.empty() && !(page && here.json())) return here.fail(exit_status::usage, "-o FILE is needed: where to write");
+  if (settings.output.empty() && !page) return here.fail(exit_status::usage, "--format " + settings.format + " needs -o FILE: where to write");
+  if (settings.output.empty() && !here.json()) settings.output = page_name(settings.inputs.front());
   if (!page && (settings.replay || !settings.from.empty() || !settings.to.empty())) {
     return here.fail(exit_status::usage, "--replay, --from and --to are for --format html");
   }
@@ -183,7 +193,7 @@ command_body add_report(CLI::App& app) {
       ->type_name("FILE")
       ->required()
       ->expected(1, 4);
-  app.add_option("-o,--output", settings->output, "The file to write; - for standard output")->type_name("FILE");
+  app.add_option("-o,--output", settings->output, "The file to write; - for standard output (default: a page of the trace's name, here)")->type_name("FILE");
   app.add_option("--format", settings->format, "html: the page. perfetto, csv, pytorch: the trace for other tools")
       ->check(CLI::IsMember({"html", "perfetto", "csv", "pytorch"}))
       ->capture_default_str();

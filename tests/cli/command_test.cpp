@@ -103,6 +103,14 @@ TEST_F(command, a_dash_is_standard_output_where_one_file_is_written_and_refused_
   EXPECT_FALSE(std::filesystem::exists(folder_ / "-"));
 }
 
+TEST_F(command, a_report_without_a_name_is_a_page_of_the_traces_name_here) {
+  EXPECT_EQ(millpond_here("report " + trace("resnet_serving")).status, 0);
+  EXPECT_EQ(millpond_here("report " + std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt").status, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "resnet_serving.html"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "leak.html"));
+  EXPECT_EQ(millpond_here("report --format csv " + trace("resnet_serving")).status, 2);
+}
+
 TEST_F(command, report_with_json_writes_the_page_too) {
   const answer got = run("report " + trace("resnet_serving") + " --json -o " + (folder_ / "page.html").string());
   EXPECT_EQ(got.status, 0) << got.err;

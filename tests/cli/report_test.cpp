@@ -66,7 +66,7 @@ TEST_F(report_command, bad_input_is_answered_with_its_status) {
   std::ofstream(folder_ / "empty.csv") << "action,time_us,addr,size,stream\n";
   struct one { std::string arguments; int status; const char* says; };
   for (const one& each : {one{"nowhere.csv -o a.html", 3, "nowhere.csv"}, one{"bad.csv -o a.html", 3, "expected"},
-                          one{"empty.csv -o a.html", 3, "expected events, found none"}, one{good, 2, "-o FILE is needed"},
+                          one{"empty.csv -o a.html", 3, "expected events, found none"}, one{good + " --format csv", 2, "needs -o FILE"},
                           one{good + " -o nowhere/a.html", 2, "nowhere/a.html"}, one{good + " --from x -o a.html", 2, "found `x`"},
                           one{good + " --from 9s -o a.html", 2, "--from and --to"}, one{good + " --format word -o a", 2, "--format"},
                           one{good + " --format csv --replay -o a.csv", 2, "--format html"}, one{"-o a.html", 2, "TRACE"},
