@@ -28,9 +28,9 @@ struct staging_options {
   unsigned threads = 0;                          // beside the caller; 0: three quarters of the processors, at least 1, at most 12
   // Pinned memory that everything passes through, 64 KiB to 4 GiB, rounded up to 64 KiB. A quarter of it goes over the link at once at most.
   std::uint64_t buffer_bytes = std::uint64_t{32} << 20;
-  // Below this a plain copy is made: one buffer of the driver's is as fast as several threads are awake
+  // Below this a plain copy is made: from here on staging is the faster even where its threads sleep
   // (bench/results/bench_staging_h200.json).
-  std::uint64_t least_bytes = std::uint64_t{4} << 20;
+  std::uint64_t least_bytes = std::uint64_t{1} << 20;
   // How often an idle thread yields and looks for the next transfer before it sleeps, some 0.3 us each where nothing else
   // runs: waking takes 50 to 100 us, as long as 4 MiB are on the link. 0: it sleeps at once.
   unsigned looks_before_sleep = 1000;

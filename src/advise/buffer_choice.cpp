@@ -141,7 +141,7 @@ void fill_settings(buffer_choice& made, const question& q, const gpu_profile& pr
     case memory_kind::pageable:
       made.pool = "none";
       if (on_device(q)) {
-        made.settings.push_back(exchanged(q) >= 4 * MiB ? "staging::to_device: several threads through a pinned buffer, at the pinned rate"
+        made.settings.push_back(exchanged(q) >= MiB ? "staging::to_device: several threads through a pinned buffer, at the pinned rate"
                                                           : "copy_async: the driver stages it");
       }
       break;
