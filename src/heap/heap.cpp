@@ -110,6 +110,24 @@ void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle 
     merge(of, owner, batch, absorb);
   }
   make_free(of, owner, batch);
+  if (of->in != zone::general) return;
+  segment* const right = of->after;
+  leave_small(of->before, absorb);
+  leave_small(right, absorb);
+}
+
+// A free part of a small stretch whose other parts went into a run or a window: nobody would join it with what lies beside it. One
+// that only an owner may have settles when it is anyone's.
+void heap::leave_small(segment* left_over, absorb_idle absorb) {
+  const auto small = [](const segment* with) { return with != nullptr && with->in == zone::small; };
+  if (!small(left_over) || left_over->state != segment_state::free || left_over->owner != anyone) return;
+  if (small(left_over->before) || small(left_over->after)) return;
+  owner_id owner = anyone;
+  std::uint64_t batch = 0;
+  bins_if(owner, zone::small)->remove(left_over);
+  left_over->in = zone::general;
+  merge(left_over, owner, batch, absorb);
+  make_free(left_over, owner, batch);
 }
 
 // Cuts [at, at + bytes) out of a free segment and gives it the state; what is left stays free as it was.
@@ -226,6 +244,8 @@ segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_
     bins_if(rest->owner, rest->in)->remove(rest);
     settle(rest, rest->owner, rest->batch, absorb_idle::no);
   }
+  leave_small(block->before, absorb_idle::no);
+  leave_small(block->after, absorb_idle::no);
   return block;
 }
 

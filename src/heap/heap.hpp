@@ -172,6 +172,7 @@ class heap {
   void unlink(segment* of);
   void make_free(segment* of, owner_id owner, std::uint64_t batch);
   void settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb);
+  void leave_small(segment* left_over, absorb_idle absorb);
   segment* join(segment* left, segment* right);
   segment* carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to);
   segment* take(segment* from, std::uint64_t bytes, std::uint64_t alignment);

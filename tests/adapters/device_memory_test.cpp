@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <mutex>
 #include <optional>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "millpond/simulated_gpu.hpp"
@@ -260,6 +264,60 @@ TEST_F(torch_memory, running_out_in_a_capture_is_an_error_and_not_a_deadlock) {
   EXPECT_EQ(got.error().code, error_code::out_of_memory);
   EXPECT_NE(got.error().message.find("captured graph"), std::string::npos);
   destroy({0, 1}, end({0, 1}, capturing));
+}
+
+// A thread captures graphs of one pool, another frees their tensors, two more allocate and free beside them.
+TEST_F(torch_memory, threads_allocate_and_free_while_others_capture) {
+  std::mutex mutex;
+  std::vector<void*> tensors;
+  std::atomic<bool> over{false};
+  const auto plain = [&](stream_handle on, std::uint64_t seed) {
+    simulated_gpu::set_thread(seed);
+    const simulated_gpu::library_scope scope;
+    std::mt19937 random(static_cast<std::uint32_t>(seed));
+    while (!over.load()) {
+      const std::uint64_t bytes = 1 + random() % (4 * MiB);
+      give(take(bytes, on), bytes, on);
+    }
+  };
+  std::vector<std::thread> threads;
+  stream_handle others[2] = {stream, nullptr};
+  ASSERT_TRUE(gpu->stream_create(&others[1]).ok());
+  for (std::uint64_t t = 0; t < 2; ++t) threads.emplace_back(plain, others[t], 10 + t);
+  threads.emplace_back([&] {
+    simulated_gpu::set_thread(12);
+    const simulated_gpu::library_scope scope;
+    while (!over.load()) {
+      void* freed = nullptr;
+      {
+        const std::lock_guard lock(mutex);
+        if (!tensors.empty()) {
+          freed = tensors.back();
+          tensors.pop_back();
+        }
+      }
+      if (freed != nullptr) give(freed, 2 * MiB, capturing);
+      else std::this_thread::yield();
+    }
+  });
+  std::vector<graph_handle> graphs;
+  for (int n = 0; n < 40; ++n) {
+    begin({0, 1}, capturing);
+    void* const kept = take(2 * MiB, capturing);
+    give(take(8 * MiB, capturing), 8 * MiB, capturing);
+    graphs.push_back(end({0, 1}, capturing));
+    const std::lock_guard lock(mutex);
+    tensors.push_back(kept);
+  }
+  over = true;
+  for (std::thread& t : threads) t.join();
+  for (void* const left : tensors) give(left, 2 * MiB, capturing);
+  memory->release_graph_pool({0, 1});
+  for (const graph_handle g : graphs) EXPECT_TRUE(gpu->graph_destroy(g).ok());
+  memory->empty_cache();
+  EXPECT_EQ(of_graphs(), 0u);
+  EXPECT_EQ(memory->statistics().reserved, 0u);
+  EXPECT_EQ(memory->statistics().requested, 0u);
 }
 
 // What the graph writes when it runs is its own: nobody else has been given its memory, and the simulated GPU would tell.

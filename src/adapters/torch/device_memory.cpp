@@ -107,6 +107,7 @@ result<std::optional<graph_pool_id>> device_memory::graph_pool_for(stream_handle
   if (wanted == capturing_.end()) return none;
   capture_info capture;
   if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::active) return none;
+  captured_on_.insert(stream);
   if (wanted->attached != capture.id) {
     if (const auto attached = pool_->capture_into(graphs_.at(wanted->id).arena, stream); !attached) return attached.error();
     wanted->attached = capture.id;
@@ -166,17 +167,18 @@ void device_memory::end(std::vector<capture_into_pool>::iterator capture, std::v
 }
 
 bool device_memory::capture_may_run() {
-  if (captures_.load(std::memory_order_acquire) == 0) return false;
   std::vector<graph_arena> last_holds;
   const std::lock_guard lock(graphs_mutex_);
   for (std::size_t i = capturing_.size(); i > 0; --i) {
     const auto at = capturing_.begin() + static_cast<std::ptrdiff_t>(i - 1);
     capture_info capture;
-    // PyTorch's streams live as long as the process.
     const bool over = at->attached != 0 && gpu_->stream_capture(at->stream, &capture).ok() && capture.status == capture_status::none;
     if (over) end(at, &last_holds);
   }
-  return !capturing_.empty();
+  if (!capturing_.empty()) return true;
+  // A free of another thread may have met a capture just before its end, and told the pool of it just after.
+  for (const stream_handle stream : captured_on_) pool_->look_for_capture_end(stream);
+  return false;
 }
 
 void device_memory::release_graph_pool(graph_pool_id id) {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -114,6 +115,7 @@ class device_memory {
   std::map<graph_pool_id, graph_pool> graphs_;
   std::vector<capture_into_pool> capturing_;
   std::unordered_map<void*, graph_block> graph_blocks_;
+  std::set<stream_handle> captured_on_;  // may be asked at any time: PyTorch's streams live as long as the process
 };
 
 }  // namespace millpond::torch
