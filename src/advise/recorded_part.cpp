@@ -19,11 +19,12 @@ recorded_part part_of(const trace::metadata& meta) {
 
 bool recorded_part::carries(flaw which) const noexcept {
   switch (which) {
-    // A wait, a use or an allocation that was not recorded would make them false.
+    // A wait, a use, an allocation or a free that was not recorded would make them false.
     case flaw::free_while_in_use:
     case flaw::use_after_free:
     case flaw::managed_touched_unsynchronised:
     case flaw::dead_write:
+    case flaw::growth_without_end:
     case flaw::leak: return !gaps;
     // And these rest on a block's whole life, or on what was ordered before the first event.
     case flaw::use_before_allocation:
@@ -40,8 +41,8 @@ bool recorded_part::carries(flaw which) const noexcept {
 void leave_unfounded_out(const recorded_part& part, std::vector<finding>& findings, std::vector<std::string>& remarks) {
   if (!part.gaps && !part.window) return;
   std::erase_if(findings, [&](const finding& each) { return !part.carries(each.which); });
-  remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: stream order, unused memory and idleness, which rest on "
-                                   "every call, were left out"
+  remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: what is never freed, stream order, unused memory and "
+                                   "idleness, which rest on every call, were left out"
                                  : "only the end of the run is in the recording: unused memory and idleness, which rest on blocks' whole "
                                    "lives, were left out");
 }

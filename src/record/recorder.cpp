@@ -125,7 +125,7 @@ bool recorder::drain() {
 
 void recorder::work() {
   std::uint64_t flushed = 0, ticked = 0, dropped = 0;
-  bool dirty = false;
+  bool dirty = false, paused = false;
   const std::uint64_t every = how_.last_events == 0 ? flush_every_ns : window_every_ns;
   while (!stop_.load(std::memory_order_acquire)) {
     const bool any = drain();
@@ -144,6 +144,11 @@ void recorder::work() {
       ticked = time;
       stacks_.set_unloaded(count_unloaded());
       if (auto* tick = tick_.load(std::memory_order_acquire)) tick();
+    }
+    if (!whole_.load(std::memory_order_relaxed) && !paused) {
+      paused = true;
+      scribe_->set_note("paused", "the program left out parts of itself");
+      dirty = true;
     }
     const char* limit = nullptr;
     if (how_.most_ns != 0 && time > how_.most_ns) limit = "the time limit was reached";

@@ -61,19 +61,21 @@ class tick_clock {
 
   static bool counter_is_even() noexcept {
 #if defined(__x86_64__)
-    // What the kernel itself tells the time by says more than the processor's "invariant TSC", which virtual machines hide.
+    // A kernel that tells the time by the counter has tested it, whatever a virtual machine's processor says of itself.
     char name[32] = {};
     if (std::FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r")) {
       if (std::fgets(name, sizeof name, file) == nullptr) name[0] = '\0';
       std::fclose(file);
     }
-    for (const char* counted : {"tsc", "kvm-clock", "hyperv_clocksource_tsc_page"}) {
-      const std::size_t length = std::strlen(counted);
-      if (std::strncmp(name, counted, length) == 0 && (name[length] == '\n' || name[length] == '\0')) return true;
-    }
-    if (name[0] != '\0') return false;
+    const auto is = [&](const char* clock) {
+      const std::size_t length = std::strlen(clock);
+      return std::strncmp(name, clock, length) == 0 && (name[length] == '\n' || name[length] == '\0');
+    };
+    if (is("tsc")) return true;
+    // Otherwise both must stand for it: "invariant TSC", and a clock that reads the counter too, or none that is named.
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid(0x80000007, &a, &b, &c, &d) != 0 && (d & (1u << 8)) != 0;
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) return false;
+    return name[0] == '\0' || is("kvm-clock") || is("hyperv_clocksource_tsc_page");
 #else
     return false;
 #endif

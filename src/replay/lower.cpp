@@ -288,25 +288,20 @@ class lowering {
     auto& notes = made_.notes;
     if (made_.inserted_synchronizes > 0) {
       notes.push_back(fmt::format(
-          "the recording has no synchronise; one was put into each of {} pauses of at least {}",
-          made_.inserted_synchronizes, format_duration(static_cast<double>(made_.idle_gap_ns))));
+          "the recording has no synchronise; one was put into {} of at least {}",
+          made_.inserted_synchronizes == 1 ? "the one pause" : fmt::format("each of {} pauses", made_.inserted_synchronizes), format_duration(static_cast<double>(made_.idle_gap_ns))));
     }
     if (made_.guessed_uses > 0) {
-      notes.push_back(fmt::format("{} blocks were used on another stream that the recording does not name; the "
-                                  "stream active before was taken",
-                                  made_.guessed_uses));
+      notes.push_back(fmt::format("{} used on another stream that the recording does not name; the stream active before was taken",
+                                  made_.guessed_uses == 1 ? "1 block was" : fmt::format("{} blocks were", made_.guessed_uses)));
     }
     if (made_.host_blocks > 0) {
-      notes.push_back(fmt::format("{} blocks of host memory are left out: copies go through our own staging",
-                                  made_.host_blocks));
+      notes.push_back(fmt::format("{} left out: copies go through our own staging",
+                                  made_.host_blocks == 1 ? "1 block of host memory is" : fmt::format("{} blocks of host memory are", made_.host_blocks)));
     }
     if (made_.skipped_events > 0) {
-      notes.push_back(fmt::format("{} events were left out (failed calls, captures, other devices)",
-                                  made_.skipped_events));
-    }
-    if (trace_.info.status == trace::read_status::cut) {
-      notes.push_back(fmt::format("the file is cut at byte {}; what came before was used",
-                                  trace_.info.cut_at_byte));
+      notes.push_back(fmt::format("{} left out (failed calls, captures, other devices)",
+                                  made_.skipped_events == 1 ? "1 event was" : fmt::format("{} events were", made_.skipped_events)));
     }
     for (const std::string& each : trace_.info.warnings) notes.push_back(each);
   }

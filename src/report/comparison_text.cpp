@@ -14,9 +14,9 @@ constexpr std::size_t findings_shown = 3;  // a strategy; a thousand of one caus
 std::string head(const comparison& of) {
   const workload_facts& trace = of.trace;
   std::string made = wrapped(
-      fmt::format("Workload  {}: {} events, {} allocations, {} frees, {} stream{}; peak live {}, largest {}",
-                  trace.name, grouped(trace.events), grouped(trace.allocations), grouped(trace.frees),
-                  trace.streams, trace.streams == 1 ? "" : "s", format_bytes(trace.peak_live_bytes),
+      fmt::format("Workload  {}: {}, {}, {}, {}; peak live {}, largest {}", trace.name, counted(trace.events, "event", "events"),
+                  counted(trace.allocations, "allocation", "allocations"), counted(trace.frees, "free", "frees"),
+                  counted(trace.streams, "stream", "streams"), format_bytes(trace.peak_live_bytes),
                   format_bytes(trace.largest_bytes)),
       columns, 10);
   std::string gpu = "GPU       " + of.from.gpu_name;

@@ -113,12 +113,12 @@ std::string live_text(const live_view& of, const std::vector<std::uint64_t>& pas
   made.line(fmt::format("{}{}{}", options.title, options.state.empty() ? "" : ": " + options.state,
                         of.device.empty() ? "" : fmt::format("; {}{}", of.device, of.simulated ? " (simulated)" : "")),
             "1");
-  std::string what = fmt::format("{} events ({} a second), {} streams, {} kernels/s, {} copies/s", grouped(of.events),
-                                 rate(static_cast<double>(of.new_events), seconds), of.streams, rate(static_cast<double>(of.kernels), seconds),
+  std::string what = fmt::format("{} ({} a second), {}, {} kernels/s, {} copies/s", counted(of.events, "event", "events"),
+                                 rate(static_cast<double>(of.new_events), seconds), counted(of.streams, "stream", "streams"), rate(static_cast<double>(of.kernels), seconds),
                                  rate(static_cast<double>(of.copies), seconds));
   made.line(what);
-  if (of.failed > 0) made.line(fmt::format("{} allocations got no memory", grouped(of.failed)), "31");
-  if (of.dropped > 0) made.line(fmt::format("{} events dropped: the recorder's ring was full (--ring)", grouped(of.dropped)), "31");
+  if (of.failed > 0) made.line(counted(of.failed, "allocation", "allocations") + " got no memory", "31");
+  if (of.dropped > 0) made.line(counted(of.dropped, "event", "events") + " dropped: the recorder's ring was full (--ring)", "31");
   if (past.size() > 1) made.line("live  " + curve(past, options.width - 6, options.with), "36");
   made.line("");
 

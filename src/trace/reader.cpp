@@ -106,7 +106,8 @@ class mpt_reader final : public event_reader {
     info_.status = read_status::cut;
     info_.cut_at_byte = at;
     info_.warnings.push_back(
-        fmt::format("{}: cut at byte {}: the {} events before it were read", from_.name(), at, events_));
+        fmt::format("{}: cut at byte {}: {} before it {} read", from_.name(), at,
+                    events_ == 1 ? "the one event" : fmt::format("the {} events", events_), events_ == 1 ? "was" : "were"));
     return {};
   }
 

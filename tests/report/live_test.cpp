@@ -74,7 +74,7 @@ TEST_F(live, a_failed_allocation_has_no_block_and_a_failed_free_ends_none) {
   const live_view now = view();
   EXPECT_EQ(now.failed, 1u);
   EXPECT_EQ(now.kinds[0].live_bytes, 4096u);
-  EXPECT_THAT(live_text(now, {}, {}), HasSubstr("1 allocations got no memory"));
+  EXPECT_THAT(live_text(now, {}, {}), HasSubstr("1 allocation got no memory"));
 }
 
 TEST_F(live, a_block_whose_free_was_not_seen_ends_where_its_bytes_are_handed_out_again) {
