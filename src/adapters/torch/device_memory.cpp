@@ -71,12 +71,25 @@ result<void> device_memory::deallocate(void* ptr, std::uint64_t bytes, stream_ha
   if (ptr == nullptr) return {};
   // Before the block goes back: then its address may be somebody else's.
   if (history_.on()) history_.note(history::action::free_requested, reinterpret_cast<std::uint64_t>(ptr), bytes, stream);
-  graph_arena last_hold;  // goes after the block
-  const bool of_graph = serves_graphs() && forget_graph_block(ptr, &last_hold);
+  if (serves_graphs()) {
+    std::vector<graph_arena> last_holds;
+    const std::lock_guard lock(graphs_mutex_);
+    if (const auto block = graph_blocks_.find(ptr); block != graph_blocks_.end()) {
+      // A capture may begin on the stream at any moment, and what the pool records for this free would end up in it. Who begins
+      // one takes this lock first.
+      capture_info capture;
+      const bool captures = !capturing_.empty() && gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none;
+      if (!capturing_.empty() && !captures) {
+        deferred_.push_back({ptr, bytes, stream});
+        return {};
+      }
+      return free_of_graph(block, bytes, stream, &last_holds);
+    }
+  }
   auto freed = pool_->try_deallocate(ptr, bytes, stream);
   if (freed) {
     count_free(bytes);
-    if (!of_graph) needed_.fetch_sub(bytes, std::memory_order_relaxed);
+    needed_.fetch_sub(bytes, std::memory_order_relaxed);
   }
   return freed;
 }
@@ -127,16 +140,20 @@ void device_memory::note_graph_block(void* ptr, const graph_pool_id& id, std::ui
   graph.peak_live_bytes = graph.live_bytes;
 }
 
-bool device_memory::forget_graph_block(void* ptr, graph_arena* last_hold) {
-  const std::lock_guard lock(graphs_mutex_);
-  const auto block = graph_blocks_.find(ptr);
-  if (block == graph_blocks_.end()) return false;
+// The last hold of an arena goes after the block, and after the lock.
+result<void> device_memory::free_of_graph(graph_blocks::iterator block, std::uint64_t bytes, stream_handle stream,
+                                          std::vector<graph_arena>* last_holds) {
+  void* const ptr = block->first;
   const auto graph = graphs_.find(block->second.id);
+  const std::uint64_t requested = block->second.bytes;
+  auto freed = pool_->try_deallocate(ptr, bytes, stream);
+  if (!freed) return freed;
+  count_free(requested);
   --graph->second.live_blocks;
-  graph->second.live_bytes -= block->second.bytes;
+  graph->second.live_bytes -= requested;
   graph_blocks_.erase(block);
-  drop_if_unused(graph, last_hold);
-  return true;
+  drop_if_unused(graph, last_holds);
+  return freed;
 }
 
 void device_memory::begin_graph_pool(graph_pool_id id, stream_filter filter) {
@@ -163,7 +180,13 @@ void device_memory::end(std::vector<capture_into_pool>::iterator capture, std::v
   capturing_.erase(capture);
   captures_.store(capturing_.size(), std::memory_order_release);
   --graph->second.captures;
-  drop_if_unused(graph, &last_holds->emplace_back());
+  drop_if_unused(graph, last_holds);
+  if (!capturing_.empty()) return;
+  for (const deferred_free& waiting : deferred_) {
+    const auto block = graph_blocks_.find(waiting.ptr);
+    if (block != graph_blocks_.end()) static_cast<void>(free_of_graph(block, waiting.bytes, waiting.stream, last_holds));
+  }
+  deferred_.clear();
 }
 
 bool device_memory::capture_may_run() {
@@ -182,22 +205,22 @@ bool device_memory::capture_may_run() {
 }
 
 void device_memory::release_graph_pool(graph_pool_id id) {
-  graph_arena last_hold;
+  std::vector<graph_arena> last_holds;
   const std::lock_guard lock(graphs_mutex_);
   const auto found = graphs_.find(id);
   if (found == graphs_.end()) return;
   found->second.released = true;
-  drop_if_unused(found, &last_hold);
+  drop_if_unused(found, &last_holds);
 }
 
 // What a graph pool was at its most is needed as long as its graphs may run; once PyTorch has let go of it, what lives.
-void device_memory::drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, graph_arena* last_hold) {
+void device_memory::drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, std::vector<graph_arena>* last_holds) {
   graph_pool& graph = at->second;
   if (!graph.released || graph.captures != 0) return;
   needed_.fetch_sub(graph.peak_live_bytes - graph.live_bytes, std::memory_order_relaxed);
   graph.peak_live_bytes = graph.live_bytes;
   if (graph.live_blocks != 0) return;
-  *last_hold = std::move(graph.arena);
+  last_holds->push_back(std::move(graph.arena));
   graphs_.erase(at);
   graph_pools_.store(graphs_.size(), std::memory_order_release);
 }

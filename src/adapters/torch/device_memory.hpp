@@ -86,13 +86,20 @@ class device_memory {
     std::uint64_t bytes;
   };
 
+  struct deferred_free {
+    void* ptr;
+    std::uint64_t bytes;
+    stream_handle stream;
+  };
+  using graph_blocks = std::unordered_map<void*, graph_block>;
+
   explicit device_memory(std::shared_ptr<driver> gpu) : gpu_(std::move(gpu)) {}
   // The graph pool that a capture on this stream allocates from, with the capture attached to its arena.
   result<std::optional<graph_pool_id>> graph_pool_for(stream_handle stream);
   void note_graph_block(void* ptr, const graph_pool_id& id, std::uint64_t bytes);
-  // Whether the block was a graph pool's, which does not count it as live any more; its pool goes where nothing needs it now.
-  bool forget_graph_block(void* ptr, graph_arena* last_hold);
-  void drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, graph_arena* last_hold);
+  // A graph pool goes where nothing needs it now. Under the lock, as all that takes last_holds: holds to drop without it.
+  result<void> free_of_graph(graph_blocks::iterator block, std::uint64_t bytes, stream_handle stream, std::vector<graph_arena>* last_holds);
+  void drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, std::vector<graph_arena>* last_holds);
   void end(std::vector<capture_into_pool>::iterator capture, std::vector<graph_arena>* last_holds);
   // Whether a capture runs or may; those that PyTorch did not end, because they failed, are ended here.
   bool capture_may_run();
@@ -114,7 +121,8 @@ class device_memory {
   mutable std::mutex graphs_mutex_;
   std::map<graph_pool_id, graph_pool> graphs_;
   std::vector<capture_into_pool> capturing_;
-  std::unordered_map<void*, graph_block> graph_blocks_;
+  graph_blocks graph_blocks_;
+  std::vector<deferred_free> deferred_;  // of graph pools' blocks, while captures begin and end
   std::set<stream_handle> captured_on_;  // may be asked at any time: PyTorch's streams live as long as the process
 };
 
