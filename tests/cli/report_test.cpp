@@ -29,7 +29,13 @@ class report_command : public command_run {
 TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
   const answer got = run(trace("gpt2_generate") + " -o page.html");
   EXPECT_EQ(got.status, 0) << got.err;
-  EXPECT_THAT(got.out, HasSubstr("97,715 events, 97,715 of them one by one"));
+  // Where lines break depends on how long the path is.
+  std::string said;
+  for (const char each : got.out) {
+    if (each == '\n') said += ' ';
+    else if (each != ' ' || !said.ends_with(' ')) said += each;
+  }
+  EXPECT_THAT(said, HasSubstr("97,715 events, 97,715 of them one by one"));
   EXPECT_LT(std::filesystem::file_size(folder_ / "page.html"), 20'000'000u);
   EXPECT_THAT(read_all(folder_ / "page.html"), StartsWith("<!DOCTYPE html>"));
 }
