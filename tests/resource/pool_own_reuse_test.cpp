@@ -121,6 +121,24 @@ TEST_F(pool_own_reuse, another_streams_need_takes_back_what_a_stream_keeps) {
   end_pool();
 }
 
+// The handle comes back for a new stream, whose work does not wait for what the old one still does.
+TEST_F(pool_own_reuse, what_a_dead_stream_kept_waits_for_its_work) {
+  a_keeps_its_own();
+  round(a, 500 * millisecond);
+  ok(gpu->stream_destroy(a));
+  stream_handle next = nullptr;
+  ok(gpu->stream_create(&next));
+  for (int i = 0; i < 4; ++i) {
+    for (const stream_handle s : {next, b}) {
+      void* const x = take(no_lane_keeps[3], s);
+      work(x, s, 1 * millisecond);
+      give(x, s);
+    }
+  }
+  give(others, b);
+  end_pool();
+}
+
 TEST_F(pool_own_reuse, a_request_of_another_size_finds_all_that_the_stream_kept) {
   a_keeps_its_own();
   const std::uint64_t reserved = p->statistics().peak_reserved_bytes;
