@@ -310,7 +310,7 @@ void pool::core::seal_if_wanted(stream_state& stream) noexcept {
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
   const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
-  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 64, std::uint64_t{1} << 20)) return;
+  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 128, 4 * MiB)) return;
   when_free([&] { seal(stream); });
 }
 
