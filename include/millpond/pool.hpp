@@ -236,6 +236,7 @@ class pool final : public memory_resource {
 
  private:
   explicit pool(std::shared_ptr<core> state);
+  void tell_refused() noexcept;
   std::shared_ptr<core> core_;
 };
 

@@ -1,21 +1,19 @@
-// A mailbox: what one lane frees of what another lane of the same stream handed out, on its way back. The sender writes words,
-// the receiver reads them, and neither makes an atomic read-modify-write: what passes between their caches is a line in eight
-// blocks, and no store waits for it.
+// A mailbox: what one lane frees of what another lane of the same stream handed out, on its way back. A word says which block
+// and with how many bytes it was freed; the sender reads and writes nothing else of the block, so that its record stays in the
+// cache of the thread that hands it out. Words are told of by the cache line, with one store: what passes between the two
+// cores is a line in eight blocks and the place up to which there are words. Neither side makes an atomic read-modify-write.
 #pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
 
-#include "base/prefetch.hpp"
 #include "heap/segment.hpp"
-#include "resource/own_counter.hpp"
 
 namespace millpond {
 
 struct stream_lane;
 
-// One sender at a time and one receiver at a time: whoever holds the lock of the sending lane, and of the receiving one. A block
-// that was put publishes what its record says.
+// One sender at a time and one receiver at a time: whoever holds the lock of the sending lane, and of the receiving one.
 class mailbox {
  public:
   mailbox(stream_lane& sender, stream_lane& receiver) noexcept : sender_(&sender), receiver_(&receiver) {}
@@ -24,71 +22,102 @@ class mailbox {
   [[nodiscard]] stream_lane& sender() const noexcept { return *sender_; }
   [[nodiscard]] stream_lane& receiver() const noexcept { return *receiver_; }
 
-  // Sender. False where the box is full, or would hold more than `limit` bytes.
-  [[nodiscard]] bool put(heap::segment* block, std::uint64_t limit) noexcept {
-    if (__builtin_expect(full(block->bytes, limit), 0)) {
+  static constexpr std::size_t slots = 64;
+  // A word has the address in granules above, the bytes below: larger blocks and higher addresses do not travel.
+  static constexpr unsigned size_bits = 25;
+  static constexpr std::uint64_t most_bytes = (std::uint64_t{1} << size_bits) - 1;
+  static constexpr std::uint64_t address_end = heap::granule << (64 - size_bits);
+
+  // Sender. False where the box is full, or would hold blocks of more than `limit` bytes, or the block does not travel. The
+  // receiver may see it once send() was called, here or by a later put: at the end of a line of words, or of an eighth of the limit.
+  [[nodiscard]] bool put(std::uint64_t address, std::uint64_t bytes, std::uint64_t limit) noexcept {
+    if (__builtin_expect(bytes > most_bytes || address >= address_end, 0)) return false;
+    if (__builtin_expect(full(bytes, limit), 0)) {
       seen_taken_ = taken_.load(std::memory_order_acquire);
-      seen_taken_bytes_ = taken_bytes_.get();
-      if (full(block->bytes, limit)) return false;
+      seen_taken_bytes_ = taken_bytes_.load(std::memory_order_relaxed);
+      if (full(bytes, limit)) return false;
     }
-    words_[put_ % slots].store(reinterpret_cast<std::uintptr_t>(block) | lap_of(put_), std::memory_order_release);
+    words_[put_ % slots] = address / heap::granule << size_bits | bytes;
     ++put_;
-    put_bytes_.add(block->bytes);
+    put_bytes_ += bytes;
+    unsent_bytes_ += bytes;
+    if (put_ % a_line == 0 || unsent_bytes_ >= limit / 8) send();
     return true;
   }
-
-  // Receiver. The oldest block, or nullptr.
-  [[nodiscard]] heap::segment* front() const noexcept {
-    const std::uintptr_t word = words_[next_ % slots].load(std::memory_order_acquire);
-    return (word & 1) == lap_of(next_) ? reinterpret_cast<heap::segment*>(word & ~std::uintptr_t{1}) : nullptr;
+  // What was put is the receiver's to see.
+  void send() noexcept {
+    if (unsent_bytes_ == 0) return;
+    unsent_bytes_ = 0;
+    sent_.store(put_, std::memory_order_release);
   }
-  // The records of the next few are fetched, all at once, while the first is looked at.
-  void expect() const noexcept {
-    for (std::uint64_t ahead = 0; ahead < 8; ++ahead) {
-      const std::uintptr_t word = words_[(next_ + ahead) % slots].load(std::memory_order_relaxed);
-      if ((word & 1) != lap_of(next_ + ahead)) break;
-      prefetch_to_write(reinterpret_cast<const void*>(word));
+
+  // Receiver. What was sent becomes blocks, at most so many: accept(address, bytes) answers the block, or nullptr where there is
+  // none that was freed so.
+  template <class Accept>
+  void open(std::size_t most, Accept&& accept) noexcept {
+    for (; most > 0; --most, ++opened_) {
+      if (opened_ == seen_sent_) {
+        seen_sent_ = sent_.load(std::memory_order_acquire);
+        if (opened_ == seen_sent_) return;
+      }
+      const std::uint64_t word = words_[opened_ % slots];
+      heap::segment* const block = accept((word >> size_bits) * heap::granule, word & most_bytes);
+      blocks_[opened_ % slots] = block;
+      if (block != nullptr) bytes_ += block->bytes;
     }
   }
+  // The oldest block that was opened, or nullptr.
+  [[nodiscard]] heap::segment* front() noexcept {
+    while (next_ != opened_) {
+      if (heap::segment* const block = blocks_[next_ % slots]) return block;
+      pass();  // refused
+    }
+    return nullptr;
+  }
   // It is taken; its place may be used again once that is told.
-  void take_front(const heap::segment& block) noexcept {
-    next_bytes_ += block.bytes;
-    ++next_;
+  void take_front() noexcept {
+    bytes_ -= blocks_[next_ % slots]->bytes;
+    pass();
   }
   void tell() noexcept {
     if (taken_.load(std::memory_order_relaxed) == next_) return;
-    taken_bytes_.add(next_bytes_);
-    next_bytes_ = 0;
+    taken_bytes_.store(next_bytes_, std::memory_order_relaxed);
     taken_.store(next_, std::memory_order_release);
   }
-
-  // Receiver. Bytes on their way, told or not; what is being put at the moment may be missing.
-  [[nodiscard]] std::uint64_t bytes() const noexcept {
-    const std::uint64_t out = taken_bytes_.get() + next_bytes_;
-    const std::uint64_t in = put_bytes_.get();
-    return in > out ? in - out : 0;
+  // The sender's lines are fetched: open() will be called soon.
+  void expect() const noexcept {
+    __builtin_prefetch(&sent_);
+    __builtin_prefetch(&words_[opened_ % slots]);
   }
-
-  static constexpr std::size_t slots = 64;
+  // Bytes of the blocks that were opened and not taken.
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
 
  private:
-  // Of a word: whether it is of an odd or an even round, so that the receiver knows a new one from the one that it took
-  // there a round ago. Records are aligned, their lowest bit is free; the first round is odd, since words begin as 0.
-  [[nodiscard]] static std::uintptr_t lap_of(std::uint64_t place) noexcept { return (place / slots + 1) & 1; }
+  static constexpr std::uint64_t a_line = 64 / sizeof(std::uint64_t);
   [[nodiscard]] bool full(std::uint64_t more, std::uint64_t limit) const noexcept {
-    return put_ - seen_taken_ == slots || put_bytes_.get() - seen_taken_bytes_ + more > limit;
+    return put_ - seen_taken_ == slots || put_bytes_ - seen_taken_bytes_ + more > limit;
+  }
+  void pass() noexcept {
+    next_bytes_ += words_[next_ % slots] & most_bytes;
+    ++next_;
   }
 
+  // A line and the one that is fetched beside it for each of: what nobody writes, the sender's own, what it tells, what the
+  // receiver tells, its own, and the words.
   stream_lane* const sender_;
   stream_lane* const receiver_;
-  alignas(128) std::uint64_t put_ = 0;  // the sender's line
+  alignas(128) std::uint64_t put_ = 0;
+  std::uint64_t put_bytes_ = 0, unsent_bytes_ = 0;
   std::uint64_t seen_taken_ = 0, seen_taken_bytes_ = 0;
-  own_counter put_bytes_;
-  alignas(128) std::uint64_t next_ = 0;  // the receiver's line
-  std::uint64_t next_bytes_ = 0;         // taken and not told
-  own_counter taken_bytes_;
-  std::atomic<std::uint64_t> taken_{0};  // publishes that the words before it may be overwritten
-  alignas(128) std::array<std::atomic<std::uintptr_t>, slots> words_{};
+  alignas(128) std::atomic<std::uint64_t> sent_{0};   // publishes the words before it
+  alignas(128) std::atomic<std::uint64_t> taken_{0};  // publishes that the words before it may be overwritten
+  std::atomic<std::uint64_t> taken_bytes_{0};         // for the limit: an older or newer one does no harm
+  alignas(128) std::uint64_t next_ = 0;
+  std::uint64_t opened_ = 0, seen_sent_ = 0;
+  std::uint64_t next_bytes_ = 0;  // of all words before next_
+  std::uint64_t bytes_ = 0;
+  std::array<heap::segment*, slots> blocks_{};
+  alignas(128) std::array<std::uint64_t, slots> words_{};
 };
 
 }  // namespace millpond

@@ -33,7 +33,7 @@ void* given(result<void*> answer) {
     return nullptr;
   }
   block->requested = bytes;
-  block->holder_number = in.number;
+  if (__builtin_expect(block->holder_number != in.number, 0)) change_hands(in, *block);
   set_state(*block, block_state::live);
   in.counts.allocations.add(1);
   in.counts.bytes_out.add(bytes);
@@ -44,6 +44,10 @@ void* given(result<void*> answer) {
 void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return pop_here(in, bytes); }
 
 [[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+#if !defined(MILLPOND_AUDIT)
+  // Before the block's record is looked at, which is another core's. The audit build looks, and tells a bad free at once.
+  if (in.sends.load(std::memory_order_relaxed) && post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes)) return true;
+#endif
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
@@ -54,9 +58,12 @@ void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return po
   }
   in.counts.deallocations.add(1);
   in.counts.bytes_in.add(block->requested);
-  set_state(*block, block_state::cached);
-  if (block->holder_number == in.number) keep(in, block);
-  else send(in, block);
+  if (block->holder_number == in.number) {
+    set_state(*block, block_state::cached);
+    keep(in, block);
+  } else {
+    send(in, block);
+  }
   return true;
 }
 bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept { return push_here(in, ptr, bytes); }
@@ -151,6 +158,7 @@ result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t
 pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
 pool::~pool() {
   if (forked()) return;
+  tell_refused();
   for (const error& failure : core_->close()) report(failure);
 }
 
@@ -179,10 +187,19 @@ void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle
   if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(), 1)) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
+      tell_refused();
       return given(core_->allocate_from(*in, bytes, alignment));
     }
   }
   return memory_resource::allocate(bytes, alignment, stream);
+}
+// Called where a call is not quick anyway, with no lock held.
+void pool::tell_refused() noexcept {
+  if (__builtin_expect(!core_->has_refused(), 1) || core_->forked()) return;
+  try {
+    for (const error& each : core_->take_refused()) report(each);
+  } catch (const std::bad_alloc&) {  // no memory for the words
+  }
 }
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
@@ -193,6 +210,7 @@ void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noex
 }
 
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  tell_refused();
   if (alignment <= heap::granule && core_->serving()) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop(*in, bytes)) return ptr;
@@ -202,6 +220,7 @@ result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, st
   return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  tell_refused();
   return core_->deallocate(ptr, bytes, stream);
 }
 
@@ -245,7 +264,12 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
   if (forked()) return refused_in_child();
   return core_->find(ptr);
 }
-std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
+std::uint64_t pool::trim(std::uint64_t keep_bytes) {
+  if (forked()) return 0;
+  const std::uint64_t given_back = core_->trim(keep_bytes);
+  tell_refused();
+  return given_back;
+}
 void pool::reset_peak_reserved() noexcept {
   if (!forked()) core_->reset_peak_reserved();
 }
@@ -328,6 +352,7 @@ void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
   if (core_->forked()) throw memory_error(refused_in_child());
   if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
+  owner_->tell_refused();
   return given(core_->allocate_from(*lane_, bytes, heap::granule));
 }
 
@@ -346,6 +371,7 @@ void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexce
     return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
   }
   if (core_->forked()) return owner_->report(refused_in_child());
+  owner_->tell_refused();
   if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
 }
 

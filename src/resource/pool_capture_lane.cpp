@@ -133,6 +133,7 @@ void pool::core::refill_captured(captured_lane& in, const request& what) noexcep
       }
       if (block == nullptr) break;
       block->holder = in.arena.get();
+      homes_.forget(block->start());
       set_state(*block, block_state::cached);
       in.arena->out.emplace(block, in.capture_id);
       block->link = chain;

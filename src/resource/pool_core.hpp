@@ -23,6 +23,7 @@
 #include "order/event_cache.hpp"
 #include "order/line.hpp"
 #include "order/wide_fence.hpp"
+#include "resource/block_homes.hpp"
 #include "resource/capture_state.hpp"
 #include "resource/crowd.hpp"
 #include "resource/lane.hpp"
@@ -101,6 +102,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   result<void*> allocate_from(captured_lane& in, std::uint64_t bytes);
 
+  // Frees that were refused when their mail was opened, and have not been told.
+  [[nodiscard]] bool has_refused() const noexcept { return any_refused_.load(std::memory_order_relaxed); }
+  std::vector<error> take_refused();
+
   // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
   void drop_lane(stream_lane& of) noexcept;
 
@@ -165,6 +170,27 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void seal_if_wanted(stream_state& stream) noexcept;
   void seal(stream_state& stream) noexcept;
   void set_lane_limits(stream_lane& of) noexcept;
+  // Each lane (of one stream; nullptr: of all) under its lock, one barrier for all of them, their mail sent and opened. Under the
+  // lanes mutex, since a lane is deleted only after it left the list. visit allocates nothing: the locks would stay taken.
+  template <class Visit>
+  void with_lanes_locked(const stream_state* only, Visit&& visit) noexcept {
+    const auto each = [&](auto&& doing) {
+      for (stream_lane* const l : lanes_) {
+        if (only == nullptr || l->stream == only) doing(*l);
+      }
+    };
+    each([](stream_lane& l) { l.lock.foreign_begin(); });
+    process_barrier();
+    each([](stream_lane& l) {
+      l.lock.foreign_arrive();
+      l.mail.send_all();
+    });
+    each([&](stream_lane& l) {
+      open_mail(l);
+      visit(l);
+      l.lock.foreign_unlock();
+    });
+  }
 
   // The slow paths (pool_slow.cpp).
   void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
@@ -193,8 +219,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
 
   // Mail between lanes of a stream (pool_mail.cpp).
+  [[nodiscard]] bool post(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
   void send(stream_lane& in, heap::segment* block) noexcept;
   heap::segment* from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept;
+  heap::segment* accept(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
+  void open_mail(stream_lane& in) noexcept;
+  void change_hands(stream_lane& to, heap::segment& block) noexcept;
   void connect(stream_lane& in, std::uint32_t number) noexcept;
   void disconnect(stream_lane& of) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
@@ -204,6 +234,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept;
   result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
+  error explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested, stream_handle stream, block_state state);
   [[nodiscard]] bool would_pass_slack(const request& what);
   heap::segment* chained(const request& what);
   // What may as well be done later, unless another thread is at the fences.
@@ -382,6 +413,19 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint32_t last_lane_ = 0;                   // the number that the last lane got
   std::vector<captured_lane*> captured_lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
+  block_homes homes_;                             // opened under lanes_mutex_
+  struct refused_free {
+    const void* ptr;
+    std::uint64_t bytes;
+    std::uint64_t requested;
+    stream_handle stream;
+    block_state state;
+  };
+  std::mutex refused_mutex_;
+  std::array<refused_free, 16> refused_{};        // under refused_mutex_, as the next two
+  std::size_t refused_count_ = 0;
+  std::uint64_t refused_more_ = 0;                // that found no room in refused_
+  std::atomic<bool> any_refused_{false};          // a hint that there are some; the mutex orders the rest
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
   std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get

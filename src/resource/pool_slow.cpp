@@ -79,7 +79,7 @@ void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
 void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept {
   MILLPOND_AUDIT_CHECK(block.holder == nullptr, block.start());
   block.requested = bytes;
-  block.holder_number = in.number;
+  if (block.holder_number != in.number) change_hands(in, block);
   set_state(block, block_state::live);
   in.counts.allocations.add(1);
   in.counts.misses.add(1);
@@ -485,6 +485,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
                                                    ": no fence here covers it; make a stream of the pool's device wait for it and name that"};
   }
   const std::lock_guard lock(guarded_mutex_);
+  homes_.forget(block->start());  // whoever frees it looks at its state
   auto& streams = uses_[block];
   const auto same = [&](const told_use& u) { return u.stream_id == *id; };
   if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});
