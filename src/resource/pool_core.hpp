@@ -219,12 +219,13 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
 
   // Mail between lanes of a stream (pool_mail.cpp).
-  [[nodiscard]] bool post(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
+  // Out of the fast paths' way: they spare registers for none of these.
+  [[nodiscard, gnu::noinline]] bool post(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
   void send(stream_lane& in, heap::segment* block) noexcept;
   heap::segment* from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept;
   heap::segment* accept(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
   void open_mail(stream_lane& in) noexcept;
-  void change_hands(stream_lane& to, heap::segment& block) noexcept;
+  [[gnu::cold, gnu::noinline]] void change_hands(stream_lane& to, heap::segment& block) noexcept;
   void connect(stream_lane& in, std::uint32_t number) noexcept;
   void disconnect(stream_lane& of) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
