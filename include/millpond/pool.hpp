@@ -250,6 +250,8 @@ class pool::lane_handle {
   [[nodiscard]] void* allocate(std::uint64_t bytes);
   // As pool::deallocate, errors to the pool's sink; the pool must live.
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  // The same with the error as a result.
+  [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] stream_handle stream() const noexcept;
 
  private:
@@ -271,6 +273,7 @@ class pool::capture_lane_handle {
   // As lane_handle's. A free of a block that is not the capture's, nor of its arena, is as by pool::deallocate.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] stream_handle stream() const noexcept;
 
  private:

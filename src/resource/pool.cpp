@@ -44,10 +44,6 @@ void* given(result<void*> answer) {
 void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return pop_here(in, bytes); }
 
 [[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
-#if !defined(MILLPOND_AUDIT)
-  // Before the block's record is looked at, which is another core's. The audit build looks, and tells a bad free at once.
-  if (in.sends.load(std::memory_order_relaxed) && post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes)) return true;
-#endif
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
@@ -67,6 +63,15 @@ void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return po
   return true;
 }
 bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept { return push_here(in, ptr, bytes); }
+
+// Before the block's record is looked at, which is another core's: for calls that may tell an error later. The audit build looks.
+[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+#if defined(MILLPOND_AUDIT)
+  return false;
+#else
+  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) && post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
+#endif
+}
 
 [[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
   stream_lane* const in = thread_lanes::find(this, stream);
@@ -204,7 +209,7 @@ void pool::tell_refused() noexcept {
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
     stream_lane* const in = thread_lanes::find(core_.get(), stream);
-    if (in != nullptr && core_->push_here(*in, ptr, bytes)) return;
+    if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes))) return;
   }
   memory_resource::deallocate(ptr, bytes, stream);
 }
@@ -359,20 +364,25 @@ void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
 void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
   promised(*core_, lane_->handle);
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    if (core_->push_here(*lane_, ptr, bytes)) return;
+    if (core_->posted(*lane_, ptr, bytes) || core_->push_here(*lane_, ptr, bytes)) return;
   }
   deallocate_slowly(ptr, bytes);
 }
 
 void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
-  if (ptr == nullptr) return;
-  if (core_->closed()) {
-    // The pool is gone, and its sink with it.
-    return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
-  }
-  if (core_->forked()) return owner_->report(refused_in_child());
+  const auto freed = try_deallocate(ptr, bytes);
+  if (freed) return;
+  if (core_->closed()) return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  owner_->report(freed.error());
+}
+
+result<void> pool::lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (ptr == nullptr) return {};
+  if (core_->closed()) return error{error_code::not_permitted, "a block was freed through a lane of a pool that is closed"};
+  if (core_->forked()) return refused_in_child();
+  promised(*core_, lane_->handle);
   owner_->tell_refused();
-  if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
+  return core_->deallocate_to(*lane_, ptr, bytes);
 }
 
 }  // namespace millpond

@@ -75,6 +75,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] void* pop_here(stream_lane& in, std::uint64_t bytes) noexcept;  // the same, for pool.cpp alone
   [[nodiscard]] bool push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool posted(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;     // before it, for pool.cpp alone
   [[nodiscard]] void* pop_shared(stream_lane& in, std::uint64_t bytes) noexcept;
   // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the one that the lane was
   // made for, and captures nothing. Otherwise nullptr, and allocate() finds out what it is.
