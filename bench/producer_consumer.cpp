@@ -1,11 +1,5 @@
 // Blocks allocated on one thread and freed on another: pairs of threads with a ring between them, a stream a pair.
-//
-// The ring has a cost of its own, and which depends on the two sides: a consumer that waits for each block looks at the place up to
-// which there are any all the time, so that telling it of one is a cache line that goes to the other core and back, and the
-// producer pays for that, whatever it allocates with. So blocks are handed over by the line of the ring, eight at once; the same
-// one by one, where a program hands over so, is measured for millpond and for the ring beside it.
 #include <array>
-#include <deque>
 #include <thread>
 
 #include "bench/support/harness.hpp"
@@ -16,22 +10,17 @@ using namespace millpond;
 namespace {
 
 // One producer, one consumer. Each side keeps what it last saw of the other's place and looks again only when that is used
-// up, and both tell of what they did by the cache line: so a pointer costs a fraction of a line that passes between
+// up, and the consumer tells of free slots by the cache line: so a pointer costs a fraction of a line that passes between
 // the two, and what is measured is the allocator. What the ring costs by itself is measured too.
 class ring {
  public:
-  // `at_once`: blocks that the consumer is told of together.
-  explicit ring(std::uint64_t at_once) noexcept : at_once_(at_once) {}
-
   void push(void* ptr) noexcept {
     if (head_.own - head_.seen == slots_.size()) {
       wait_until([&] { return (head_.seen = tail_.told.load(std::memory_order_acquire)) + slots_.size() != head_.own; });
     }
     slots_[head_.own % slots_.size()] = ptr;
-    if (++head_.own % at_once_ == 0) tell();
+    head_.told.store(++head_.own, std::memory_order_release);
   }
-  // At the end: of what is left.
-  void tell() noexcept { head_.told.store(head_.own, std::memory_order_release); }
   void* pop() noexcept {
     if (tail_.own == tail_.seen) {
       wait_until([&] { return (tail_.seen = head_.told.load(std::memory_order_acquire)) != tail_.own; });
@@ -41,9 +30,8 @@ class ring {
     return out;
   }
 
-  static constexpr std::uint64_t a_line = 64 / sizeof(void*);
-
  private:
+  static constexpr std::uint64_t a_line = 64 / sizeof(void*);
   struct alignas(128) side {
     std::uint64_t own = 0;   // how far this side is
     std::uint64_t seen = 0;  // of the other one
@@ -60,47 +48,35 @@ class ring {
     }
   }
 
-  const std::uint64_t at_once_;
   alignas(128) std::array<void*, 64> slots_{};
   side head_, tail_;
 };
 
-// Stands for an allocator that costs nothing, or whose allocations take so many steps of some nanoseconds and whose frees none: what
-// remains is the loop, the calls through a table and the ring.
+// Stands for an allocator that costs nothing: what remains is the loop, the calls through a table and the ring.
 class no_allocator final : public bench::subject {
  public:
-  no_allocator(std::string name, unsigned steps) : name_(std::move(name)), steps_(steps) {}
-  std::string name() const override { return name_; }
+  std::string name() const override { return "ring alone"; }
   bool start(std::string&) override { return true; }
   void stop() override {}
-  std::unique_ptr<bench::session> open(stream_handle) override { return std::make_unique<nothing>(steps_); }
+  std::unique_ptr<bench::session> open(stream_handle) override { return std::make_unique<nothing>(); }
   std::uint64_t reserved() override { return 0; }
 
  private:
   struct nothing final : bench::session {
-    explicit nothing(unsigned steps) : steps_(steps) {}
-    void* allocate(std::uint64_t bytes) override {
-      for (unsigned i = 0; i < steps_; ++i) value_ = (value_ ^ bytes) * 0x9e3779b97f4a7c15ULL;  // each waits for the one before
-      return reinterpret_cast<void*>(value_ | 1);
-    }
+    void* allocate(std::uint64_t bytes) override { return reinterpret_cast<void*>(bytes); }
     void deallocate(void*, std::uint64_t) override {}
-    unsigned steps_;
-    std::uint64_t value_ = 1;
   };
-  std::string name_;
-  unsigned steps_;
 };
-constexpr unsigned some_steps = 25;  // 25 ns or so
 
 }  // namespace
 
 int main(int count, char** arguments) {
   bench::harness h("producer_consumer", count, arguments);
   constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
-  h.subjects().insert(h.subjects().begin(), std::make_unique<no_allocator>("ring behind a busy producer", some_steps));
-  h.subjects().insert(h.subjects().begin(), std::make_unique<no_allocator>("ring alone", 0));
-  const auto measure = [&](bench::subject* subject, std::uint64_t at_once) {
-    const std::uint64_t slow = subject->name().find("millpond") == 0 || subject->name().find("ring") == 0 ? 1 : 40;
+  h.subjects().insert(h.subjects().begin(), std::make_unique<no_allocator>());
+  for (const auto& subject : h.subjects()) {
+    if (subject->name() == "cudaMalloc") continue;
+    const std::uint64_t slow = subject->name().find("millpond") == 0 || subject->name() == "ring alone" ? 1 : 40;
     for (const unsigned pairs_of_threads : {1u, 2u, 4u, 8u}) {
       std::string why;
       if (!subject->start(why)) {
@@ -108,8 +84,7 @@ int main(int count, char** arguments) {
         break;
       }
       const std::uint64_t blocks = h.operations(400'000 / slow);
-      std::deque<ring> rings;
-      for (unsigned i = 0; i < pairs_of_threads; ++i) rings.emplace_back(at_once);
+      std::vector<ring> rings(pairs_of_threads);
       std::vector<stream_handle> streams(pairs_of_threads);
       for (auto& s : streams) static_cast<void>(h.gpu().stream_create(&s));
       std::vector<double> ns(pairs_of_threads);
@@ -121,7 +96,6 @@ int main(int count, char** arguments) {
         const std::uint64_t start = bench::now_ns();
         if (t % 2 == 0) {
           for (std::uint64_t i = 0; i < blocks; ++i) rings[pair].push(s->allocate(sizes[i & 3]));
-          rings[pair].tell();
         } else {
           for (std::uint64_t i = 0; i < blocks; ++i) s->deallocate(rings[pair].pop(), sizes[i & 3]);
           ns[pair] = static_cast<double>(bench::now_ns() - start) / static_cast<double>(blocks);
@@ -129,8 +103,7 @@ int main(int count, char** arguments) {
       });
       double sum = 0;
       for (const double each : ns) sum += each;
-      nlohmann::json row{{"name", subject->name()}, {"threads", 2 * pairs_of_threads}, {"ns_a_block", sum / pairs_of_threads},
-                         {"handed_over_at_once", at_once}, {"blocks", blocks}};
+      nlohmann::json row{{"name", subject->name()}, {"threads", 2 * pairs_of_threads}, {"ns_a_block", sum / pairs_of_threads}, {"blocks", blocks}};
       if (pool* const own = subject->millpond_pool(); own != nullptr) {
         // How the blocks were served: by the stream's shelf where the consumer had freed one, by the heap where not.
         const pool_statistics s = own->statistics();
@@ -144,11 +117,5 @@ int main(int count, char** arguments) {
       }
       subject->stop();
     }
-  };
-  for (const auto& subject : h.subjects()) {
-    if (subject->name() != "cudaMalloc") measure(subject.get(), ring::a_line);
-  }
-  for (const auto& subject : h.subjects()) {
-    if (subject->name().find("millpond") == 0 || subject->name().find("ring") == 0) measure(subject.get(), 1);
   }
 }

@@ -76,7 +76,8 @@ heap::segment* pool::core::accept(stream_lane& in, std::uint64_t address, std::u
 void pool::core::open_mail(stream_lane& in) noexcept {
   for (const auto& box : in.mail.in) {
     if (box == nullptr) continue;
-    box->open(mailbox::slots, [&](std::uint64_t address, std::uint64_t bytes) { return accept(in, address, bytes); });
+    box->open_all([&](std::uint64_t address, std::uint64_t bytes) { return accept(in, address, bytes); });
+    box->tell();
   }
 }
 
@@ -88,8 +89,8 @@ heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap:
   std::size_t left = most_at_once;
   for (const auto& box : in.mail.in) {
     if (box == nullptr) continue;
-    // What was opened before, and where that does not serve what has come since.
-    for (bool opened = false;; opened = true) {
+    // What was opened before, and where that does not serve the next line.
+    for (;;) {
       bool room = true;
       heap::segment* block = nullptr;
       for (; left > 0 && (block = box->front()) != nullptr; --left) {
@@ -102,11 +103,10 @@ heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap:
         }
         box->take_front();
       }
-      if (out != nullptr || opened || left == 0 || !room) break;
-      box->open(left, [&](std::uint64_t address, std::uint64_t size) { return accept(in, address, size); });
+      if (out != nullptr || left == 0 || !room) break;
+      if (!box->open([&](std::uint64_t address, std::uint64_t size) { return accept(in, address, size); })) break;
     }
     box->tell();
-    box->expect();
   }
   if (out != nullptr) in.counts.shelf_hits.add(1);
   return out;

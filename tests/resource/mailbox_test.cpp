@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t no_limit = ~std::uint64_t{0};
 constexpr std::uint64_t base = std::uint64_t{1} << 40;
+constexpr std::size_t count = 64;  // of different blocks, and as many again
 
 class mailboxes : public ::testing::Test {
  protected:
@@ -27,8 +28,11 @@ class mailboxes : public ::testing::Test {
   }
   [[nodiscard]] heap::segment* record(std::size_t i) { return &records_[i]; }
   [[nodiscard]] bool put(std::size_t i, std::uint64_t limit = no_limit) { return box.put(at(i), 512, limit); }
-  void open(std::size_t most = mailbox::slots) {
-    box.open(most, [this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
+  bool open() {
+    return box.open([this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
+  }
+  void open_all() {
+    box.open_all([this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
   }
   heap::segment* take() {
     heap::segment* const out = box.front();
@@ -40,7 +44,7 @@ class mailboxes : public ::testing::Test {
   mailbox box{sender, receiver};
 
  private:
-  std::vector<heap::segment> records_{2 * mailbox::slots};
+  std::vector<heap::segment> records_{2 * count};
 };
 
 TEST_F(mailboxes, blocks_come_out_once_and_in_order_over_many_rounds) {
@@ -48,7 +52,7 @@ TEST_F(mailboxes, blocks_come_out_once_and_in_order_over_many_rounds) {
   for (std::size_t i = 0; i < 1000; ++i) {
     for (std::size_t k = 0; k <= i % 7; ++k) ASSERT_TRUE(put(k));
     box.send();
-    open();
+    open_all();
     EXPECT_EQ(box.bytes(), (i % 7 + 1) * 512);
     for (std::size_t k = 0; k <= i % 7; ++k) ASSERT_EQ(take(), record(k));
     ASSERT_EQ(take(), nullptr);
@@ -58,43 +62,57 @@ TEST_F(mailboxes, blocks_come_out_once_and_in_order_over_many_rounds) {
 }
 
 TEST_F(mailboxes, words_are_sent_by_the_line_by_an_eighth_of_the_bytes_or_when_told) {
-  for (std::size_t i = 0; i < 7; ++i) ASSERT_TRUE(put(i));
-  open();
+  for (std::size_t i = 0; i < mailbox::words_a_line - 1; ++i) ASSERT_TRUE(put(i));
+  EXPECT_FALSE(open());
   EXPECT_EQ(take(), nullptr);
-  ASSERT_TRUE(put(7));
-  open(3);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(take(), record(i));
-  EXPECT_EQ(take(), nullptr) << "no more than was said";
-  open();
-  for (std::size_t i = 3; i < 8; ++i) EXPECT_EQ(take(), record(i));
+  for (std::size_t i = mailbox::words_a_line - 1; i < 2 * mailbox::words_a_line; ++i) ASSERT_TRUE(put(i));
+  EXPECT_TRUE(open());
+  for (std::size_t i = 0; i < mailbox::words_a_line; ++i) EXPECT_EQ(take(), record(i));
+  EXPECT_EQ(take(), nullptr) << "a line at a time";
+  EXPECT_TRUE(open());
+  for (std::size_t i = mailbox::words_a_line; i < 2 * mailbox::words_a_line; ++i) EXPECT_EQ(take(), record(i));
   box.tell();
   ASSERT_TRUE(put(8, 16 * 512));
-  open();
-  EXPECT_EQ(take(), nullptr);
+  EXPECT_FALSE(open());
   ASSERT_TRUE(put(9, 16 * 512));
-  open();
+  EXPECT_TRUE(open());
   EXPECT_EQ(take(), record(8));
   EXPECT_EQ(take(), record(9));
   ASSERT_TRUE(put(10));
   box.send();
-  open();
+  EXPECT_TRUE(open());
   EXPECT_EQ(take(), record(10));
+  EXPECT_FALSE(open());
 }
 
+// Lines that are open make room for others, up to a number of blocks that are open; all that was sent can always be opened.
 TEST_F(mailboxes, a_full_box_refuses_until_its_receiver_tells) {
-  for (std::size_t i = 0; i < mailbox::slots; ++i) ASSERT_TRUE(put(i));
+  constexpr std::size_t in_lines = mailbox::lines * mailbox::words_a_line;
+  for (std::size_t i = 0; i < in_lines; ++i) ASSERT_TRUE(put(i));
   EXPECT_FALSE(put(0));
-  open();
-  ASSERT_EQ(take(), record(0));
-  EXPECT_FALSE(put(0)) << "taken, and not told";
+  ASSERT_TRUE(open());
+  EXPECT_FALSE(put(0)) << "open, and not told";
   box.tell();
   EXPECT_TRUE(put(0));
-  EXPECT_FALSE(put(1));
   box.send();
-  open();
-  for (std::size_t i = 1; i < mailbox::slots; ++i) ASSERT_EQ(take(), record(i));
-  ASSERT_EQ(take(), record(0));
-  EXPECT_EQ(take(), nullptr);
+  EXPECT_FALSE(put(0));
+  std::size_t sent = in_lines + 1;
+  while (open()) {
+  }
+  box.tell();
+  for (; put(sent % in_lines); ++sent) {
+  }
+  box.send();
+  EXPECT_TRUE(open());
+  EXPECT_FALSE(open()) << "enough is open";
+  EXPECT_LE(sent, mailbox::most_blocks);
+  open_all();
+  std::size_t taken = 0;
+  for (; take() != nullptr; ++taken) {
+  }
+  EXPECT_EQ(taken, sent);
+  box.tell();
+  EXPECT_TRUE(put(0));
 }
 
 TEST_F(mailboxes, a_limit_of_bytes_holds) {
@@ -102,7 +120,7 @@ TEST_F(mailboxes, a_limit_of_bytes_holds) {
   ASSERT_TRUE(put(0, 1024));
   ASSERT_TRUE(put(1, 1024));
   EXPECT_FALSE(put(2, 1024));
-  open();
+  open_all();
   ASSERT_EQ(take(), record(0));
   box.tell();
   EXPECT_TRUE(put(2, 1024));
@@ -112,7 +130,7 @@ TEST_F(mailboxes, what_is_refused_when_it_is_opened_gives_its_place_and_bytes_ba
   for (int round = 0; round < 100; ++round) {
     for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(put(i, 4 * 512));
     box.send();
-    box.open(mailbox::slots, [this](std::uint64_t address, std::uint64_t bytes) {
+    box.open_all([this](std::uint64_t address, std::uint64_t bytes) {
       return address == at(1) || address == at(3) ? nullptr : accept(address, bytes);
     });
     EXPECT_EQ(box.bytes(), 1024u);
@@ -131,7 +149,7 @@ TEST_F(mailboxes, the_largest_block_and_the_highest_address_travel_as_they_are_a
   EXPECT_FALSE(box.put(high + heap::granule, 512, no_limit));
   box.send();
   std::vector<std::pair<std::uint64_t, std::uint64_t>> seen;
-  box.open(mailbox::slots, [&](std::uint64_t address, std::uint64_t bytes) {
+  box.open_all([&](std::uint64_t address, std::uint64_t bytes) {
     seen.emplace_back(address, bytes);
     return nullptr;
   });
@@ -139,18 +157,18 @@ TEST_F(mailboxes, the_largest_block_and_the_highest_address_travel_as_they_are_a
 }
 
 TEST_F(mailboxes, two_threads_pass_words) {
-  constexpr std::uint64_t count = 100'000;
+  constexpr std::uint64_t passed = 100'000;
   std::thread other([&] {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      while (!box.put(at(i % (2 * mailbox::slots)), 1 + i % 512, 40 * 512)) std::this_thread::yield();
+    for (std::uint64_t i = 0; i < passed; ++i) {
+      while (!box.put(at(i % (2 * count)), 1 + i % 512, 40 * 512)) std::this_thread::yield();
     }
     box.send();
   });
   std::uint64_t wrong = 0;
   std::uint64_t seen = 0;
-  for (std::uint64_t i = 0; i < count;) {
-    box.open(5, [&](std::uint64_t address, std::uint64_t bytes) {
-      wrong += address == at(seen % (2 * mailbox::slots)) && bytes == 1 + seen % 512 ? 0 : 1;
+  for (std::uint64_t i = 0; i < passed;) {
+    box.open([&](std::uint64_t address, std::uint64_t bytes) {
+      wrong += address == at(seen % (2 * count)) && bytes == 1 + seen % 512 ? 0 : 1;
       ++seen;
       return accept(address, bytes);
     });
