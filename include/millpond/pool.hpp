@@ -127,6 +127,9 @@ class pool final : public memory_resource {
   [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream) {
     return allocate(bytes, default_alignment, stream);
   }
+  // A wrong free (other bytes, freed twice) of a block that another thread's lane of the stream handed out is told when that lane
+  // meets it, by a later call; freed twice and handed out again in between, the second free takes it from its new owner.
+  // try_deallocate, and the audit build, tell at once.
   void deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
 
   // A lane of its own on a stream, for callers who keep it: its calls ask the driver nothing, so the caller
