@@ -473,6 +473,9 @@ TEST_F(program_test, whose_copies_come_in_batches_has_an_event_for_each) {
 
 #if defined(MILLPOND_PYTHON)
 TEST_F(program_test, in_python_shows_its_own_lines) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "an interpreter without the sanitizer's runtime loads no library that needs it";
+#endif
   launch_request request;
   request.how.path = path("program.mpt");
   request.how.python = true;
