@@ -5,11 +5,17 @@
 // One kernel writes or checks up to 64 blocks of one stream; one block in fifty gets launches of its own. One block in
 // a hundred is checked on another stream, behind an event, and freed there; one in a hundred is told by record_use.
 // Streams are destroyed with work pending and made anew, so that handles come back.
+//
+// Two threads at a time hand each other blocks of a stream that both use (canary_mail.hpp), so that frees travel between lanes; and now
+// and then each thread captures graphs that share an arena and launches them (canary_graphs.hpp).
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <thread>
 
 #include "base/random.hpp"
+#include "bench/support/canary_graphs.hpp"
+#include "bench/support/canary_mail.hpp"
 #include "bench/support/harness.hpp"
 #include "millpond/units.hpp"
 
@@ -17,20 +23,9 @@ using namespace millpond;
 
 namespace {
 
-struct totals {
-  std::atomic<std::uint64_t> operations{0}, launches{0}, single_launches{0}, crossings{0}, uses{0}, streams_made{0},
-      failures{0};
-};
-
-struct held {
-  void* ptr;
-  std::uint64_t bytes;
-  std::uint64_t identity;
-};
-
-[[nodiscard]] identity_block block_of(const held& h) {
-  return {reinterpret_cast<std::uintptr_t>(h.ptr), h.bytes, h.identity};
-}
+using canary::held;
+using canary::block_of;
+using canary::totals;
 
 class churner {
  public:
@@ -186,23 +181,48 @@ int main(int count, char** arguments) {
     return 4;
   }
   totals sums;
+  std::vector<canary::handover> handovers(threads);  // each thread's to the one beside it
+  bench::start_line stopped(threads), read(threads);
   const std::uint64_t end = bench::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
   bench::on_threads(gpu, threads, [&](unsigned t) {
-    churner mine(gpu, **made, report, sums, h.settings().seed * 1000 + t, streams_a_thread);
-    while (bench::now_ns() < end && report->mismatches == 0) mine.round();
+    const std::uint64_t seed = h.settings().seed * 1000 + t;
+    churner mine(gpu, **made, report, sums, seed, streams_a_thread);
+    canary::pen_pal mail(gpu, **made, report, sums, handovers[t], handovers[t ^ 1], seed);
+    canary::graph_rounds graphs(gpu, **made, report, sums, seed);
+    millpond::random pick(seed);
+    while (bench::now_ns() < end && report->mismatches == 0) {
+      mine.round();
+      mail.round();
+      if (pick.chance(0.002)) graphs.round();
+    }
+    // Nobody names a stream that another thread may have destroyed: first all stop handing over, then all is read.
+    stopped.wait();
+    mail.read_all();
+    read.wait();
+    mail.finish();
+    graphs.finish();
     mine.finish();
   });
-  const pool_statistics s = (*made)->statistics();
+  // The driver tells of graphs that are gone when it likes.
+  pool_statistics s = (*made)->statistics();
+  for (int i = 0; i < 2000 && s.captures + s.graph_arenas != 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (*made)->trim(~std::uint64_t{0});
+    s = (*made)->statistics();
+  }
   (*made)->check();
   h.add({{"seconds", seconds}, {"threads", threads}, {"streams", threads * streams_a_thread},
          {"operations", sums.operations.load()}, {"launches", sums.launches.load()},
          {"single_launches", sums.single_launches.load()}, {"crossings", sums.crossings.load()},
          {"recorded_uses", sums.uses.load()}, {"streams_remade", sums.streams_made.load()},
+         {"handed_to_another_thread", sums.by_mail.load()}, {"graphs", sums.graphs.load()},
+         {"graph_launches", sums.graph_launches.load()}, {"broken_captures", sums.broken_captures.load()},
+         {"captures_kept", s.captures}, {"graph_arenas_kept", s.graph_arenas},
          {"failures", sums.failures.load()}, {"mismatches", report->mismatches}, {"live_blocks_left", s.live_blocks},
          {"reserved", s.peak_reserved_bytes}, {"lane_hits", s.lane_hits}, {"allocations", s.allocations},
          {"seals", s.seals}, {"fence_queries", s.fence_queries}, {"streams_kept", s.streams}, {"lanes_kept", s.lanes},
          {"deallocation_errors", (*made)->deallocation_errors()}});
-  const bool bad = report->mismatches != 0 || s.live_blocks != 0 || (*made)->deallocation_errors() != 0;
+  const bool bad = report->mismatches != 0 || s.live_blocks != 0 || s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;
   if (report->mismatches != 0) {
     std::printf("MISMATCH: identity %llu expected at 0x%llx, found word 0x%llx\n",
                 static_cast<unsigned long long>(report->expected), static_cast<unsigned long long>(report->address),

@@ -31,7 +31,10 @@ extern "C" {
 typedef struct millpond_gpu millpond_gpu;
 typedef struct millpond_memory millpond_memory; /* a source of memory of one kind: a plain one, or a pool */
 typedef struct millpond_lane millpond_lane;
+typedef struct millpond_graph_arena millpond_graph_arena;
+typedef struct millpond_capture_lane millpond_capture_lane;
 typedef struct CUstream_st* millpond_stream; /* a cudaStream_t or CUstream */
+typedef struct CUgraph_st* millpond_graph;   /* a cudaGraph_t or CUgraph */
 
 typedef enum millpond_status {
   MILLPOND_OK = 0,
@@ -90,6 +93,11 @@ MILLPOND_API int millpond_gpu_simulated(const millpond_gpu* gpu);
 MILLPOND_API millpond_status millpond_stream_create(millpond_gpu* gpu, millpond_stream* stream);
 MILLPOND_API millpond_status millpond_stream_synchronize(millpond_gpu* gpu, millpond_stream stream);
 MILLPOND_API millpond_status millpond_stream_destroy(millpond_gpu* gpu, millpond_stream stream);
+/* Captures what is put on the stream from here on into a graph; mode as CUDA's: 0 global, 1 thread local, 2 relaxed. The three below are for
+ * programs that have no CUDA of their own, as the three above: cudaStreamBeginCapture, cudaStreamEndCapture, cudaGraphDestroy are the same. */
+MILLPOND_API millpond_status millpond_stream_begin_capture(millpond_gpu* gpu, millpond_stream stream, int mode);
+MILLPOND_API millpond_status millpond_stream_end_capture(millpond_gpu* gpu, millpond_stream stream, millpond_graph* graph);
+MILLPOND_API millpond_status millpond_graph_destroy(millpond_gpu* gpu, millpond_graph graph);
 
 /* ---- Memory ----------------------------------------------------------------------------------------------- */
 
@@ -164,6 +172,24 @@ MILLPOND_API millpond_status millpond_lane_allocate(millpond_lane* lane, uint64_
 MILLPOND_API millpond_status millpond_lane_deallocate(millpond_lane* lane, void* ptr, uint64_t bytes);
 /* Before its pool. NULL is legal. */
 MILLPOND_API void millpond_lane_destroy(millpond_lane* lane);
+
+/* ---- Captured graphs: of pools alone ----------------------------------------------------------------------- */
+
+/* millpond_allocate in a capture gives memory of the capture's graph, until that and all that was made from it are gone.
+ * Graphs that never run at the same time may share an arena (millpond/graph_arena.hpp has the rules): it grows to about what the largest needs. */
+MILLPOND_API millpond_status millpond_graph_arena_create(millpond_memory* pool, millpond_graph_arena** arena);
+/* The arena ends when its last graph is gone too; its pool may be gone already. NULL is legal. */
+MILLPOND_API void millpond_graph_arena_destroy(millpond_graph_arena* arena);
+/* The capture that runs on the stream allocates from the arena, on all its streams, from here to its end. Before its first
+ * allocation: afterwards MILLPOND_NOT_PERMITTED, and where no capture runs there. MILLPOND_INVALID_ARGUMENT for another pool's arena. */
+MILLPOND_API millpond_status millpond_capture_into(millpond_memory* pool, const millpond_graph_arena* arena, millpond_stream stream);
+/* A lane as millpond_lane_create's, for the inside of the capture that runs on the stream now: the caller promises that its calls are made
+ * while that capture runs. One thread at a time. MILLPOND_NOT_PERMITTED where none runs there. */
+MILLPOND_API millpond_status millpond_capture_lane_create(millpond_memory* pool, millpond_stream stream, millpond_capture_lane** lane);
+MILLPOND_API millpond_status millpond_capture_lane_allocate(millpond_capture_lane* lane, uint64_t bytes, void** ptr);
+MILLPOND_API millpond_status millpond_capture_lane_deallocate(millpond_capture_lane* lane, void* ptr, uint64_t bytes);
+/* When the capture ends: what the lane keeps serves later captures of the arena only then. Before its pool. NULL is legal. */
+MILLPOND_API void millpond_capture_lane_destroy(millpond_capture_lane* lane);
 
 #ifdef __cplusplus
 }

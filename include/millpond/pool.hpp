@@ -127,6 +127,9 @@ class pool final : public memory_resource {
   [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream) {
     return allocate(bytes, default_alignment, stream);
   }
+  // A wrong free (other bytes, freed twice) of a block that another thread's lane of the stream handed out is told when that lane
+  // meets it, by a later call; freed twice and handed out again in between, the second free takes it from its new owner.
+  // try_deallocate, and the audit build, tell at once.
   void deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
 
   // A lane of its own on a stream, for callers who keep it: its calls ask the driver nothing, so the caller
@@ -236,6 +239,7 @@ class pool final : public memory_resource {
 
  private:
   explicit pool(std::shared_ptr<core> state);
+  void tell_refused() noexcept;
   std::shared_ptr<core> core_;
 };
 
@@ -249,6 +253,8 @@ class pool::lane_handle {
   [[nodiscard]] void* allocate(std::uint64_t bytes);
   // As pool::deallocate, errors to the pool's sink; the pool must live.
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  // The same with the error as a result.
+  [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] stream_handle stream() const noexcept;
 
  private:
@@ -270,6 +276,7 @@ class pool::capture_lane_handle {
   // As lane_handle's. A free of a block that is not the capture's, nor of its arena, is as by pool::deallocate.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] stream_handle stream() const noexcept;
 
  private:

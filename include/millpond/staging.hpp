@@ -15,12 +15,12 @@
 
 namespace millpond {
 
-// How the pinned buffer is written on the way to the device. The link reads what lies in a core's own cache, just written, at 20 GB/s, and what
-// lies in the shared cache or in memory at 53 (H200's host, Emerald Rapids, 2026-11-30).
+// How the pinned buffer is written on the way to the device. The link reads what lies in a core's own cache, just written, at 20 to 30 GB/s, and what
+// lies in the shared cache or in memory at 52 (H200's host, Emerald Rapids, 2026-11-30; bench/results/bench_staging_h200.json).
 enum class buffer_writes : std::uint8_t {
-  chosen,       // past_caches for transfers up to 128 MiB, which the cores' caches may hold, and plain for larger ones
+  chosen,       // up to 128 MiB, which the cores' caches may hold, demoted where the processor can and else past_caches; plain beyond
   plain,        // memcpy
-  demoted,      // memcpy, and the lines are sent on to the shared cache (CLDEMOTE, which other processors ignore); not measured yet
+  demoted,      // memcpy, and the lines are sent on to the shared cache (CLDEMOTE, which other processors ignore)
   past_caches,  // stores that go to memory
 };
 

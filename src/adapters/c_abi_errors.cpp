@@ -66,6 +66,12 @@ millpond_status fail(millpond_status status, std::string sentence) noexcept {
   return status;
 }
 millpond_status fail(const error& failure) noexcept { return fail(status_of(failure.code), failure.message); }
+millpond_status null_argument(const char* which) { return fail(MILLPOND_INVALID_ARGUMENT, std::string(which) + " is NULL"); }
+millpond_status no_pool(const millpond_memory* memory) {
+  if (memory == nullptr) return null_argument("the memory");
+  return fail(MILLPOND_NOT_SUPPORTED, std::string("only a pool can do this, and the memory given is plain ") +
+                                          to_string(memory->resource->kind()) + " memory");
+}
 const char* last_error() noexcept { return last_sentence.c_str(); }
 
 std::uint64_t host_now_ns() noexcept {

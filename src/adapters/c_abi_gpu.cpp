@@ -68,6 +68,20 @@ millpond_status millpond_stream_create(millpond_gpu* gpu, millpond_stream* strea
 millpond_status millpond_stream_synchronize(millpond_gpu* gpu, millpond_stream stream) {
   return gpu == nullptr ? no_gpu() : answer_of(gpu->driver->stream_synchronize(stream), "waiting for a stream");
 }
+millpond_status millpond_stream_begin_capture(millpond_gpu* gpu, millpond_stream stream, int mode) {
+  if (gpu == nullptr) return no_gpu();
+  if (mode < 0 || mode > 2) return fail(MILLPOND_INVALID_ARGUMENT, "mode must be 0, 1 or 2");
+  return answer_of(gpu->driver->capture_begin(stream, static_cast<capture_mode>(mode)), "beginning a capture");
+}
+millpond_status millpond_stream_end_capture(millpond_gpu* gpu, millpond_stream stream, millpond_graph* graph) {
+  if (gpu == nullptr) return no_gpu();
+  if (graph == nullptr) return fail(MILLPOND_INVALID_ARGUMENT, "graph is NULL");
+  *graph = nullptr;
+  return answer_of(gpu->driver->capture_end(stream, graph), "ending a capture");
+}
+millpond_status millpond_graph_destroy(millpond_gpu* gpu, millpond_graph graph) {
+  return gpu == nullptr ? no_gpu() : answer_of(gpu->driver->graph_destroy(graph), "destroying a graph");
+}
 millpond_status millpond_stream_destroy(millpond_gpu* gpu, millpond_stream stream) {
   return gpu == nullptr ? no_gpu() : answer_of(gpu->driver->stream_destroy(stream), "destroying a stream");
 }

@@ -1,4 +1,4 @@
-// Memories, pools and lanes through the C ABI.
+// Memories and pools through the C ABI.
 #include <algorithm>
 #include <cstring>
 
@@ -9,15 +9,6 @@ using namespace millpond;
 using namespace millpond::c_abi;
 
 namespace {
-
-millpond_status null_argument(const char* which) {
-  return fail(MILLPOND_INVALID_ARGUMENT, std::string(which) + " is NULL");
-}
-millpond_status no_pool(const millpond_memory* memory) {
-  if (memory == nullptr) return null_argument("the memory");
-  return fail(MILLPOND_NOT_SUPPORTED, std::string("only a pool can do this, and the memory given is plain ") +
-                                          to_string(memory->resource->kind()) + " memory");
-}
 
 result<std::shared_ptr<memory_resource>> make_plain(const millpond_gpu* gpu, memory_kind kind) {
   const auto driver = gpu == nullptr ? nullptr : gpu->driver;
@@ -225,35 +216,3 @@ millpond_status millpond_get_statistics(const millpond_memory* memory, millpond_
     return MILLPOND_OK;
   });
 }
-
-millpond_status millpond_lane_create(millpond_memory* pool, millpond_stream stream, millpond_lane** lane) {
-  return guarded([&] {
-    if (lane == nullptr) return null_argument("lane");
-    *lane = nullptr;
-    if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
-    *lane = new millpond_lane{pool->pool->lane(stream), pool->pool.get()};
-    return MILLPOND_OK;
-  });
-}
-
-millpond_status millpond_lane_allocate(millpond_lane* lane, uint64_t bytes, void** ptr) {
-  return guarded([&] {
-    if (lane == nullptr) return null_argument("the lane");
-    if (ptr == nullptr) return null_argument("ptr");
-    *ptr = nullptr;
-    *ptr = lane->lane.allocate(bytes);
-    return MILLPOND_OK;
-  });
-}
-
-millpond_status millpond_lane_deallocate(millpond_lane* lane, void* ptr, uint64_t bytes) {
-  return guarded([&] {
-    if (lane == nullptr) return null_argument("the lane");
-    const std::uint64_t before = lane->pool->deallocation_errors();
-    lane->lane.deallocate(ptr, bytes);
-    if (lane->pool->deallocation_errors() == before) return MILLPOND_OK;
-    return fail(MILLPOND_INVALID_ARGUMENT, "the pool refused the block; its error sink has the reason");
-  });
-}
-
-void millpond_lane_destroy(millpond_lane* lane) { delete lane; }

@@ -20,7 +20,14 @@ struct millpond_memory {
 
 struct millpond_lane {
   millpond::pool::lane_handle lane;
-  millpond::pool* pool;
+};
+
+struct millpond_graph_arena {
+  millpond::graph_arena arena;
+};
+
+struct millpond_capture_lane {
+  millpond::pool::capture_lane_handle lane;
 };
 
 namespace millpond::c_abi {
@@ -29,6 +36,9 @@ namespace millpond::c_abi {
 // Remembers the sentence for the calling thread.
 millpond_status fail(millpond_status status, std::string sentence) noexcept;
 millpond_status fail(const error& failure) noexcept;
+millpond_status null_argument(const char* which);
+// The refusal of what only a pool can do.
+millpond_status no_pool(const millpond_memory* memory);
 [[nodiscard]] const char* last_error() noexcept;
 
 // Runs body, which answers a status, and turns whatever it throws into one: no exception crosses a C frame.

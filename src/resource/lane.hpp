@@ -31,6 +31,7 @@ enum class block_state : std::uint8_t {
   live,      // the user has it
   special,   // the user has it, and its free takes the slow path: record_use or a capture
   cached,    // in a lane or on a stream's shelf
+  sent,      // freed by one lane and on its way to another. Most are yet as they were handed out there: who sends may not look
   guarded,   // freed, waits for the streams that were told by record_use
 };
 [[nodiscard]] inline block_state state_of(const heap::segment& block) noexcept {
@@ -67,9 +68,11 @@ struct lane_mail {
   // Sender's: a lane to which there is no way yet and whose blocks come here, and how often it was seen.
   std::uint32_t candidate = 0;
   std::uint32_t seen = 0;
+  std::uint32_t in_vain = 0;  // blocks that stayed here since there is no way
   std::uint8_t next_out = 0;
 
   static constexpr std::uint32_t worth_a_way = 16;
+  static constexpr std::uint32_t worth_asking_again = 1024;  // blocks in vain: the other lane may take some now
   // A block of this lane came here. True where it is worth making a way: other lanes' blocks in between count against it.
   [[nodiscard]] bool saw(std::uint32_t number) noexcept {
     if (candidate == number) return ++seen >= worth_a_way;
@@ -77,12 +80,31 @@ struct lane_mail {
     else candidate = number;
     return false;
   }
+  [[nodiscard]] way* to(std::uint32_t number) noexcept {
+    for (way& each : out) {
+      if (each.number == number) return &each;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] bool sends_any() const noexcept {
+    for (const way& each : out) {
+      if (each.box != nullptr) return true;
+    }
+    return false;
+  }
+  // Everything that was put is the receivers' to see.
+  void send_all() noexcept {
+    for (const way& each : out) {
+      if (each.box != nullptr) each.box->send();
+    }
+  }
 };
 
 struct alignas(128) stream_lane {
   biased_lock lock;
   // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it without.
   std::atomic<bool> dead{false};
+  std::atomic<bool> sends{false};  // it has a way out: a hint to its owner, who looks before it takes the lock
   std::uint8_t next_large = 0;   // the large slot that is given up next
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;
@@ -189,23 +211,23 @@ struct alignas(128) stream_lane {
     }
     return false;
   }
-  // Bytes of blocks that other lanes sent.
+  // Bytes of blocks that other lanes sent and that were opened.
   [[nodiscard]] std::uint64_t mail_bytes() const noexcept {
     std::uint64_t sum = 0;
     for (const auto& box : mail.in) sum += box != nullptr ? box->bytes() : 0;
     return sum;
   }
-  // All of a box that this lane receives, before a chain.
+  // All that was opened of a box that this lane receives, before a chain.
   [[nodiscard]] static heap::segment* empty(mailbox& box, heap::segment* chain) noexcept {
     while (heap::segment* const block = box.front()) {
-      box.take_front(*block);
+      box.take_front();
       block->link = chain;
       chain = block;
     }
     box.tell();
     return chain;
   }
-  // Everything, what other lanes sent too, as one chain through segment::link.
+  // Everything, what was opened of other lanes' mail too, as one chain through segment::link.
   [[nodiscard]] heap::segment* empty() noexcept {
     heap::segment* chain = nullptr;
     while (filled != 0) {

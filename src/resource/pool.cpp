@@ -33,7 +33,7 @@ void* given(result<void*> answer) {
     return nullptr;
   }
   block->requested = bytes;
-  block->holder_number = in.number;
+  if (__builtin_expect(block->holder_number != in.number, 0)) change_hands(in, *block);
   set_state(*block, block_state::live);
   in.counts.allocations.add(1);
   in.counts.bytes_out.add(bytes);
@@ -54,12 +54,24 @@ void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return po
   }
   in.counts.deallocations.add(1);
   in.counts.bytes_in.add(block->requested);
-  set_state(*block, block_state::cached);
-  if (block->holder_number == in.number) keep(in, block);
-  else send(in, block);
+  if (block->holder_number == in.number) {
+    set_state(*block, block_state::cached);
+    keep(in, block);
+  } else {
+    send(in, block);
+  }
   return true;
 }
 bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept { return push_here(in, ptr, bytes); }
+
+// Before the block's record is looked at, which is another core's: for calls that may tell an error later. The audit build looks.
+[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+#if defined(MILLPOND_AUDIT)
+  return false;
+#else
+  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) && post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
+#endif
+}
 
 [[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
   stream_lane* const in = thread_lanes::find(this, stream);
@@ -151,6 +163,7 @@ result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t
 pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
 pool::~pool() {
   if (forked()) return;
+  tell_refused();
   for (const error& failure : core_->close()) report(failure);
 }
 
@@ -179,20 +192,30 @@ void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle
   if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(), 1)) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
+      tell_refused();
       return given(core_->allocate_from(*in, bytes, alignment));
     }
   }
   return memory_resource::allocate(bytes, alignment, stream);
 }
+// Called where a call is not quick anyway, with no lock held.
+void pool::tell_refused() noexcept {
+  if (__builtin_expect(!core_->has_refused(), 1) || core_->forked()) return;
+  try {
+    for (const error& each : core_->take_refused()) report(each);
+  } catch (const std::bad_alloc&) {  // no memory for the words
+  }
+}
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
     stream_lane* const in = thread_lanes::find(core_.get(), stream);
-    if (in != nullptr && core_->push_here(*in, ptr, bytes)) return;
+    if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes))) return;
   }
   memory_resource::deallocate(ptr, bytes, stream);
 }
 
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  tell_refused();
   if (alignment <= heap::granule && core_->serving()) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop(*in, bytes)) return ptr;
@@ -202,6 +225,7 @@ result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, st
   return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  tell_refused();
   return core_->deallocate(ptr, bytes, stream);
 }
 
@@ -245,7 +269,12 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
   if (forked()) return refused_in_child();
   return core_->find(ptr);
 }
-std::uint64_t pool::trim(std::uint64_t keep_bytes) { return forked() ? 0 : core_->trim(keep_bytes); }
+std::uint64_t pool::trim(std::uint64_t keep_bytes) {
+  if (forked()) return 0;
+  const std::uint64_t given_back = core_->trim(keep_bytes);
+  tell_refused();
+  return given_back;
+}
 void pool::reset_peak_reserved() noexcept {
   if (!forked()) core_->reset_peak_reserved();
 }
@@ -328,25 +357,32 @@ void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
   if (core_->forked()) throw memory_error(refused_in_child());
   if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
+  owner_->tell_refused();
   return given(core_->allocate_from(*lane_, bytes, heap::granule));
 }
 
 void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
   promised(*core_, lane_->handle);
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    if (core_->push_here(*lane_, ptr, bytes)) return;
+    if (core_->posted(*lane_, ptr, bytes) || core_->push_here(*lane_, ptr, bytes)) return;
   }
   deallocate_slowly(ptr, bytes);
 }
 
 void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
-  if (ptr == nullptr) return;
-  if (core_->closed()) {
-    // The pool is gone, and its sink with it.
-    return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
-  }
-  if (core_->forked()) return owner_->report(refused_in_child());
-  if (const auto freed = core_->deallocate_to(*lane_, ptr, bytes); !freed) owner_->report(freed.error());
+  const auto freed = try_deallocate(ptr, bytes);
+  if (freed) return;
+  if (core_->closed()) return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  owner_->report(freed.error());
+}
+
+result<void> pool::lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (ptr == nullptr) return {};
+  if (core_->closed()) return error{error_code::not_permitted, "a block was freed through a lane of a pool that is closed"};
+  if (core_->forked()) return refused_in_child();
+  promised(*core_, lane_->handle);
+  owner_->tell_refused();
+  return core_->deallocate_to(*lane_, ptr, bytes);
 }
 
 }  // namespace millpond

@@ -107,6 +107,7 @@ result<heap::segment*> pool::core::acquire_captured(const capture_info& capture,
     block = *found;
   }
   block->holder = arena.get();
+  homes_.forget(block->start());  // whoever frees it looks at its state
   {
     const std::lock_guard lock(captures_mutex_);
     if (!arena->ended.load(std::memory_order_relaxed)) {

@@ -133,6 +133,7 @@ void pool::core::refill_captured(captured_lane& in, const request& what) noexcep
       }
       if (block == nullptr) break;
       block->holder = in.arena.get();
+      homes_.forget(block->start());
       set_state(*block, block_state::cached);
       in.arena->out.emplace(block, in.capture_id);
       block->link = chain;
@@ -233,13 +234,20 @@ void pool::capture_lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexc
 }
 
 void pool::capture_lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
-  if (ptr == nullptr) return;
-  if (core_->closed()) {
-    return default_error_sink()({error_code::not_permitted, "a block was freed through a lane of a pool that is closed"});
-  }
-  if (core_->forked()) return;
+  const auto freed = try_deallocate(ptr, bytes);
+  if (freed) return;
+  if (core_->closed()) return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  owner_->report(freed.error());
+}
+
+result<void> pool::capture_lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (ptr == nullptr) return {};
+  if (core_->closed()) return error{error_code::not_permitted, "a block was freed through a lane of a pool that is closed"};
+  if (core_->forked()) return error{error_code::not_permitted, "this process was forked from the one that made the pool"};
+  in_its_capture();
+  if (core_->serving() && core_->push(*lane_, ptr, bytes)) return {};
   // Another arena's block, the program's own, or one that another stream uses too: as by the plain call.
-  if (const auto freed = core_->deallocate(ptr, bytes, lane_->lane.handle); !freed) owner_->report(freed.error());
+  return core_->deallocate(ptr, bytes, lane_->lane.handle);
 }
 
 }  // namespace millpond

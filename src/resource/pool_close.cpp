@@ -29,6 +29,7 @@ std::vector<error> pool::core::close() noexcept {
   drain_released();
   const bool slept = asleep();
   const pool_statistics last = statistics();
+  for (error& each : take_refused()) failures.push_back(std::move(each));
   if (last.live_blocks > 0) {
     failures.push_back({error_code::invalid_argument,
                         "a " + std::string(to_string(options_.kind)) + " pool ends with " + std::to_string(last.live_blocks) +

@@ -23,6 +23,7 @@
 #include "order/event_cache.hpp"
 #include "order/line.hpp"
 #include "order/wide_fence.hpp"
+#include "resource/block_homes.hpp"
 #include "resource/capture_state.hpp"
 #include "resource/crowd.hpp"
 #include "resource/lane.hpp"
@@ -30,7 +31,6 @@
 #include "resource/shelf.hpp"
 #include "resource/sleeping_memory.hpp"
 #include "resource/span_ages.hpp"
-#include "resource/squeeze_account.hpp"
 
 namespace millpond {
 
@@ -75,6 +75,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] void* pop_here(stream_lane& in, std::uint64_t bytes) noexcept;  // the same, for pool.cpp alone
   [[nodiscard]] bool push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool posted(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;     // before it, for pool.cpp alone
   [[nodiscard]] void* pop_shared(stream_lane& in, std::uint64_t bytes) noexcept;
   // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the one that the lane was
   // made for, and captures nothing. Otherwise nullptr, and allocate() finds out what it is.
@@ -101,6 +102,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] void* pop(captured_lane& in, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept;
   result<void*> allocate_from(captured_lane& in, std::uint64_t bytes);
+
+  // Frees that were refused when their mail was opened, and have not been told.
+  [[nodiscard]] bool has_refused() const noexcept { return any_refused_.load(std::memory_order_relaxed); }
+  std::vector<error> take_refused();
 
   // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
   void drop_lane(stream_lane& of) noexcept;
@@ -166,6 +171,27 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void seal_if_wanted(stream_state& stream) noexcept;
   void seal(stream_state& stream) noexcept;
   void set_lane_limits(stream_lane& of) noexcept;
+  // Each lane (of one stream; nullptr: of all) under its lock, one barrier for all of them, their mail sent and opened. Under the
+  // lanes mutex, since a lane is deleted only after it left the list. visit allocates nothing: the locks would stay taken.
+  template <class Visit>
+  void with_lanes_locked(const stream_state* only, Visit&& visit) noexcept {
+    const auto each = [&](auto&& doing) {
+      for (stream_lane* const l : lanes_) {
+        if (only == nullptr || l->stream == only) doing(*l);
+      }
+    };
+    each([](stream_lane& l) { l.lock.foreign_begin(); });
+    process_barrier();
+    each([](stream_lane& l) {
+      l.lock.foreign_arrive();
+      l.mail.send_all();
+    });
+    each([&](stream_lane& l) {
+      open_mail(l);
+      visit(l);
+      l.lock.foreign_unlock();
+    });
+  }
 
   // The slow paths (pool_slow.cpp).
   void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
@@ -194,8 +220,13 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
 
   // Mail between lanes of a stream (pool_mail.cpp).
+  // Out of the fast paths' way: they spare registers for none of these.
+  [[nodiscard, gnu::noinline]] bool post(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
   void send(stream_lane& in, heap::segment* block) noexcept;
   heap::segment* from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept;
+  heap::segment* accept(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
+  void open_mail(stream_lane& in) noexcept;
+  [[gnu::cold, gnu::noinline]] void change_hands(stream_lane& to, heap::segment& block) noexcept;
   void connect(stream_lane& in, std::uint32_t number) noexcept;
   void disconnect(stream_lane& of) noexcept;
   heap::segment* carve(const request& what, stream_lane* refill);           // heap mutex taken here
@@ -205,6 +236,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream, stream_lane* in) noexcept;
   result<void> free_special(heap::segment* block, stream_handle stream, stream_state& home) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
+  error explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested, stream_handle stream, block_state state);
   [[nodiscard]] bool would_pass_slack(const request& what);
   heap::segment* chained(const request& what);
   // What may as well be done later, unless another thread is at the fences.
@@ -257,7 +289,6 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     block,  // the block itself
   };
   growth grow(const request& what, heap::segment** block);
-  [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t size, std::uint32_t times) const;
   [[nodiscard]] std::uint64_t allowed_bytes(std::uint64_t size) const;
   [[nodiscard]] std::uint64_t missing_bytes(const request& what) const;
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t reserved, std::uint64_t missing) const;
@@ -358,7 +389,6 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;            // more than half of the peak has been out since the last lull
   std::uint64_t carvings_ = 0;       // since the last lull
-  squeeze_account squeezes_;         // since the last trim to nothing
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
@@ -385,6 +415,19 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint32_t last_lane_ = 0;                   // the number that the last lane got
   std::vector<captured_lane*> captured_lanes_;
   lane_counters past_;                            // of dropped lanes; written under lanes_mutex_
+  block_homes homes_;                             // opened under lanes_mutex_
+  struct refused_free {
+    const void* ptr;
+    std::uint64_t bytes;
+    std::uint64_t requested;
+    stream_handle stream;
+    block_state state;
+  };
+  std::mutex refused_mutex_;
+  std::array<refused_free, 16> refused_{};        // under refused_mutex_, as the next two
+  std::size_t refused_count_ = 0;
+  std::uint64_t refused_more_ = 0;                // that found no room in refused_
+  std::atomic<bool> any_refused_{false};          // a hint that there are some; the mutex orders the rest
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
   std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get

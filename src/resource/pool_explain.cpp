@@ -99,14 +99,16 @@ void pool::core::find_keepers(memory_report& out) {
   }
   {
     const std::lock_guard lock(lanes_mutex_);
-    for (stream_lane* const l : lanes_) l->lock.foreign_begin();
-    process_barrier();
-    for (stream_lane* const l : lanes_) {
-      l->lock.foreign_arrive();
-      const std::uint64_t bytes = l->small_bytes + l->large_bytes;
-      if (bytes > 0) add(keeper_kind::lane, states[l->stream], bytes, 1);
-      if (const std::uint64_t sent = l->mail_bytes(); sent > 0) add(keeper_kind::shelf, states[l->stream], sent, 1);
-      l->lock.foreign_unlock();
+    struct held {
+      const stream_state* stream;
+      std::uint64_t kept, sent;
+    };
+    std::vector<held> all;
+    all.reserve(lanes_.size());
+    with_lanes_locked(nullptr, [&](stream_lane& l) { all.push_back({l.stream, l.small_bytes + l.large_bytes, l.mail_bytes()}); });
+    for (const held& each : all) {
+      if (each.kept > 0) add(keeper_kind::lane, states[each.stream], each.kept, 1);
+      if (each.sent > 0) add(keeper_kind::shelf, states[each.stream], each.sent, 1);
     }
   }
   {
@@ -185,6 +187,7 @@ void pool::core::find_keepers(memory_report& out) {
               count(keeper_kind::told_use, {});
             }
             break;
+          case block_state::sent:
           case block_state::cached:
             // In a capture's lane; those of other lanes and of shelves are counted there.
             if (const auto found = captured.find(s); found != captured.end()) count(keeper_kind::graph, found->second);

@@ -34,18 +34,13 @@ pool_statistics pool::core::statistics() {
       out.heap_hits += c.heap_hits.get();
     };
     add(past_);
-    for (stream_lane* const l : lanes_) {
-      add(l->counts);
-      l->lock.foreign_begin();
-    }
-    process_barrier();
-    for (stream_lane* const l : lanes_) {
-      l->lock.foreign_arrive();
-      out.cached_bytes += l->small_bytes + l->large_bytes + l->mail_bytes();
-      for (const auto& box : l->mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
-      l->lock.foreign_unlock();
-    }
+    with_lanes_locked(nullptr, [&](stream_lane& l) {
+      out.cached_bytes += l.small_bytes + l.large_bytes + l.mail_bytes();
+      for (const auto& box : l.mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
+    });
+    for (const stream_lane* const l : lanes_) add(l->counts);  // behind the mail, of which some may have been refused
     out.lanes = lanes_.size();
+    out.metadata_bytes += homes_.bytes();
     for (captured_lane* const l : captured_lanes_) add(l->lane.counts);
   }
   {
@@ -121,6 +116,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
         return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
                                                   std::to_string(block->requested) + "; the block stays allocated"};
       case block_state::cached:
+      case block_state::sent:
       case block_state::guarded:
         return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(block->requested) +
                                              " bytes) and not allocated since"};
@@ -151,6 +147,47 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
             who + "it is " + kind + ", not of this pool; free it through what allocated it"};
   }
   return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
+}
+
+// A free that was refused when its mail was opened, by what the block's record said then.
+error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested, stream_handle stream, block_state state) {
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" + to_string(options_.kind) + " pool, stream " +
+                          address_text(stream) + "): ";
+  switch (state) {
+    case block_state::special:
+      return {error_code::invalid_argument, who + "another use was told of it (record_use, a tag or a capture) after it was freed; the block stays allocated"};
+    case block_state::live:
+    case block_state::sent:
+      return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                                                std::to_string(requested) + "; the block stays allocated"};
+    case block_state::cached:
+    case block_state::guarded:
+      return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(requested) +
+                                           " bytes) and not allocated since"};
+    case block_state::none:
+      break;
+  }
+  return explain_bad_free(ptr, bytes, stream);
+}
+
+std::vector<error> pool::core::take_refused() {
+  std::array<refused_free, 16> refused;
+  std::size_t count = 0;
+  std::uint64_t more = 0;
+  {
+    const std::lock_guard lock(refused_mutex_);
+    refused = refused_;
+    count = std::exchange(refused_count_, 0);
+    more = std::exchange(refused_more_, 0);
+    any_refused_.store(false, std::memory_order_relaxed);
+  }
+  std::vector<error> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const refused_free& each = refused[i];
+    out.push_back(explain_refused(each.ptr, each.bytes, each.requested, each.stream, each.state));
+  }
+  if (more > 0) out.push_back({error_code::double_free, std::to_string(more) + " more frees were of no live block, or of other bytes than it was allocated with"});
+  return out;
 }
 
 error pool::core::out_of_memory_report(const request& what, std::vector<ladder_step> ladder) {

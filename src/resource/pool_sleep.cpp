@@ -22,6 +22,7 @@ result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   }
   const std::lock_guard lock(guarded_mutex_);
   tags_[block] = std::string(tag);
+  homes_.forget(block->start());  // whoever frees it looks at its state
   block->holder_state.store(static_cast<std::uint8_t>(block_state::special), std::memory_order_relaxed);
   return {};
 }

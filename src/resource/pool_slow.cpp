@@ -79,7 +79,7 @@ void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
 void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept {
   MILLPOND_AUDIT_CHECK(block.holder == nullptr, block.start());
   block.requested = bytes;
-  block.holder_number = in.number;
+  if (block.holder_number != in.number) change_hands(in, block);
   set_state(block, block_state::live);
   in.counts.allocations.add(1);
   in.counts.misses.add(1);
@@ -152,7 +152,6 @@ void pool::core::take(heap::segment& block, const request& what) {
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
   ++carvings_;
-  squeezes_.carved();
   if (carved_ > peak_carved_ / 2) was_busy_ = true;
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
   if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);
@@ -302,10 +301,7 @@ void pool::core::flush_helped(bool helped) noexcept {
 
 bool pool::core::would_pass_slack(const request& what) {
   const std::lock_guard lock(heap_mutex_);
-  const auto passes = [&] { return reserved_ + missing_bytes(what) > allowed_bytes(what.size); };
-  if (!passes()) return false;
-  squeezes_.squeezed(reserved_, slack_bytes(what.size, 1));
-  return passes();
+  return reserved_ + missing_bytes(what) > allowed_bytes(what.size);
 }
 
 // Before memory is added beyond the slack, fences that are about to pass are given about as long as growing would take:
@@ -489,6 +485,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
                                                    ": no fence here covers it; make a stream of the pool's device wait for it and name that"};
   }
   const std::lock_guard lock(guarded_mutex_);
+  homes_.forget(block->start());  // whoever frees it looks at its state
   auto& streams = uses_[block];
   const auto same = [&](const told_use& u) { return u.stream_id == *id; };
   if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});

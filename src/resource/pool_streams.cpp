@@ -176,6 +176,7 @@ void pool::core::drop_lane(stream_lane& of) noexcept {
 
 void pool::core::empty_lane(stream_lane& of) noexcept {
   of.lock.foreign_lock();
+  open_mail(of);
   heap::segment* const chain = of.empty();
   of.lock.foreign_unlock();
   if (chain != nullptr) flush_chain(*of.stream, chain);
@@ -213,21 +214,10 @@ void pool::core::empty_large_shelf(stream_state& stream) noexcept {
 std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
   std::uint64_t emptied = 0;
   {
-    // Held over the lanes' locks: a lane is deleted only after it left this list.
     const std::lock_guard lock(lanes_mutex_);
-    // One barrier for all of them: it costs more than all the rest.
-    const auto each = [&](auto&& visit) {
-      for (stream_lane* const l : lanes_) {
-        if (only == nullptr || l->stream == only) visit(*l);
-      }
-    };
-    each([](stream_lane& l) { l.lock.foreign_begin(); });
-    process_barrier();
-    each([](stream_lane& l) { l.lock.foreign_arrive(); });
-    each([&](stream_lane& l) {
+    with_lanes_locked(only, [&](stream_lane& l) {
       heap::segment* const chain = l.empty();
       if (only != nullptr && only->line->gone()) l.dead.store(true, std::memory_order_relaxed);
-      l.lock.foreign_unlock();
       if (chain != nullptr) flush_chain(*l.stream, chain);
       ++emptied;
     });

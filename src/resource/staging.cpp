@@ -6,6 +6,7 @@
 #include <system_error>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
@@ -24,11 +25,16 @@ constexpr std::uint64_t least_copy = 512 * KiB;
 // How often a thread looks at another's progress before it yields: a piece is moved in microseconds.
 constexpr unsigned looks_before_yield = 256;
 
-// Transfers up to this are held by the caches of the cores that write them: with memcpy alone 16 MiB went at 51% of the link's rate, 64 MiB at 68%
-// and 256 MiB at 88%; past the caches all at 75% (H200's host, twelve cores of 2 MiB, 2026-11-30).
+// Transfers up to this are held by the caches of the cores that write them: with memcpy alone 16 MiB went at 52% of the link's rate, 64 MiB at 77%
+// and 256 MiB at 90%; demoted at 84%, 86% and 81% (H200's host, twelve cores of 2 MiB, 2026-11-30).
 constexpr std::uint64_t held_by_cores = 128 * MiB;
 
 #if defined(__x86_64__)
+
+bool demotes() noexcept {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 25)) != 0;
+}
 
 // `to` lies on 16 bytes.
 void copy_past_caches(unsigned char* to, const unsigned char* from, std::uint64_t bytes) noexcept {
@@ -60,6 +66,7 @@ void copy_demoted(unsigned char* to, const unsigned char* from, std::uint64_t by
 
 #else
 
+bool demotes() noexcept { return false; }
 void copy_past_caches(unsigned char* to, const unsigned char* from, std::uint64_t bytes) noexcept { std::memcpy(to, from, bytes); }
 void copy_demoted(unsigned char* to, const unsigned char* from, std::uint64_t bytes) noexcept { std::memcpy(to, from, bytes); }
 
@@ -162,7 +169,10 @@ result<void> staging::move(const transfer& what) {
   ++number_;
   writes_ = options_.writes;
   if (writes_ == buffer_writes::chosen) {
-    writes_ = what.bytes <= held_by_cores ? buffer_writes::past_caches : buffer_writes::plain;
+    static const bool can_demote = demotes();
+    writes_ = what.bytes > held_by_cores ? buffer_writes::plain
+              : can_demote               ? buffer_writes::demoted
+                                         : buffer_writes::past_caches;
   }
   // Some eight pieces a thread, so that all end at about the same time.
   const std::uint64_t share = std::bit_floor(std::max<std::uint64_t>(1, what.bytes / (8 * (options_.threads + 1))));

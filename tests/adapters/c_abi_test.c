@@ -117,6 +117,19 @@ static void a_pool(millpond_gpu* gpu) {
     EXPECT(millpond_lane_deallocate(lane, again, 4096) == MILLPOND_OK);
     millpond_lane_destroy(lane);
   }
+  {
+    /* A lane's answer is the reason itself. */
+    millpond_lane* lane = NULL;
+    EXPECT(millpond_lane_create(pool, stream, &lane) == MILLPOND_OK);
+    EXPECT(millpond_lane_allocate(lane, 4096, &ptr) == MILLPOND_OK);
+    EXPECT(millpond_lane_deallocate(lane, ptr, 4095) == MILLPOND_INVALID_ARGUMENT);
+    SAYS("the block stays allocated");
+    EXPECT(millpond_lane_deallocate(lane, ptr, 4096) == MILLPOND_OK);
+    EXPECT(millpond_lane_deallocate(lane, ptr, 4096) == MILLPOND_DOUBLE_FREE);
+    EXPECT(millpond_lane_deallocate(lane, &given, 8) == MILLPOND_FOREIGN_POINTER);
+    EXPECT(millpond_lane_deallocate(lane, NULL, 8) == MILLPOND_OK);
+    millpond_lane_destroy(lane);
+  }
   EXPECT(millpond_stream_synchronize(gpu, stream) == MILLPOND_OK);
   EXPECT(millpond_trim(pool, 0, &given) == MILLPOND_OK && given > 0);
   EXPECT(millpond_stream_destroy(gpu, other) == MILLPOND_OK);
@@ -129,6 +142,67 @@ static void a_pool(millpond_gpu* gpu) {
   millpond_pool_options_init(&options);
   options.kind = MILLPOND_PAGEABLE;
   EXPECT(millpond_pool_create(gpu, &options, &pool) == MILLPOND_INVALID_ARGUMENT);
+}
+
+/* Two graphs that share an arena: what the first freed within its capture, and a lane of it, the second has. */
+static void graphs(millpond_gpu* gpu) {
+  const uint64_t bytes = (uint64_t)8 << 20;
+  millpond_memory *pool = NULL, *other = NULL, *plain = NULL;
+  millpond_graph_arena* arena = NULL;
+  millpond_capture_lane* lane = NULL;
+  millpond_stream stream = NULL;
+  millpond_graph first = NULL, second = NULL;
+  millpond_statistics now;
+  void *x = NULL, *y = NULL, *z = NULL;
+  EXPECT(millpond_pool_create(gpu, NULL, &pool) == MILLPOND_OK);
+  EXPECT(millpond_pool_create(gpu, NULL, &other) == MILLPOND_OK);
+  EXPECT(millpond_memory_create(gpu, MILLPOND_DEVICE, &plain) == MILLPOND_OK);
+  EXPECT(millpond_stream_create(gpu, &stream) == MILLPOND_OK);
+  EXPECT(millpond_graph_arena_create(plain, &arena) == MILLPOND_NOT_SUPPORTED && arena == NULL);
+  EXPECT(millpond_graph_arena_create(pool, NULL) == MILLPOND_INVALID_ARGUMENT);
+  EXPECT(millpond_graph_arena_create(pool, &arena) == MILLPOND_OK && arena != NULL);
+
+  EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_NOT_PERMITTED);
+  SAYS("no capture runs");
+  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_NOT_PERMITTED && lane == NULL);
+  EXPECT(millpond_stream_begin_capture(gpu, stream, 3) == MILLPOND_INVALID_ARGUMENT);
+
+  EXPECT(millpond_stream_begin_capture(gpu, stream, 2) == MILLPOND_OK);
+  EXPECT(millpond_capture_into(other, arena, stream) == MILLPOND_INVALID_ARGUMENT);
+  EXPECT(millpond_capture_into(plain, arena, stream) == MILLPOND_NOT_SUPPORTED);
+  EXPECT(millpond_capture_into(pool, NULL, stream) == MILLPOND_INVALID_ARGUMENT);
+  EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_OK);
+  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_OK && lane != NULL);
+  EXPECT(millpond_capture_lane_allocate(lane, bytes, &x) == MILLPOND_OK && x != NULL);
+  EXPECT(millpond_capture_lane_deallocate(lane, x, bytes - 1) == MILLPOND_INVALID_ARGUMENT);
+  EXPECT(millpond_capture_lane_deallocate(lane, x, bytes) == MILLPOND_OK);
+  EXPECT(millpond_capture_lane_allocate(lane, bytes, &y) == MILLPOND_OK && y == x);
+  EXPECT(millpond_capture_lane_deallocate(lane, y, bytes) == MILLPOND_OK);
+  millpond_capture_lane_destroy(lane);
+  EXPECT(millpond_stream_end_capture(gpu, stream, &first) == MILLPOND_OK && first != NULL);
+
+  EXPECT(millpond_stream_begin_capture(gpu, stream, 0) == MILLPOND_OK);
+  EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_OK);
+  EXPECT(millpond_allocate(pool, bytes, 0, stream, &z) == MILLPOND_OK && z == x);
+  EXPECT(millpond_deallocate(pool, z, bytes, stream) == MILLPOND_OK);
+  EXPECT(millpond_stream_end_capture(gpu, stream, &second) == MILLPOND_OK);
+
+  now.struct_bytes = sizeof now;
+  EXPECT(millpond_get_statistics(pool, &now) == MILLPOND_OK);
+  EXPECT(now.live_blocks == 0 && now.capture_bytes >= bytes);
+  millpond_graph_arena_destroy(arena);
+  EXPECT(millpond_graph_destroy(gpu, first) == MILLPOND_OK);
+  EXPECT(millpond_graph_destroy(gpu, second) == MILLPOND_OK);
+  EXPECT(millpond_stream_synchronize(gpu, stream) == MILLPOND_OK);
+  EXPECT(millpond_trim(pool, 0, NULL) == MILLPOND_OK);
+  EXPECT(millpond_get_statistics(pool, &now) == MILLPOND_OK);
+  EXPECT(now.capture_bytes == 0 && now.reserved_bytes == 0);
+  millpond_graph_arena_destroy(NULL);
+  millpond_capture_lane_destroy(NULL);
+  millpond_memory_destroy(pool);
+  millpond_memory_destroy(other);
+  millpond_memory_destroy(plain);
+  EXPECT(millpond_stream_destroy(gpu, stream) == MILLPOND_OK);
 }
 
 /* A child of fork() may not touch its parent's memory, and is told so. */
@@ -175,6 +249,7 @@ int main(void) {
   every_kind(gpu);
   wrong_frees(gpu);
   a_pool(gpu);
+  graphs(gpu);
   in_a_child(gpu);
   millpond_gpu_close(gpu);
   the_card();
