@@ -31,6 +31,7 @@
 #include "resource/shelf.hpp"
 #include "resource/sleeping_memory.hpp"
 #include "resource/span_ages.hpp"
+#include "resource/squeeze_account.hpp"
 
 namespace millpond {
 
@@ -289,6 +290,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     block,  // the block itself
   };
   growth grow(const request& what, heap::segment** block);
+  [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t size, std::uint32_t times) const;
   [[nodiscard]] std::uint64_t allowed_bytes(std::uint64_t size) const;
   [[nodiscard]] std::uint64_t missing_bytes(const request& what) const;
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t reserved, std::uint64_t missing) const;
@@ -389,6 +391,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t fallen_ = 0;         // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;            // more than half of the peak has been out since the last lull
   std::uint64_t carvings_ = 0;       // since the last lull
+  squeeze_account squeezes_;         // since the last trim to nothing
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;

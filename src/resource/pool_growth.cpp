@@ -102,12 +102,19 @@ void pool::core::note_fence_failure(error what) {
   last_fence_failure_ = std::move(what);
 }
 
-// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather moves pages. Where threads queue, all of
-// them wait for what a squeeze costs: there the slack counts once for each.
+// Under heap_mutex_. How much more than its peak the pool may reserve for a request of `size`, for the sake of speed, where the slack
+// counts so many times.
+std::uint64_t pool::core::slack_bytes(std::uint64_t size, std::uint32_t times) const {
+  const double peak = static_cast<double>(std::min(std::max(peak_carved_, carved_ + size), slack_counts_to));
+  return std::max(static_cast<std::uint64_t>(options_.slack * times * peak), least_slack);
+}
+
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather squeezes it in. Where threads queue, all of them
+// wait for what a squeeze costs: there the slack counts once for each. Where squeezing has not ended it counts from what is reserved.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
-  const double peak = static_cast<double>(std::max(peak_carved_, carved_ + size));
-  const double share = options_.slack * queue_.slack_times() * std::min(peak, static_cast<double>(slack_counts_to));
-  return static_cast<std::uint64_t>(peak + std::max(share, static_cast<double>(least_slack)));
+  const std::uint64_t peak = std::max(peak_carved_, carved_ + size);
+  const std::uint64_t granted = std::min(squeezes_.granted_bytes(), peak + slack_bytes(size, crowd::most_slack_times));
+  return std::max(peak + slack_bytes(size, queue_.slack_times()), granted);
 }
 
 // Under heap_mutex_. New bytes that would make room for the request at the end of the home.
@@ -274,6 +281,7 @@ void pool::core::forget_peak() noexcept {
   peak_out_ = std::max(peak_out_, peak_carved_);
   peak_carved_ = carved_;
   fallen_ = 0;
+  squeezes_.forget();
   set_lane_limits();
 }
 

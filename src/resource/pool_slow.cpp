@@ -152,6 +152,7 @@ void pool::core::take(heap::segment& block, const request& what) {
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
   ++carvings_;
+  squeezes_.carved();
   if (carved_ > peak_carved_ / 2) was_busy_ = true;
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
   if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);
@@ -301,7 +302,10 @@ void pool::core::flush_helped(bool helped) noexcept {
 
 bool pool::core::would_pass_slack(const request& what) {
   const std::lock_guard lock(heap_mutex_);
-  return reserved_ + missing_bytes(what) > allowed_bytes(what.size);
+  const auto passes = [&] { return reserved_ + missing_bytes(what) > allowed_bytes(what.size); };
+  if (!passes()) return false;
+  squeezes_.squeezed(reserved_, slack_bytes(what.size, 1));
+  return passes();
 }
 
 // Before memory is added beyond the slack, fences that are about to pass are given about as long as growing would take:
