@@ -10,13 +10,18 @@
 
 namespace millpond::cli {
 
-// A file, made new or emptied; or standard output for "-", and then what is said besides goes to standard error.
+// A file, written beside its place and put there whole by finish(), so that what was there before is lost only to what is complete; or
+// standard output for "-", and then what is said besides goes to standard error. Devices and pipes are written as they are.
 class output {
  public:
   // Standard output is one document's: "-" together with --json is invalid_argument.
   [[nodiscard]] static result<output> open(session& here, const std::string& path);
+  output(output&& from) noexcept;
+  output& operator=(output&&) = delete;
+  ~output();  // without finish() nothing is left
   [[nodiscard]] trace::sink& sink() noexcept { return *to_; }
   [[nodiscard]] result<void> write(std::string_view text);
+  [[nodiscard]] result<void> finish();
   // Where to say what was done.
   [[nodiscard]] std::ostream& beside() const noexcept { return *beside_; }
 
@@ -24,6 +29,7 @@ class output {
   output(std::unique_ptr<trace::sink> to, std::ostream& beside) : to_(std::move(to)), beside_(&beside) {}
   std::unique_ptr<trace::sink> to_;
   std::ostream* beside_;
+  std::string path_, part_;  // empty where the file is written in its place
 };
 
 // For files that are written while a program runs, or read again: "-" is invalid_argument.

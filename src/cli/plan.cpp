@@ -123,7 +123,8 @@ result<void> write_plan(const std::string& path, const std::string& text, sessio
   auto file = output::open(here, path);
   if (!file) return file.error();
   said = &file->beside();
-  return file->write(text);
+  if (auto done = file->write(text); !done) return done;
+  return file->finish();
 }
 
 double over_bound(std::uint64_t peak, std::uint64_t bound) {

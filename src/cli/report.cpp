@@ -123,6 +123,7 @@ exit_status write_page(const report_settings& settings, session& here) {
   auto file = output::open(here, settings.output);
   if (!file) return here.fail(file.error());
   if (auto done = file->write(*html); !done) return here.fail(done.error());
+  if (auto done = file->finish(); !done) return here.fail(done.error());
   here.end_progress();
   if (here.json()) return exit_status::done;
   std::string said = settings.output == "-" ? "the page" : settings.output;
@@ -148,6 +149,7 @@ exit_status convert(const report_settings& settings, session& here) {
                       : settings.format == "csv"    ? trace::export_csv(*source, file->sink())
                                                     : report::export_torch_snapshot(*source, file->sink());
   if (!counts) return here.fail(counts.error());
+  if (auto done = file->finish(); !done) return here.fail(done.error());
   here.end_progress();
   if (here.json()) {
     here.out() << fmt::format("{{\"written\": {}, \"left_out\": {}}}\n", counts->written, counts->left_out);

@@ -235,14 +235,4 @@ std::string format_csv(const problem& of, const offsets* plan) {
   return fmt::to_string(out);
 }
 
-result<void> write_text(const std::string& path, std::string_view text) {
-  const std::string beside = path + ".part";
-  std::FILE* file = std::fopen(beside.c_str(), "wb");
-  const auto failed = [&] { return error{error_code::output_failure, fmt::format("{}: {}", path, std::strerror(errno))}; };
-  if (file == nullptr) return failed();
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written || std::rename(beside.c_str(), path.c_str()) != 0) return failed();
-  return {};
-}
-
 }  // namespace millpond::plan

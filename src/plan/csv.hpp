@@ -30,7 +30,4 @@ struct planning_file {
 // The same columns back, with `offset` when a plan is given (plan->size() == buffers.size()).
 [[nodiscard]] std::string format_csv(const problem& of, const offsets* plan);
 
-// To `path`, or an error that names it. Written whole to a file beside it first, then renamed.
-[[nodiscard]] result<void> write_text(const std::string& path, std::string_view text);
-
 }  // namespace millpond::plan

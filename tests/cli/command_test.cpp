@@ -111,6 +111,19 @@ TEST_F(command, a_report_without_a_name_is_a_page_of_the_traces_name_here) {
   EXPECT_EQ(millpond_here("report --format csv " + trace("resnet_serving")).status, 2);
 }
 
+TEST_F(command, what_is_written_replaces_a_file_only_when_it_is_whole_and_a_device_never) {
+  const std::string page = write("page.html", "an earlier page");
+  std::filesystem::create_symlink(page, folder_ / "link.html");
+  EXPECT_EQ(millpond_here("report " + write("bad.csv", "action,time_us,addr,size,stream\nalloc,0,1000,many,0\n") + " --format csv -o page.html").status, 3);
+  EXPECT_EQ(read_all(page), "an earlier page");
+  EXPECT_EQ(millpond_here("report " + trace("resnet_serving") + " -o link.html").status, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.html"));
+  EXPECT_GT(std::filesystem::file_size(page), 100'000u);
+  EXPECT_EQ(millpond_here("report " + trace("resnet_serving") + " -o /dev/null").status, 0);
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  for (const auto& each : std::filesystem::directory_iterator(folder_)) EXPECT_NE(each.path().extension(), ".part") << each.path();
+}
+
 TEST_F(command, report_with_json_writes_the_page_too) {
   const answer got = run("report " + trace("resnet_serving") + " --json -o " + (folder_ / "page.html").string());
   EXPECT_EQ(got.status, 0) << got.err;
