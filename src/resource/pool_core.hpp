@@ -202,7 +202,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] std::uint64_t shelf_limit(const stream_lane& in) const noexcept;
   [[nodiscard]] std::uint64_t credit_limit(const stream_state& stream) const noexcept;
   void shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept;
-  void revoke_credits() noexcept;
+  void call_in_credits(const stream_state* but) noexcept;
   // Not where the options say what a lane keeps, nor with one stream, whose heap nobody else reads.
   [[nodiscard]] bool credit_counts() const noexcept {
     return many_streams_.load(std::memory_order_relaxed) && options_.lane_large_bytes == 0;

@@ -122,11 +122,11 @@ std::uint64_t pool::core::shelf_limit(const stream_lane& in) const noexcept {
   return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
 }
 
-// What a stream may keep there on credit: twice an equal share, since not all streams have everything free at once.
+// What a stream may keep there on credit: four times an equal share, since not all streams have everything at once.
 std::uint64_t pool::core::credit_limit(const stream_state& stream) const noexcept {
   if (!stream.credit.given()) return 0;
   const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
-  return std::min(reserved / 2, 2 * reserved / std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed)));
+  return std::min(reserved / 4 * 3, 4 * reserved / std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed)));
 }
 
 // A large request that the stream's own free blocks do not serve goes to the heap. What the stream keeps on credit goes
@@ -137,13 +137,12 @@ void pool::core::shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept {
   if (stream.shared.large_bytes() > shelf_limit(in)) empty_large_shelf(stream);
 }
 
-// The heap could not serve a stream: what others keep on credit goes there.
-void pool::core::revoke_credits() noexcept {
+// The heap could not serve a stream: what others keep on credit goes there. Their credit stays: with it gone, two streams whose large
+// blocks come through windows, which the heap never serves at once, would take each other's away for ever.
+void pool::core::call_in_credits(const stream_state* but) noexcept {
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (!stream->credit.given()) continue;
-    stream->credit.revoke();
-    empty_large_shelf(*stream);
+    if (stream.get() != but && stream->credit.given()) empty_large_shelf(*stream);
   }
 }
 
@@ -225,7 +224,7 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
   if (heap::segment* const block = carve(what, refill)) return block;
   const crowd::place queueing(queue_);
   const relaxed_capture_scope relaxed(*gpu_);
-  if (credit_counts()) revoke_credits();
+  if (credit_counts()) call_in_credits(what.stream);
   if (many) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
     poll_fences();

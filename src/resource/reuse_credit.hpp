@@ -38,10 +38,6 @@ class reuse_credit {
       }
       return;
     }
-    revoke();
-  }
-  // Another stream needs what this one keeps.
-  void revoke() noexcept {
     if (streak_.load(std::memory_order_relaxed) != 0) streak_.store(0, std::memory_order_relaxed);
   }
 
