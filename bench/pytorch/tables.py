@@ -20,77 +20,8 @@ def load(name):
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def a_round_of_each(result, seeds):
-    """A round of each seed: the medians, added up. Without seeds (an older file): the last round, whose shapes the first had met."""
-    if seeds is None:
-        return result["round_ms"][-1]
-    return sum(statistics.median(result["round_ms"][seed::seeds]) for seed in range(seeds))
-
-
-def pytorch_by_process(got):
-    """A file whose allocators ran one after the other, as bench/pytorch/measure.py did before it took turns."""
-    by = got["allocators"]
-    rows = ["| workload | ms: millpond / default / expandable | reserved of requested: millpond / default / expandable | outputs |",
-            "| --- | --- | --- | --- |"]
-
-    def cells(name, what):
-        out = []
-        for allocator in ("millpond", "default", "expandable"):
-            if allocator not in by:
-                continue
-            r = by[allocator].get(name, {"error": "not run"})
-            out.append("failed" if "error" in r else what(r))
-        return " / ".join(out)
-
-    for name in dict.fromkeys(n for results in by.values() for n in results):
-        runs = {a: by[a].get(name, {}) for a in ("millpond", "default", "expandable") if a in by}
-        digests = {a: r.get("digest") for a, r in runs.items()}
-        if None in digests.values():
-            same = "—"
-        elif len(set(digests.values())) == 1:
-            same = "the same, bit for bit"
-        elif digests.get("default") != digests.get("expandable", digests.get("default")):
-            same = "differ among PyTorch's own allocators too"
-        elif runs["default"].get("repeatable") is False:
-            same = "differ from round to round with PyTorch's own allocator too"
-        else:
-            same = "**differ**"
-        ms = cells(name, lambda r: f"{a_round_of_each(r, got.get('seeds')):.0f}")
-        ratio = cells(name, lambda r: f"{r['peak_reserved'] / max(1, r['peak_requested']):.2f}")
-        rows.append(f"| {name} | {ms} | {ratio} | {same} |")
-    facts = next((m for m in got["machine"].values() if "torch" in m), {})
-    rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}, "
-             + (f"a round of either seed, the medians of {got['rounds']} rounds after the first ones." if "seeds" in got else
-                "one warm round, the last.")]
-    later = load("pytorch_millpond_h200.json")
-    if later is not None and "seeds" not in got:
-        rows += ["", "millpond alone, as measured later (`bench/results/pytorch_millpond_h200.json`), a round of either seed, medians:", "",
-                 "| workload | ms | reserved of requested |", "| --- | --- | --- |"]
-        for name, r in later["allocators"]["millpond"].items():
-            rows.append(f"| {name} | {a_round_of_each(r, later['seeds']):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.2f} |")
-        rows.append("")
-        # Another run of other rounds: nothing of the first is compared with it.
-        by = {"millpond": later["allocators"]["millpond"]}
-    for name, r in by.get("millpond", {}).items():
-        needed = r.get("millpond.peak_needed_bytes", 0)
-        if needed > 1.02 * r.get("peak_requested", 0) > 0:
-            of_needed = cells(name, lambda of: f"{of['peak_reserved'] / needed:.2f}")
-            rows.append(f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
-                        f"{needed / 2**20:.0f} MiB at its peak, of which are reserved {of_needed}.")
-    failed = [(a, n, r["error"]) for a, results in got["allocators"].items() for n, r in results.items() if "error" in r]
-    rows += [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
-    return rows + [
-        "",
-        'The outputs of the nine workloads that are deterministic are the same. In the one warm round of the first run millpond took less time than',
-        "PyTorch's own allocator on serving, the same within 2% on training, graph_network, detection and cuda_graphs, and 8 to 31% more on the",
-        'other five; one round varies by a fifth from process to process. The goal of 1.1 reserved of requested is met by six of ten in the later',
-        'run, and by cuda_graphs against what its graphs need. Measured neither time is what has changed since: the adapter had a stream of its own, for which every program counted as',
-        'one of several streams and recorded an event at nearly each free that left its lane (16,000 a round of training); now a program of one stream records none, also after',
-        'others were used and the cache was emptied, and graphs that share a graph pool share an arena.',
-    ]
-
-
 ALLOCATORS = ("millpond", "default", "expandable")
+NOT_REACHED = "not reached in the time given"  # as bench/pytorch/measure.py says it
 
 
 def one_of_each(result, seeds):
@@ -135,9 +66,8 @@ def pytorch():
     got = load("pytorch_h200.json")
     if got is None:
         return ["*Not measured yet.*"]
-    if "turns" not in got:
-        return pytorch_by_process(got)
-    by, seeds = got["allocators"], got["seeds"]
+    seeds = got["seeds"]
+    by = {a: {n: r for n, r in results.items() if r.get("error") != NOT_REACHED} for a, results in got["allocators"].items()}
     names = list(dict.fromkeys(n for results in by.values() for n in results))
     shown = [a for a in ALLOCATORS if a in by]
     columns = " / ".join(shown)
@@ -189,7 +119,22 @@ def pytorch():
         rows.append(f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('lane_hits'):.0f} | "
                     + " | ".join(f"{mean(key):.1f}" for key in ("growths", "moves", "seals", "fence_queries", "lanes_flushed")) + " |")
     failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
-    return rows + ([""] if failed else []) + [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
+    return rows + earlier(names) + ([""] if failed else []) + [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
+
+
+def earlier(measured):
+    """Workloads that the last run did not come to: millpond alone, as an older build was measured."""
+    older = load("pytorch_millpond_h200.json")
+    left = {} if older is None else {n: r for n, r in older["allocators"]["millpond"].items() if n not in measured and "error" not in r}
+    if not left:
+        return []
+    rows = ["", "What that run did not come to in its time, millpond alone and of an older build (`bench/results/pytorch_millpond_h200.json`):", "",
+            "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |", "| --- | --- | --- | --- |"]
+    for name, r in left.items():
+        needed = max(r.get("millpond.peak_needed_bytes", 0), r["peak_requested"])
+        rows.append(f"| {name} | {statistics.median(one_of_each(r, older['seeds'])):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.3f} | "
+                    f"{r['peak_reserved'] / max(1, needed):.3f} |")
+    return rows
 
 
 def rmm():
