@@ -1,6 +1,7 @@
 // Every block of a trace with what happened to it, built event by event.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -89,8 +90,8 @@ class block_book {
   void used(std::uint32_t block, std::uint32_t index);
   void kernel() noexcept { ++kernels_; }
 
-  [[nodiscard]] std::vector<block_facts>& blocks() noexcept { return blocks_; }
-  [[nodiscard]] const std::vector<block_facts>& blocks() const noexcept { return blocks_; }
+  [[nodiscard]] std::deque<block_facts>& blocks() noexcept { return blocks_; }
+  [[nodiscard]] const std::deque<block_facts>& blocks() const noexcept { return blocks_; }
   [[nodiscard]] std::vector<site_facts>& sites() noexcept { return sites_; }
   [[nodiscard]] std::uint32_t kernels() const noexcept { return kernels_; }
   [[nodiscard]] std::uint64_t live_bytes() const noexcept { return live_bytes_; }
@@ -103,7 +104,7 @@ class block_book {
   void end(std::uint32_t block, std::uint32_t index);
   void forget_freed(std::uint64_t begin, std::uint64_t end);
 
-  std::vector<block_facts> blocks_;
+  std::deque<block_facts> blocks_;  // grows without a copy beside it
   std::vector<site_facts> sites_;
   std::unordered_map<std::uint64_t, std::uint32_t> site_index_;
   trace::live_index live_;

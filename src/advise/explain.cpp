@@ -52,7 +52,7 @@ class examiner {
         if (at.status != 0) break;
         ++all_.what.kernels;
         all_.book.kernel();
-        order_.launched(at, all_.text(at.object));
+        order_.launched(at);
         kernel_uses_ = at.other;
         if (at.other > 0) all_.what.kernel_pointers = true;
         break;
@@ -189,7 +189,7 @@ class examiner {
     }
     ++all_.what.copies;
     all_.book.kernel();
-    order_.launched(at, "copy");
+    order_.launched(at);
     const std::uint32_t to = order_.used(at, index, at.address);
     if (to != no_index) all_.book.used(to, index);
     const std::uint32_t from = order_.used(at, index, at.other);
@@ -208,7 +208,7 @@ class examiner {
       return;
     }
     all_.book.kernel();
-    order_.launched(at, "memset");
+    order_.launched(at);
     const std::uint32_t block = order_.used(at, index, at.address);
     if (block == no_index) return;
     all_.book.used(block, index);

@@ -66,10 +66,9 @@ void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32
   }
 }
 
-void order_check::launched(const trace::event& at, std::string_view name) {
+void order_check::launched(const trace::event& at) {
   capturing_ = captures_.contains(at.stream);
   name_ = at.what == trace::action::kernel ? static_cast<std::uint32_t>(at.object) : 0;
-  work_name_ = name;
   work_ = capturing_ ? epoch{} : of_.clocks.issue(at.stream, at.device);
 }
 
@@ -221,7 +220,7 @@ void order_check::capture_ended(const trace::event& at) {
 }
 
 void order_check::graph_launched(const trace::event& at, std::uint32_t index) {
-  launched(at, "graph");
+  launched(at);
   const auto graph = graphs_.find(at.object);
   if (graph == graphs_.end() || capturing_) return;
   for (const graph_use& each : graph->second) {

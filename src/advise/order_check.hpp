@@ -17,7 +17,7 @@ class order_check {
   void freed(const trace::event& at, std::uint32_t index, std::uint32_t block);
 
   // Work was given to a stream; the uses that follow are its own.
-  void launched(const trace::event& at, std::string_view name);
+  void launched(const trace::event& at);
   // The work of launched() touches this address. Gives the live block, or no_index.
   std::uint32_t used(const trace::event& at, std::uint32_t index, std::uint64_t address);
   // A copy or memset that the driver refused: because its block is gone?
@@ -34,7 +34,6 @@ class order_check {
   void graph_destroyed(const trace::event& at) { graphs_.erase(at.object); }
 
   [[nodiscard]] epoch last_work() const noexcept { return work_; }
-  [[nodiscard]] std::string_view work_name() const noexcept { return work_name_; }
 
  private:
   struct use {
@@ -66,7 +65,6 @@ class order_check {
   std::vector<std::uint32_t> spare_;
   epoch work_;
   std::uint32_t name_ = 0;
-  std::string work_name_;
   bool capturing_ = false;                                      // the work of launched() goes into a capture
   std::unordered_map<std::uint64_t, std::uint64_t> captures_;   // stream -> capture
   std::unordered_map<std::uint64_t, std::uint64_t> captured_events_;

@@ -117,9 +117,9 @@ command_body add_diff(CLI::App& app) {
   auto settings = std::make_shared<diff_settings>();
   app.add_option("BEFORE", settings->before, "The trace to measure by")->type_name("FILE")->required();
   app.add_option("AFTER", settings->after, "The trace to judge")->type_name("FILE")->required();
-  app.add_option("--bytes", settings->limits.bytes_share, "Growth of memory that is allowed, as a share")->capture_default_str();
-  app.add_option("--time", settings->limits.time_share, "Growth of time that is allowed, as a share")->capture_default_str();
-  app.add_option("--count", settings->limits.count_share, "Growth of counts that is allowed, as a share")->capture_default_str();
+  app.add_option("--bytes", settings->limits.bytes_share, "Growth of memory that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--time", settings->limits.time_share, "Growth of time that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--count", settings->limits.count_share, "Growth of counts that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--least", settings->least_bytes, "Growth of memory that is always allowed (default: 1MiB)")->type_name("SIZE");
   return [settings](session& here) { return diff(*settings, here); };
 }

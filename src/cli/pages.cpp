@@ -8,6 +8,7 @@
 
 #include "advise/page_alternatives.hpp"
 #include "cli/command.hpp"
+#include "cli/whole_number.hpp"
 #include "millpond/units.hpp"
 #include "report/table.hpp"
 
@@ -247,7 +248,7 @@ command_body add_pages(CLI::App& app) {
   app.add_option("--size", a->size, "Of the managed allocation")->type_name("BYTES")->capture_default_str();
   app.add_option("--pattern", a->pattern, "stream, stride, random, blocked, or ping-pong with the CPU")->capture_default_str();
   app.add_option("--stride", a->stride, "With --pattern stride: one byte is touched in each")->type_name("BYTES");
-  app.add_option("--touches", a->touches, "With --pattern random: so many; otherwise one for each 4 KiB")->type_name("N");
+  app.add_option("--touches", a->touches, "With --pattern random: so many; otherwise one for each 4 KiB")->type_name("N")->check(whole_number());
   app.add_option("--access", a->access, "What kernels do")->check(CLI::IsMember({"read", "write", "read-write"}))->capture_default_str();
   app.add_option("--start", a->start, "Where the data is before")->check(CLI::IsMember({"untouched", "host", "device"}))->capture_default_str();
   app.add_option("--advice", a->advice, fmt::format("cudaMemAdvise: {}", fmt::join(advice_names, ", ")))

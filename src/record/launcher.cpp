@@ -85,6 +85,30 @@ class set_aside {
   bool replaced_ = false;
 };
 
+// Where pip puts packages: beside this command where it came by pip, then the active environment's, the user's and the system's.
+std::vector<fs::path> python_packages() {
+  std::vector<fs::path> out;
+  std::error_code fault;
+  if (const fs::path self = fs::read_symlink("/proc/self/exe", fault); !fault) {
+    for (fs::path up = self.parent_path(); up != up.root_path(); up = up.parent_path()) {
+      if (up.filename() == "site-packages" || up.filename() == "dist-packages") out.push_back(up);
+    }
+  }
+  std::vector<fs::path> prefixes;
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) prefixes.emplace_back(fs::path(environment) / "lib");
+  if (const char* home = std::getenv("HOME")) prefixes.emplace_back(fs::path(home) / ".local/lib");
+  prefixes.emplace_back("/usr/local/lib");
+  prefixes.emplace_back("/usr/lib");
+  for (const fs::path& prefix : prefixes) {
+    for (const auto& each : fs::directory_iterator(prefix, fs::directory_options::skip_permission_denied, fault)) {
+      if (each.path().filename().string().rfind("python3", 0) != 0) continue;
+      out.push_back(each.path() / "site-packages");
+      out.push_back(each.path() / "dist-packages");
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 result<launch_outcome> launch(const launch_request& request) {
@@ -162,6 +186,9 @@ std::string find_cupti() {
   std::vector<fs::path> folders{"/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/cuda/lib64", "/usr/local/cuda/lib",
                                 "/usr/local/cuda/targets/x86_64-linux/lib"};
   if (const char* home = std::getenv("CUDA_HOME")) folders.insert(folders.begin(), {fs::path(home) / "extras/CUPTI/lib64", fs::path(home) / "lib64"});
+  for (const fs::path& packages : python_packages()) {
+    for (const char* part : {"nvidia/cu13/lib", "nvidia/cuda_cupti/lib"}) folders.push_back(packages / part);
+  }
   for (const fs::path& folder : folders) {
     for (const char* name : {"libcupti.so.13", "libcupti.so.12", "libcupti.so"}) {
       std::error_code fault;

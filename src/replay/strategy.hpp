@@ -52,8 +52,6 @@ class strategy {
   [[nodiscard]] virtual result<void> use(device_address at, std::uint16_t stream) = 0;
   [[nodiscard]] virtual result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream,
                                           std::span<const std::uint16_t> users) = 0;
-  // The program called a synchronise (after it returned).
-  virtual void synchronized() {}
   // Gives everything back. Waits as it must.
   [[nodiscard]] virtual result<void> finish() = 0;
   // Own host time so far, by the path costs; 0 on a card.

@@ -336,7 +336,7 @@ TEST_F(sim_basics, advice_about_managed_memory_has_its_effect) {
   ok(gpu->managed_allocate(&stays, bytes));
   ok(gpu->advise(stays, bytes, managed_advice::set_preferred_location, memory_place::host));
   gpu->touch_managed(stays, bytes);
-  EXPECT_GT(kernel(stays, access_kind::read_write), 40);  // a fault for each 4 KiB
+  EXPECT_GT(kernel(stays, access_kind::read_write), 30);  // a fault for each 4 KiB
   EXPECT_NEAR(kernel(stays, access_kind::write), 1.6, 0.3);  // then over the link
   EXPECT_EQ(gpu->managed_resident_bytes(stays, bytes), 0u);
 

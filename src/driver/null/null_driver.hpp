@@ -34,11 +34,10 @@ class null_driver final : public driver {
   // Physical handles and plain allocations that live, in bytes (plain ones are never given back to it).
   [[nodiscard]] std::uint64_t physical_bytes() const noexcept { return used_.load(std::memory_order_relaxed); }
   // What alive() answers.
-  void set_alive(bool alive) noexcept { alive_.store(alive, std::memory_order_relaxed); }
 
   bool simulated() const noexcept override { return true; }
   const device_info& info() const noexcept override { return info_; }
-  bool alive() const noexcept override { return alive_.load(std::memory_order_relaxed); }
+  bool alive() const noexcept override { return true; }
   call_result bind_thread() noexcept override;
   call_result memory_info(std::uint64_t* free, std::uint64_t* total) noexcept override;
   call_result context_synchronize() noexcept override;
@@ -125,7 +124,6 @@ class null_driver final : public driver {
 
   settings settings_;
   device_info info_;
-  std::atomic<bool> alive_{true};
   std::atomic<std::uint64_t> next_address_;
   std::atomic<std::uint64_t> next_stream_{16};
   std::atomic<std::uint64_t> next_handle_{1};

@@ -85,7 +85,6 @@ class space {
   double prefetch(std::uint64_t address, std::uint64_t bytes, memory_place to, double now_ns);
 
   [[nodiscard]] std::uint64_t resident(std::uint64_t address, std::uint64_t bytes);
-  [[nodiscard]] std::uint64_t device_bytes_used() const noexcept { return chunks_ * block_bytes; }
   [[nodiscard]] const page_counts& counts() const noexcept { return counts_; }
   page_counts& counts() noexcept { return counts_; }
   void reset_counts() noexcept { counts_ = {}; }
