@@ -81,9 +81,11 @@ class mailbox {
     bytes_ -= places_[next_ % places].block->bytes;
     pass();
   }
-  // What was taken makes room, once that is told.
+  // What was taken makes room, once that is told. Lines are told as opened only while few blocks are open: so that open_all() always
+  // finds places for what is under way, however often it is called by somebody who takes nothing.
   void tell() noexcept {
     if (told_bytes_.load(std::memory_order_relaxed) != taken_bytes_) told_bytes_.store(taken_bytes_, std::memory_order_relaxed);
+    if (opened_ - next_ > most_open) return;
     if (told_lines_.load(std::memory_order_relaxed) != opened_lines_) told_lines_.store(opened_lines_, std::memory_order_release);
   }
   // Bytes of the blocks that were opened and not taken.

@@ -115,6 +115,23 @@ TEST_F(mailboxes, a_full_box_refuses_until_its_receiver_tells) {
   EXPECT_TRUE(put(0));
 }
 
+// As who counts does.
+TEST_F(mailboxes, opening_all_again_and_again_without_taking_holds_the_sender_up) {
+  std::size_t sent = 0;
+  for (int round = 0; round < 10; ++round) {
+    while (put(sent % count)) ++sent;
+    box.send();
+    open_all();
+    box.tell();
+  }
+  EXPECT_LE(sent, mailbox::most_blocks);
+  EXPECT_EQ(box.bytes(), sent * 512);
+  for (std::size_t i = 0; i < sent; ++i) ASSERT_EQ(take(), record(i % count));
+  EXPECT_EQ(take(), nullptr);
+  box.tell();
+  EXPECT_TRUE(put(0));
+}
+
 TEST_F(mailboxes, a_limit_of_bytes_holds) {
   EXPECT_FALSE(put(0, 511));
   ASSERT_TRUE(put(0, 1024));

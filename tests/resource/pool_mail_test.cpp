@@ -4,6 +4,7 @@
 
 #include <array>
 #include <optional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -64,6 +65,27 @@ TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_th
   }
   EXPECT_LE(now().heap_hits, heap_hits + 1) << "the consumer's own at most";
   for (std::size_t k = 0; k < 4; ++k) give_to(producer, first[k], sizes[k]);
+}
+
+// Whoever counts opens the mail of a lane that takes nothing.
+TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_lane_that_only_receives) {
+  start();
+  const stream_handle s = stream();
+  auto producer = p->lane(s);
+  auto consumer = p->lane(s);
+  make_way(producer, consumer);
+  std::vector<void*> blocks(700);
+  for (void*& b : blocks) b = take_from(producer, 4 * KiB);
+  const std::set<void*> first(blocks.begin(), blocks.end());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    give_to(consumer, blocks[i], 4 * KiB);
+    if (i % 50 == 49) static_cast<void>(now());
+  }
+  EXPECT_EQ(now().live_blocks, 0u);
+  for (void*& b : blocks) b = take_from(producer, 4 * KiB);
+  EXPECT_EQ(std::set<void*>(blocks.begin(), blocks.end()).size(), blocks.size()) << "one block was handed out twice";
+  for (void* b : blocks) give_to(producer, b, 4 * KiB);
+  EXPECT_EQ(now().live_blocks, 0u);
 }
 
 TEST_F(pool_mail, lanes_of_two_streams_have_no_way) {
