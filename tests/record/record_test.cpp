@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "record/launcher.hpp"
+#include "record/lines.hpp"
 #include "record/scribe.hpp"
 #include "record/settings.hpp"
 #include "trace/lifetimes.hpp"
