@@ -160,6 +160,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void retire_stream(stream_state& gone) noexcept;
   enum class silent : std::uint8_t { all_others, without_lanes };
   void fence_the_silent(const stream_state& newcomer, silent which);
+  [[nodiscard]] bool much_unsealed(const stream_state& but) const;
   void collect_dead_streams();
   void empty_lane(stream_lane& of) noexcept;
   void empty_shelf(stream_state& stream) noexcept;

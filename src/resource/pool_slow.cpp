@@ -237,12 +237,14 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
     // Before memory is added beyond the slack, what lanes keep is looked at too: it may be what holds a stretch in
     // pieces.
     const bool flushed = many || flush_is_due();
+    const bool much = many && what.stream != nullptr && much_unsealed(*what.stream);
     if (flushed) counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
     if (many) {
       if (what.stream != nullptr) seal(*what.stream);
       // Streams that make no call keep what was freed on them last unsealed. An event over the whole context would cover it,
-      // and would break a capture that the pool knows nothing of: not for the sake of some bytes.
-      if (any_gone()) wide_seal();
+      // and would break a capture that the pool knows nothing of: not for the sake of some bytes, but rather than grow by what
+      // such a stream had on credit.
+      if (much || any_gone()) wide_seal();
       poll_fences();
     }
     {

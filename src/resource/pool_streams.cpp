@@ -95,6 +95,17 @@ void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
   poll_fences();
 }
 
+// Whether other streams have freed so much without a seal. One that makes calls seals a few MiB; one that has fallen silent may have
+// had most of the pool on credit.
+bool pool::core::much_unsealed(const stream_state& but) const {
+  std::uint64_t bytes = 0;
+  const std::shared_lock lock(streams_mutex_);
+  for (const auto& [id, stream] : streams_) {
+    if (stream.get() != &but) bytes += stream->line->dirty_bytes();
+  }
+  return bytes >= std::max<std::uint64_t>(8 * MiB, reserved_lately_.load(std::memory_order_relaxed) / worth_a_wide_fence);
+}
+
 void pool::core::retire_stream(stream_state& gone) noexcept {
   gone.line->set_gone();
   flush_lanes_of(&gone);

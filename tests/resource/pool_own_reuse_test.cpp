@@ -132,6 +132,45 @@ TEST_F(pool_own_reuse, another_streams_need_takes_back_what_a_stream_keeps) {
   end_pool();
 }
 
+// It makes no call any more, in which it could seal what it no longer keeps.
+TEST_F(pool_own_reuse, what_a_silent_stream_keeps_serves_another_once_its_work_is_done) {
+  a_keeps_its_own();
+  round(a, 5 * millisecond);
+  ok(gpu->stream_synchronize(a));
+  const std::uint64_t reserved = p->statistics().reserved_bytes;
+  std::vector<void*> more;
+  for (const std::uint64_t bytes : no_lane_keeps) {
+    more.push_back(take(bytes, b));
+    work(more.back(), b, millisecond);
+    ok(gpu->stream_synchronize(b));  // the fence is behind all work
+  }
+  EXPECT_LE(p->statistics().reserved_bytes, reserved + working_set / 8);
+  for (void* each : more) give(each, b);
+  give(others, b);
+  end_pool();
+}
+
+// Not while that works on it, and not for a fence that could break a capture.
+TEST_F(pool_own_reuse, what_a_silent_stream_keeps_is_not_fenced_while_a_capture_runs) {
+  a_keeps_its_own();
+  round(a, 5 * millisecond);
+  const stream_handle c = stream();
+  ok(gpu->capture_begin(c, capture_mode::relaxed));
+  void* const captured = take(512, c);
+  std::vector<void*> more;
+  for (const std::uint64_t bytes : no_lane_keeps) {
+    more.push_back(take(bytes, b));
+    work(more.back(), b, millisecond);
+  }
+  give(captured, c);
+  graph_handle graph = nullptr;
+  ok(gpu->capture_end(c, &graph));
+  ok(gpu->graph_destroy(graph));
+  for (void* each : more) give(each, b);
+  give(others, b);
+  end_pool();
+}
+
 // The handle comes back for a new stream, whose work does not wait for what the old one still does.
 TEST_F(pool_own_reuse, what_a_dead_stream_kept_waits_for_its_work) {
   a_keeps_its_own();
