@@ -257,6 +257,24 @@ TEST_F(torch_memory, pressure_takes_back_what_dead_graphs_left) {
   EXPECT_EQ(memory->statistics().out_of_memory, 0u);
 }
 
+// The driver lets go of such a graph when it has run: what the wait for it makes known is used as well.
+TEST_F(torch_memory, pressure_takes_back_what_a_graph_leaves_that_still_runs) {
+  begin({0, 1}, capturing);
+  void* const inside = take(600 * MiB, capturing);
+  library.reset();
+  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(inside), 1, 600 * MiB, capturing).ok());
+  library.emplace();
+  give(inside, 600 * MiB, capturing);
+  const graph_handle graph = end({0, 1}, capturing);
+  graph_exec_handle exec = nullptr;
+  ASSERT_TRUE(gpu->graph_instantiate(&exec, graph).ok());
+  for (int n = 0; n < 3; ++n) ASSERT_TRUE(gpu->graph_launch(exec, capturing).ok());
+  destroy({0, 1}, graph);
+  EXPECT_TRUE(gpu->graph_exec_destroy(exec).ok());
+  EXPECT_NE(take(800 * MiB, stream), nullptr);
+  EXPECT_EQ(memory->statistics().out_of_memory, 0u);
+}
+
 TEST_F(torch_memory, running_out_in_a_capture_is_an_error_and_not_a_deadlock) {
   begin({0, 1}, capturing);
   const auto got = memory->allocate(2 * GiB, capturing);

@@ -21,7 +21,8 @@ result<std::unique_ptr<device_memory>> device_memory::create(std::shared_ptr<dri
   // which empty_cache and pressure wait for.
   options.fences = context_fences::never;
   options.on_pressure = [self = made.get(), users = std::move(options.on_pressure)](std::uint64_t bytes) {
-    return self->wait_for_frees() || (users && users(bytes));
+    // Twice, as in empty_cache().
+    return self->wait_for_frees() || self->wait_for_frees() || (users && users(bytes));
   };
   auto served = pool::create(made->gpu_, std::move(options));
   if (!served) return served.error();
