@@ -204,9 +204,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] std::uint64_t credit_limit(const stream_state& stream) const noexcept;
   void shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept;
   void call_in_credits(const stream_state* but) noexcept;
-  // Not where the options say what a lane keeps, nor with one stream, whose heap nobody else reads.
+  // Not where the options say what a lane keeps, nor with one stream, whose heap nobody else reads. Nor where nothing could fence
+  // what a stream kept that has fallen silent: no fence over the context, and no callback that waits for the device.
   [[nodiscard]] bool credit_counts() const noexcept {
-    return many_streams_.load(std::memory_order_relaxed) && options_.lane_large_bytes == 0;
+    return many_streams_.load(std::memory_order_relaxed) && options_.lane_large_bytes == 0 &&
+           (options_.fences != context_fences::never || options_.on_pressure);
   }
   // A freed block into its lane, whose lock is given back.
   void keep(stream_lane& in, heap::segment* block) noexcept {

@@ -150,6 +150,22 @@ TEST_F(pool_own_reuse, what_a_silent_stream_keeps_serves_another_once_its_work_i
   end_pool();
 }
 
+TEST_F(pool_own_reuse, without_fences_over_the_context_a_silent_stream_leaves_its_memory_to_others) {
+  pool_options options;
+  options.fences = context_fences::never;
+  options.limit_bytes = 176 * MiB;
+  start(std::move(options));
+  a = stream(), b = stream();
+  others = take(80 * MiB, b);
+  for (int i = 0; i < 24; ++i) round(a);
+  ok(gpu->stream_synchronize(a));
+  void* const large = take(48 * MiB, b);
+  EXPECT_NE(large, nullptr) << refusal.message;
+  if (large != nullptr) give(large, b);
+  give(others, b);
+  end_pool();
+}
+
 // Not while that works on it, and not for a fence that could break a capture.
 TEST_F(pool_own_reuse, what_a_silent_stream_keeps_is_not_fenced_while_a_capture_runs) {
   a_keeps_its_own();
