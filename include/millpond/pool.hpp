@@ -31,7 +31,8 @@ enum class reuse_policy : std::uint8_t {
 };
 
 // Frees of a stream that was destroyed, and memory of released graphs, can only be fenced by an event over the whole
-// context (cuCtxRecordEvent). That call breaks a capture that runs in the context, and CUDA offers no question that
+// context (cuCtxRecordEvent). What streams that make no call any more freed last is fenced so too, when a new stream comes
+// or the pool would pass its slack, where it is an eighth of the pool or more. That call breaks a capture that runs in the context, and CUDA offers no question that
 // finds every capture: the pool knows those that allocated from it, and those on blocking streams.
 enum class context_fences : std::uint8_t {
   when_no_known_capture,
