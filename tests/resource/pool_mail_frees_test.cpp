@@ -7,36 +7,15 @@
 #include <optional>
 #include <vector>
 
-#include "support/pool_fixture.hpp"
+#include "support/lane_fixture.hpp"
 
 namespace millpond {
 namespace {
 
-class pool_mail_frees : public pool_test {
+class pool_mail_frees : public lane_test {
  protected:
-  void* take_from(pool::lane_handle& lane, std::uint64_t bytes) {
-    void* const out = [&] {
-      const simulated_gpu::library_scope library;
-      const handle_watch::serving call(lane.stream());
-      return lane.allocate(bytes);
-    }();
-    gpu->note_allocate(reinterpret_cast<device_address>(out), bytes, lane.stream(), "lane");
-    return out;
-  }
-  void give_to(pool::lane_handle& lane, void* ptr, std::uint64_t bytes) {
-    gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, lane.stream(), "lane");
-    free_by(lane, ptr, bytes);
-  }
-  // The checker is told nothing: a free that the pool is to refuse.
-  void free_by(pool::lane_handle& lane, void* ptr, std::uint64_t bytes) {
-    const simulated_gpu::library_scope library;
-    const handle_watch::serving call(lane.stream());
-    lane.deallocate(ptr, bytes);
-  }
   // A way between the two, over which blocks of these bytes have come home: the next frees of them look at no record.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to, std::uint64_t bytes = 3 * MiB) {
-    for (int i = 0; i < 60; ++i) give_to(to, take_from(from, bytes), bytes);
-  }
+  void make_way(pool::lane_handle& from, pool::lane_handle& to, std::uint64_t bytes = 3 * MiB) { hand_over(from, to, bytes, 60); }
 };
 
 TEST_F(pool_mail_frees, a_use_that_was_told_is_waited_for) {

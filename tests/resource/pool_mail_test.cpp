@@ -8,32 +8,15 @@
 #include <thread>
 #include <vector>
 
-#include "support/pool_fixture.hpp"
+#include "support/lane_fixture.hpp"
 
 namespace millpond {
 namespace {
 
-class pool_mail : public pool_test {
+class pool_mail : public lane_test {
  protected:
-  void* take_from(pool::lane_handle& lane, std::uint64_t bytes) {
-    void* const out = [&] {
-      const simulated_gpu::library_scope library;
-      const handle_watch::serving call(lane.stream());
-      return lane.allocate(bytes);
-    }();
-    gpu->note_allocate(reinterpret_cast<device_address>(out), bytes, lane.stream(), "lane");
-    return out;
-  }
-  void give_to(pool::lane_handle& lane, void* ptr, std::uint64_t bytes) {
-    gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, lane.stream(), "lane");
-    const simulated_gpu::library_scope library;
-    const handle_watch::serving call(lane.stream());
-    lane.deallocate(ptr, bytes);
-  }
-  // As many blocks handed from one lane to the other as make a way between them.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to) {
-    for (int i = 0; i < 40; ++i) give_to(to, take_from(from, 3 * MiB), 3 * MiB);
-  }
+  // As many blocks as make a way between the two.
+  void make_way(pool::lane_handle& from, pool::lane_handle& to) { hand_over(from, to, 3 * MiB, 40); }
 };
 
 TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
