@@ -1,5 +1,6 @@
 // The heap's maps: views of addresses, handles of physical memory, their spans, and which span lies where.
 #include <algorithm>
+#include <vector>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
@@ -11,6 +12,18 @@ namespace {
 // The first handle of a view at or behind the address.
 [[nodiscard]] auto place_of(std::vector<heap::placed_handle>& in, std::uint64_t at) {
   return std::lower_bound(in.begin(), in.end(), at, [](const heap::placed_handle& h, std::uint64_t a) { return h.at < a; });
+}
+
+// The number of a record that is in no use any more, or of a new one.
+template <class Record, class Number>
+[[nodiscard]] Number take_number(std::vector<Record>& records, std::vector<Number>& unused) {
+  if (unused.empty()) {
+    records.emplace_back();
+    return static_cast<Number>(records.size() - 1);
+  }
+  const Number out = unused.back();
+  unused.pop_back();
+  return out;
 }
 
 }  // namespace
@@ -25,14 +38,7 @@ view_id heap::add_view(std::uint64_t base, std::uint64_t capacity, view_kind kin
 }
 
 handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name) {
-  handle_id id = 0;
-  if (unused_handles_.empty()) {
-    id = static_cast<handle_id>(handles_.size());
-    handles_.emplace_back();
-  } else {
-    id = unused_handles_.back();
-    unused_handles_.pop_back();
-  }
+  const handle_id id = take_number(handles_, unused_handles_);
   handle_record made{bytes, name, span_bytes, {}, {}, true};
   for (std::uint64_t at = 0; at < bytes; at += span_bytes) made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
   handles_[id] = std::move(made);
@@ -73,14 +79,7 @@ void heap::remove_handle(handle_id handle) {
 }
 
 span_id heap::add_span(std::uint64_t bytes, handle_id handle) {
-  span_id id = 0;
-  if (unused_spans_.empty()) {
-    id = static_cast<span_id>(spans_.size());
-    spans_.emplace_back();
-  } else {
-    id = unused_spans_.back();
-    unused_spans_.pop_back();
-  }
+  const span_id id = take_number(spans_, unused_spans_);
   spans_[id] = span_record{bytes, handle, {}, false, false, true};
   return id;
 }
