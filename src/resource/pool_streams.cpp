@@ -10,7 +10,10 @@ namespace millpond {
 namespace {
 
 constexpr std::uint64_t lull_share = 16;       // of the peak: less than this is out of the heap in a lull
-constexpr std::uint64_t worth_a_wide_fence = 8;  // the share of the reserved bytes that silent streams hold at least
+// Whether what other streams left unfenced is worth a fence over the context: an eighth of the pool.
+[[nodiscard]] bool worth_a_wide_fence(std::uint64_t bytes, std::uint64_t reserved) noexcept {
+  return bytes >= std::max<std::uint64_t>(8 * MiB, reserved / 8);
+}
 constexpr std::uint64_t between_lulls = 256;   // carvings, so that a loop over one large block does not pay for it each time
 
 }  // namespace
@@ -88,7 +91,7 @@ void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
       if (stream.get() == &newcomer || !stream->line->dirty()) continue;
       if (which == silent::all_others || stream->holders.load(std::memory_order_relaxed) == 0) pending += heap_.free_bytes(stream->owner);
     }
-    if (pending < std::max<std::uint64_t>(8 * MiB, reserved_ / worth_a_wide_fence)) return;
+    if (!worth_a_wide_fence(pending, reserved_)) return;
   }
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
@@ -103,7 +106,7 @@ bool pool::core::much_unsealed(const stream_state& but) const {
   for (const auto& [id, stream] : streams_) {
     if (stream.get() != &but) bytes += stream->line->dirty_bytes();
   }
-  return bytes >= std::max<std::uint64_t>(8 * MiB, reserved_lately_.load(std::memory_order_relaxed) / worth_a_wide_fence);
+  return worth_a_wide_fence(bytes, reserved_lately_.load(std::memory_order_relaxed));
 }
 
 void pool::core::retire_stream(stream_state& gone) noexcept {
