@@ -1,13 +1,16 @@
-// The canary soak: threads churn streams through one pool while kernels write an identity into every block after it
-// was handed out and check it before it is given back. Two blocks that share a byte, or a block that is reused before
-// its stream's order allows it, change an identity, and the check says whose.
+// The canary soak: threads churn streams through one pool while kernels write an identity into
+// every block after it was handed out and check it before it is given back. Two blocks that share a
+// byte, or a block that is reused before its stream's order allows it, change an identity, and the
+// check says whose.
 //
-// One kernel writes or checks up to 64 blocks of one stream; one block in fifty gets launches of its own. One block in
-// a hundred is checked on another stream, behind an event, and freed there; one in a hundred is told by record_use.
-// Streams are destroyed with work pending and made anew, so that handles come back.
+// One kernel writes or checks up to 64 blocks of one stream; one block in fifty gets launches of
+// its own. One block in a hundred is checked on another stream, behind an event, and freed there;
+// one in a hundred is told by record_use. Streams are destroyed with work pending and made anew, so
+// that handles come back.
 //
-// Two threads at a time hand each other blocks of a stream that both use (canary_mail.hpp), so that frees travel between lanes; and now
-// and then each thread captures graphs that share an arena and launches them (canary_graphs.hpp).
+// Two threads at a time hand each other blocks of a stream that both use (canary_mail.hpp), so that
+// frees travel between lanes; and now and then each thread captures graphs that share an arena and
+// launches them (canary_graphs.hpp).
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -23,14 +26,21 @@ using namespace millpond;
 
 namespace {
 
-using canary::held;
 using canary::block_of;
+using canary::held;
 using canary::totals;
 
 class churner {
  public:
-  churner(driver& gpu, pool& memory, identity_report* report, totals& sums, std::uint64_t seed, unsigned streams)
-      : gpu_(gpu), memory_(memory), report_(report), sums_(sums), pick_(seed), identity_(seed << 40), of_(streams) {
+  churner(driver& gpu, pool& memory, identity_report* report, totals& sums, std::uint64_t seed,
+          unsigned streams)
+      : gpu_(gpu),
+        memory_(memory),
+        report_(report),
+        sums_(sums),
+        pick_(seed),
+        identity_(seed << 40),
+        of_(streams) {
     for (lane_of& l : of_) static_cast<void>(gpu_.stream_create(&l.stream));
     static_cast<void>(gpu_.event_create(&event_));
   }
@@ -41,7 +51,8 @@ class churner {
     const std::size_t wanted = pick_.between(8, 64);
     std::uint64_t operations = 0;
     for (std::size_t i = 0; i < wanted && l.live.size() < 160; ++i) {
-      const std::uint64_t bytes = pick_.chance(0.02) ? pick_.log_uniform(1 * MiB, 8 * MiB) : pick_.log_uniform(256, 96 * KiB);
+      const std::uint64_t bytes = pick_.chance(0.02) ? pick_.log_uniform(1 * MiB, 8 * MiB)
+                                                     : pick_.log_uniform(256, 96 * KiB);
       auto got = memory_.try_allocate(bytes, default_alignment, l.stream);
       if (!got) {
         sums_.failures.fetch_add(1);
@@ -65,7 +76,8 @@ class churner {
 
   void finish() {
     std::uint64_t operations = 0;
-    // All blocks first: one may be freed on another of these streams, and a call on a destroyed one's handle ends the process.
+    // All blocks first: one may be freed on another of these streams, and a call on a destroyed
+    // one's handle ends the process.
     for (lane_of& l : of_) {
       while (!l.live.empty()) operations += give_back(l, 64);
     }
@@ -195,7 +207,8 @@ int main(int count, char** arguments) {
       mail.round();
       if (pick.chance(0.002)) graphs.round();
     }
-    // Nobody names a stream that another thread may have destroyed: first all stop handing over, then all is read.
+    // Nobody names a stream that another thread may have destroyed: first all stop handing over,
+    // then all is read.
     stopped.wait();
     mail.read_all();
     read.wait();
@@ -211,21 +224,38 @@ int main(int count, char** arguments) {
     s = (*made)->statistics();
   }
   (*made)->check();
-  h.add({{"seconds", seconds}, {"threads", threads}, {"streams", threads * streams_a_thread},
-         {"operations", sums.operations.load()}, {"launches", sums.launches.load()},
-         {"single_launches", sums.single_launches.load()}, {"crossings", sums.crossings.load()},
-         {"recorded_uses", sums.uses.load()}, {"streams_remade", sums.streams_made.load()},
-         {"handed_to_another_thread", sums.by_mail.load()}, {"graphs", sums.graphs.load()},
-         {"graph_launches", sums.graph_launches.load()}, {"broken_captures", sums.broken_captures.load()},
-         {"captures_kept", s.captures}, {"graph_arenas_kept", s.graph_arenas},
-         {"failures", sums.failures.load()}, {"mismatches", report->mismatches}, {"live_blocks_left", s.live_blocks},
-         {"reserved", s.peak_reserved_bytes}, {"lane_hits", s.lane_hits}, {"allocations", s.allocations},
-         {"seals", s.seals}, {"fence_queries", s.fence_queries}, {"streams_kept", s.streams}, {"lanes_kept", s.lanes},
+  h.add({{"seconds", seconds},
+         {"threads", threads},
+         {"streams", threads * streams_a_thread},
+         {"operations", sums.operations.load()},
+         {"launches", sums.launches.load()},
+         {"single_launches", sums.single_launches.load()},
+         {"crossings", sums.crossings.load()},
+         {"recorded_uses", sums.uses.load()},
+         {"streams_remade", sums.streams_made.load()},
+         {"handed_to_another_thread", sums.by_mail.load()},
+         {"graphs", sums.graphs.load()},
+         {"graph_launches", sums.graph_launches.load()},
+         {"broken_captures", sums.broken_captures.load()},
+         {"captures_kept", s.captures},
+         {"graph_arenas_kept", s.graph_arenas},
+         {"failures", sums.failures.load()},
+         {"mismatches", report->mismatches},
+         {"live_blocks_left", s.live_blocks},
+         {"reserved", s.peak_reserved_bytes},
+         {"lane_hits", s.lane_hits},
+         {"allocations", s.allocations},
+         {"seals", s.seals},
+         {"fence_queries", s.fence_queries},
+         {"streams_kept", s.streams},
+         {"lanes_kept", s.lanes},
          {"deallocation_errors", (*made)->deallocation_errors()}});
-  const bool bad = report->mismatches != 0 || s.live_blocks != 0 || s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;
+  const bool bad = report->mismatches != 0 || s.live_blocks != 0 ||
+                   s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;
   if (report->mismatches != 0) {
     std::printf("MISMATCH: identity %llu expected at 0x%llx, found word 0x%llx\n",
-                static_cast<unsigned long long>(report->expected), static_cast<unsigned long long>(report->address),
+                static_cast<unsigned long long>(report->expected),
+                static_cast<unsigned long long>(report->address),
                 static_cast<unsigned long long>(report->found_word));
   }
   (*made).reset();

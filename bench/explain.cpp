@@ -1,5 +1,6 @@
-// How long `millpond explain` takes for a long trace: N events (10 million unless told) of a busy server, with kernels and
-// their blocks on four streams, are written to a file and explained. Prints one JSON document; the file is removed.
+// How long `millpond explain` takes for a long trace: N events (10 million unless told) of a busy
+// server, with kernels and their blocks on four streams, are written to a file and explained.
+// Prints one JSON document; the file is removed.
 //   bench/explain [EVENTS]
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,10 +30,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 double processor_seconds() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_utime.tv_sec) + static_cast<double>(used.ru_utime.tv_usec) / 1e6;
+  return static_cast<double>(used.ru_utime.tv_sec) +
+         static_cast<double>(used.ru_utime.tv_usec) / 1e6;
 }
 
-// Three tenths allocations, three frees, three kernels with two blocks each, the rest waits; some hundred blocks live.
+// Three tenths allocations, three frees, three kernels with two blocks each, the rest waits; some
+// hundred blocks live.
 void write_trace(const std::string& path, std::uint64_t events) {
   auto file = trace::make_file_sink(path);
   if (!file) std::exit(1);
@@ -104,7 +107,9 @@ void write_trace(const std::string& path, std::uint64_t events) {
 
 int main(int count, char** arguments) {
   const std::uint64_t events = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 10'000'000;
-  const std::string path = (std::filesystem::temp_directory_path() / ("millpond_explain" + std::to_string(getpid()) + ".mpt")).string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("millpond_explain" + std::to_string(getpid()) + ".mpt"))
+                               .string();
   write_trace(path, events);
   const auto start = std::chrono::steady_clock::now();
   const double before = processor_seconds();
@@ -114,15 +119,16 @@ int main(int count, char** arguments) {
   if (!made) return 1;
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  nlohmann::ordered_json out{{"benchmark", "explain"},
-                             {"compiler", MILLPOND_COMPILER},
-                             {"events", made->what.events},
-                             {"blocks", made->what.allocations},
-                             {"file_bytes", std::filesystem::file_size(path)},
-                             {"seconds", seconds_since(start)},
-                             {"processor_seconds", processor_seconds() - before},
-                             {"peak_memory_bytes", static_cast<std::uint64_t>(used.ru_maxrss) * 1024},
-                             {"findings", made->findings.size()}};
+  nlohmann::ordered_json out{
+      {"benchmark", "explain"},
+      {"compiler", MILLPOND_COMPILER},
+      {"events", made->what.events},
+      {"blocks", made->what.allocations},
+      {"file_bytes", std::filesystem::file_size(path)},
+      {"seconds", seconds_since(start)},
+      {"processor_seconds", processor_seconds() - before},
+      {"peak_memory_bytes", static_cast<std::uint64_t>(used.ru_maxrss) * 1024},
+      {"findings", made->findings.size()}};
   std::cout << out.dump(2) << '\n';
   std::filesystem::remove(path);
   return 0;

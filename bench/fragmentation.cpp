@@ -1,9 +1,12 @@
-// What slack buys: reserved over peak, total time in the allocator and the warm 99th percentile for a row of slacks, each
-// workload. The streams really run: every block is written by a kernel and checked before its free.
-//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--pace PACE] [--no-context-fences] [--out FILE] INPUT...
-// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording of several streams is paced by its own pauses, since
-// what one stream freed serves another when its fence has passed. On one stream nothing depends on the pace, so that it runs
-// flat out (--pace recorded paces it too); a shape's times are made up, so it always does. Peers' points come from bench/traces.
+// What slack buys: reserved over peak, total time in the allocator and the warm 99th percentile for
+// a row of slacks, each workload. The streams really run: every block is written by a kernel and
+// checked before its free.
+//   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--pace PACE]
+//   [--no-context-fences] [--out FILE] INPUT...
+// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording of several streams is
+// paced by its own pauses, since what one stream freed serves another when its fence has passed. On
+// one stream nothing depends on the pace, so that it runs flat out (--pace recorded paces it too);
+// a shape's times are made up, so it always does. Peers' points come from bench/traces.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -32,7 +35,8 @@ class measured_pool final : public replay::strategy {
     std::vector<float> allocate_ns;       // of all rounds, in order
     std::uint64_t allocations_a_round = 0;
   };
-  measured_pool(double slack, context_fences fences, findings& to) : slack_(slack), fences_(fences), to_(to) {}
+  measured_pool(double slack, context_fences fences, findings& to)
+      : slack_(slack), fences_(fences), to_(to) {}
 
   result<void> prepare(const replay::strategy_setting& setting) override {
     streams_.assign(setting.streams.begin(), setting.streams.end());
@@ -47,7 +51,8 @@ class measured_pool final : public replay::strategy {
     return {};
   }
   result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
-    if (!to_.allocate_ns.empty() && to_.allocate_ns.size() % to_.allocations_a_round == 0) to_.rounds.push_back(pool_->statistics());
+    if (!to_.allocate_ns.empty() && to_.allocate_ns.size() % to_.allocations_a_round == 0)
+      to_.rounds.push_back(pool_->statistics());
     const std::uint64_t before = clock_();
     auto answer = pool_->try_allocate(bytes, default_alignment, streams_[stream]);
     to_.allocate_ns.push_back(static_cast<float>(clock_() - before));
@@ -57,7 +62,8 @@ class measured_pool final : public replay::strategy {
   result<void> use(device_address at, std::uint16_t stream) override {
     return pool_->record_use(reinterpret_cast<void*>(at), streams_[stream]);
   }
-  result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream, std::span<const std::uint16_t>) override {
+  result<void> free(device_address at, std::uint64_t bytes, std::uint16_t stream,
+                    std::span<const std::uint16_t>) override {
     return pool_->try_deallocate(reinterpret_cast<void*>(at), bytes, streams_[stream]);
   }
   result<void> finish() override {
@@ -76,8 +82,9 @@ class measured_pool final : public replay::strategy {
 };
 
 std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
 }
 
 [[noreturn]] void stop(const std::string& why) {
@@ -88,7 +95,8 @@ std::uint64_t now_ns() {
 result<trace::trace_data> load(const std::string& input) {
   if (input.rfind("shape:", 0) != 0) return trace::load_trace(input);
   const std::size_t colon = input.find(':', 6);
-  const std::uint64_t seed = colon == std::string::npos ? 1 : std::strtoull(input.c_str() + colon + 1, nullptr, 10);
+  const std::uint64_t seed =
+      colon == std::string::npos ? 1 : std::strtoull(input.c_str() + colon + 1, nullptr, 10);
   return trace::make_shape(input.substr(6, colon == std::string::npos ? colon : colon - 6), seed);
 }
 
@@ -101,7 +109,8 @@ result<std::shared_ptr<driver>> open(const std::string& name) {
 
 double percentile(std::vector<float> values, double share) {
   if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), at, values.end());
   return static_cast<double>(*at);
 }
@@ -117,22 +126,35 @@ int main(int count, char** arguments) {
   bool no_context_fences = false;
   CLI::App app("millpond benchmark: fragmentation");
   app.add_option("--gpu", gpu_name, "device number, or sim")->capture_default_str();
-  app.add_option("--slack", slacks, "slacks, parted by commas")->allow_extra_args(false)->delimiter(',')->capture_default_str();
-  app.add_option("--rounds", rounds, "the workload so many times; the first is cold, the last is warm")->capture_default_str();
-  app.add_option("--pace", pace, "recorded pauses: of recordings of several streams, of all recordings, or none")
-      ->check(CLI::IsMember({"streams", "recorded", "flat-out"}))->capture_default_str();
-  app.add_flag("--no-context-fences", no_context_fences, "as a program that captures graphs of its own would set it");
+  app.add_option("--slack", slacks, "slacks, parted by commas")
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--rounds", rounds,
+                 "the workload so many times; the first is cold, the last is warm")
+      ->capture_default_str();
+  app.add_option("--pace", pace,
+                 "recorded pauses: of recordings of several streams, of all recordings, or none")
+      ->check(CLI::IsMember({"streams", "recorded", "flat-out"}))
+      ->capture_default_str();
+  app.add_flag("--no-context-fences", no_context_fences,
+               "as a program that captures graphs of its own would set it");
   app.add_option("--out", out, "result file (JSON)");
   app.add_option("inputs", inputs, "recordings, and shape:NAME[:SEED]")->required();
   CLI11_PARSE(app, count, arguments);
 
-  const context_fences fences = no_context_fences ? context_fences::never : context_fences::when_no_known_capture;
-  nlohmann::json result{{"benchmark", "fragmentation"}, {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
-                        {"rounds", rounds}, {"rows", nlohmann::json::array()}};
-  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "workload", "slack", "cold", "after all", "steady", "cold ms",
-              "warm ms", "p99 us", "made", "moved", "made", "moved", "again");
-  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "", "", "", "", "", "", "", "", "cold", "cold", "later", "later",
-              "later");
+  const context_fences fences =
+      no_context_fences ? context_fences::never : context_fences::when_no_known_capture;
+  nlohmann::json result{{"benchmark", "fragmentation"},
+                        {"commit", MILLPOND_COMMIT},
+                        {"compiler", MILLPOND_COMPILER},
+                        {"rounds", rounds},
+                        {"rows", nlohmann::json::array()}};
+  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "workload", "slack",
+              "cold", "after all", "steady", "cold ms", "warm ms", "p99 us", "made", "moved",
+              "made", "moved", "again");
+  std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "", "", "", "", "", "", "",
+              "", "cold", "cold", "later", "later", "later");
   for (const std::string& input : inputs) {
     auto loaded = load(input);
     if (!loaded) stop(loaded.error().message);
@@ -140,7 +162,8 @@ int main(int count, char** arguments) {
     if (!work) stop(work.error().message);
     const std::string name = std::filesystem::path(input).filename().string();
     const bool recorded = input.rfind("shape:", 0) != 0;
-    const bool paced = recorded && (pace == "recorded" || (pace == "streams" && work->streams.size() > 1));
+    const bool paced =
+        recorded && (pace == "recorded" || (pace == "streams" && work->streams.size() > 1));
     for (const double slack : slacks) {
       nlohmann::json row{{"workload", name}, {"slack", slack}, {"paced", paced}};
       auto gpu = open(gpu_name);
@@ -148,25 +171,30 @@ int main(int count, char** arguments) {
       result["gpu"] = {{"name", (*gpu)->info().name}, {"simulated", (*gpu)->simulated()}};
       measured_pool::findings found;
       for (const replay::op& each : work->ops) {
-        found.allocations_a_round += each.what == replay::op_kind::allocate && work->blocks[each.block].bytes > 0;
+        found.allocations_a_round +=
+            each.what == replay::op_kind::allocate && work->blocks[each.block].bytes > 0;
       }
       replay::run_options options;
       options.clock = now_ns;
       options.rounds = rounds;
       options.pace = paced ? replay::pacing::recorded : replay::pacing::flat_out;
       options.make = [&] { return std::make_unique<measured_pool>(slack, fences, found); };
-      const auto outcome = replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
+      const auto outcome =
+          replay::run(*work, *replay::find_strategy("millpond-pool"), *gpu, options);
       if (!outcome) stop(outcome.error().message);
       const double peak = static_cast<double>(outcome->peak_live_bytes);
-      const auto ratio_after = [&](const pool_statistics& s) { return static_cast<double>(s.peak_reserved_bytes) / peak; };
+      const auto ratio_after = [&](const pool_statistics& s) {
+        return static_cast<double>(s.peak_reserved_bytes) / peak;
+      };
       const pool_statistics& first = found.rounds.front();
       const pool_statistics& last = found.rounds.back();
       // The first round after which no more was reserved.
       std::uint64_t settled = 0;
       while (found.rounds[settled].peak_reserved_bytes < last.peak_reserved_bytes) ++settled;
       if (found.allocate_ns.size() > found.allocations_a_round) {
-        found.allocate_ns.erase(found.allocate_ns.begin(),
-                                found.allocate_ns.end() - static_cast<std::ptrdiff_t>(found.allocations_a_round));
+        found.allocate_ns.erase(
+            found.allocate_ns.begin(),
+            found.allocate_ns.end() - static_cast<std::ptrdiff_t>(found.allocations_a_round));
       }
       row["cold_ratio"] = ratio_after(first);
       row["ratio"] = ratio_after(last);
@@ -183,13 +211,16 @@ int main(int count, char** arguments) {
       row["activations"] = last.activations;
       row["lanes_flushed"] = last.lanes_flushed;
       row["host_waits"] = last.host_waits;
-      row["metadata_share"] = static_cast<double>(last.metadata_bytes) / static_cast<double>(last.peak_reserved_bytes);
+      row["metadata_share"] =
+          static_cast<double>(last.metadata_bytes) / static_cast<double>(last.peak_reserved_bytes);
       row["failures"] = outcome->failures;
       row["findings"] = outcome->finding_count;
-      std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n", name.c_str(), slack, ratio_after(first),
-                  ratio_after(last), settled + 1, row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),
-                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.moves, last.growths - first.growths,
-                  last.moves - first.moves, last.activations - first.activations);
+      std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n",
+                  name.c_str(), slack, ratio_after(first), ratio_after(last), settled + 1,
+                  row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),
+                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.moves,
+                  last.growths - first.growths, last.moves - first.moves,
+                  last.activations - first.activations);
       std::fflush(stdout);
       result["rows"].push_back(std::move(row));
     }

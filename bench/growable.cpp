@@ -1,5 +1,6 @@
-// Growing a buffer of 1 GiB by 32 MiB: in place by mapping (growable_buffer) against allocate, copy and free. Then the
-// same while a kernel runs: whether the growth waits for it, and whether the kernel notices.
+// Growing a buffer of 1 GiB by 32 MiB: in place by mapping (growable_buffer) against allocate, copy
+// and free. Then the same while a kernel runs: whether the growth waits for it, and whether the
+// kernel notices.
 #include <algorithm>
 #include <functional>
 
@@ -14,7 +15,9 @@ namespace {
 
 // Of the host, or virtual where the GPU is simulated.
 const simulated_gpu* simulated = nullptr;
-std::uint64_t now_ns() { return simulated != nullptr ? simulated->now_ns() : bench::now_ns(); }
+std::uint64_t now_ns() {
+  return simulated != nullptr ? simulated->now_ns() : bench::now_ns();
+}
 
 constexpr std::uint64_t whole = GiB;
 constexpr std::uint64_t step = 32 * MiB;
@@ -30,7 +33,9 @@ struct way {
   std::function<void()> back;
 };
 
-double us_since(std::uint64_t start) { return static_cast<double>(now_ns() - start) / 1e3; }
+double us_since(std::uint64_t start) {
+  return static_cast<double>(now_ns() - start) / 1e3;
+}
 
 }  // namespace
 
@@ -44,7 +49,8 @@ int main(int count, char** arguments) try {
   must(gpu.stream_create(&busy));
   const auto rounds = std::max<std::uint64_t>(h.operations(200), 5);
   {
-    growable_buffer<std::byte> grows(shared, 4 * whole, s, {.step_bytes = step, .largest_handle_bytes = step});
+    growable_buffer<std::byte> grows(shared, 4 * whole, s,
+                                     {.step_bytes = step, .largest_handle_bytes = step});
     grows.resize(whole);
     device_address block = 0, next = 0;
     must(gpu.memory_allocate(&block, whole));
@@ -75,7 +81,8 @@ int main(int count, char** arguments) try {
         if (i >= 3) times.push_back(static_cast<float>(us_since(start)));
         w.back();
       }
-      // While a kernel of 20 ms runs elsewhere: host time of the growth, and how long the kernel took in all.
+      // While a kernel of 20 ms runs elsewhere: host time of the growth, and how long the kernel
+      // took in all.
       constexpr std::uint64_t kernel_ns = 20'000'000;
       const std::uint64_t alone = now_ns();
       must(gpu.spin(kernel_ns, busy));
@@ -89,10 +96,16 @@ int main(int count, char** arguments) try {
       must(gpu.stream_synchronize(busy));
       const double together_us = us_since(together);
       w.back();
-      h.add({{"name", w.name}, {"from_bytes", whole}, {"by_bytes", step}, {"rounds", rounds},
-             {"grow_us_p50", bench::percentile(times, 0.5)}, {"grow_us_p99", bench::percentile(times, 0.99)},
-             {"grow_us_max", bench::percentile(times, 1)}, {"while_a_kernel_runs_us", busy_grow_us},
-             {"kernel_alone_us", alone_us}, {"kernel_with_growth_us", together_us}});
+      h.add({{"name", w.name},
+             {"from_bytes", whole},
+             {"by_bytes", step},
+             {"rounds", rounds},
+             {"grow_us_p50", bench::percentile(times, 0.5)},
+             {"grow_us_p99", bench::percentile(times, 0.99)},
+             {"grow_us_max", bench::percentile(times, 1)},
+             {"while_a_kernel_runs_us", busy_grow_us},
+             {"kernel_alone_us", alone_us},
+             {"kernel_with_growth_us", together_us}});
     }
     must(gpu.memory_free(block));
   }

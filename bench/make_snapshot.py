@@ -6,6 +6,7 @@ The history is random (seed 7): blocks of 512 bytes to 1 MiB at 40,000 places, t
     bench/make_snapshot.py FILE EVENTS [DEPTH]     DEPTH frames a stack, default 25; 0: no stacks at all
     bench/make_snapshot.py --measure FILE          what build/millpond takes to read, explain and draw it, as JSON
 """
+
 import json
 import os
 import pathlib
@@ -38,7 +39,11 @@ class emitter:
 
     def text(self, value):
         coded = value.encode()
-        self.put(b"\x8c" + bytes([len(coded)]) + coded if len(coded) < 256 else b"X" + struct.pack("<I", len(coded)) + coded)
+        self.put(
+            b"\x8c" + bytes([len(coded)]) + coded
+            if len(coded) < 256
+            else b"X" + struct.pack("<I", len(coded)) + coded
+        )
         return self.memoize()
 
 
@@ -167,9 +172,15 @@ def write(path, events, depth):
 
 def measure(path):
     millpond = pathlib.Path(__file__).resolve().parent.parent / "build" / "millpond"
-    made = {"what": "a PyTorch snapshot of bench/make_snapshot.py read, explained and drawn", "file_bytes": os.path.getsize(path)}
-    for name, arguments in (("read", ["report", path, "--format", "csv", "-o", os.devnull, "--json"]), ("explain", ["explain", path, "--json"]),
-                            ("report", ["report", path, "-o", os.devnull])):
+    made = {
+        "what": "a PyTorch snapshot of bench/make_snapshot.py read, explained and drawn",
+        "file_bytes": os.path.getsize(path),
+    }
+    for name, arguments in (
+        ("read", ["report", path, "--format", "csv", "-o", os.devnull, "--json"]),
+        ("explain", ["explain", path, "--json"]),
+        ("report", ["report", path, "-o", os.devnull]),
+    ):
         begin = time.monotonic()
         child = subprocess.Popen([millpond, *arguments], stdout=subprocess.PIPE, text=True)
         said = child.stdout.read()
@@ -177,8 +188,11 @@ def measure(path):
         assert os.waitstatus_to_exitcode(status) in (0, 1), said
         if name == "read":
             made["events"] = json.loads(said)["written"]
-        made[name] = {"peak_rss_bytes": used.ru_maxrss * 1024, "processor_s": round(used.ru_utime + used.ru_stime, 1),
-                      "wall_s": round(time.monotonic() - begin, 1)}
+        made[name] = {
+            "peak_rss_bytes": used.ru_maxrss * 1024,
+            "processor_s": round(used.ru_utime + used.ru_stime, 1),
+            "wall_s": round(time.monotonic() - begin, 1),
+        }
     made["processors"], made["load_1min"] = os.cpu_count(), round(os.getloadavg()[0], 1)
     return made
 

@@ -1,13 +1,14 @@
-// What managed memory does on the card, case by case, beside what the page machine predicts. The cases are lines of a
-// CSV file (data/managed); the result is the same lines with the least and the largest time of the repetitions.
+// What managed memory does on the card, case by case, beside what the page machine predicts. The
+// cases are lines of a CSV file (data/managed); the result is the same lines with the least and the
+// largest time of the repetitions.
 //
 //     managed data/managed/cases.csv --out managed_h200.csv
 //     managed data/managed/cases.csv --gpu sim          the prediction alone
 //
-// Hosts differ by what their CPUs take for a fault: with --calibrated four rates of this machine are measured first, as `millpond calibrate`
-// does, and the prediction is made for them.
-#include <CLI/CLI.hpp>
+// Hosts differ by what their CPUs take for a fault: with --calibrated four rates of this machine
+// are measured first, as `millpond calibrate` does, and the prediction is made for them.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -37,13 +38,17 @@ void need(call_result answer, const char* doing) {
   std::exit(4);
 }
 
-// Of a kernel that reads and writes everything: as many threads as run at once, which loop, or one for each word of four bytes.
+// Of a kernel that reads and writes everything: as many threads as run at once, which loop, or one
+// for each word of four bytes.
 enum class grid : std::uint8_t { that_fits, of_every_word };
 
 class measurer {
  public:
   measurer(driver& gpu, bench::card_kernels& kernels, int multiprocessors, grid threads)
-      : gpu_(gpu), kernels_(kernels), processors_(static_cast<unsigned>(multiprocessors)), threads_(threads) {
+      : gpu_(gpu),
+        kernels_(kernels),
+        processors_(static_cast<unsigned>(multiprocessors)),
+        threads_(threads) {
     need(gpu_.stream_create(&stream_), "making a stream");
     void* sink = nullptr;
     need(gpu_.host_allocate(&sink, 4096, driver::host_flags::none), "pinning 4 KiB");
@@ -62,7 +67,8 @@ class measurer {
     device_address at = 0;
     const pages::run_options& o = one.what;
     need(gpu_.managed_allocate(&at, o.bytes), "allocating managed memory");
-    for (const pages::advice_given& each : o.advice) need(gpu_.advise(at, o.bytes, each.what, each.place), "advising");
+    for (const pages::advice_given& each : o.advice)
+      need(gpu_.advise(at, o.bytes, each.what, each.place), "advising");
     auto* const memory = reinterpret_cast<unsigned char*>(at);
     if (o.start != pages::start_place::untouched) std::memset(memory, 1, o.bytes);
     if (o.start == pages::start_place::device) prefetch(at, o.bytes, memory_place::device);
@@ -154,7 +160,8 @@ class measurer {
     }
     void* parameters[] = {&at, &count, &sink_};
     // Eight blocks of 256 threads fill a multiprocessor.
-    const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(divide_up(count, 256), 1, processors_ * 8));
+    const auto blocks =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(divide_up(count, 256), 1, processors_ * 8));
     start(o.access == access_kind::read    ? "touch_read"
           : o.access == access_kind::write ? "touch_write"
                                            : "touch_stream",
@@ -178,7 +185,8 @@ class measurer {
 };
 
 struct machine_rates {
-  double fault_in = 0, fault_back = 0, prefetch = 0, prefetch_back = 0;  // bytes a second of 256 MiB
+  double fault_in = 0, fault_back = 0, prefetch = 0,
+         prefetch_back = 0;  // bytes a second of 256 MiB
   void into(gpu_profile& profile) const {
     profile.managed_fault_in_bytes_per_s = fault_in;
     profile.managed_fault_back_bytes_per_s = fault_back;
@@ -190,7 +198,8 @@ struct machine_rates {
 // Medians of three, the kernel's own time taken off where there is one.
 machine_rates rates_of(measurer& on) {
   constexpr std::uint64_t bytes = 256 * MiB;
-  const auto rate = [&](pages::measured part, pages::start_place start, pages::run_options::before before, double kernel_ms) {
+  const auto rate = [&](pages::measured part, pages::start_place start,
+                        pages::run_options::before before, double kernel_ms) {
     pages::page_case one;
     one.what.bytes = bytes;
     one.what.access = access_kind::read_write;
@@ -205,12 +214,14 @@ machine_rates rates_of(measurer& on) {
     return bench::percentile(ms, 0.5) - kernel_ms;
   };
   using before = pages::run_options::before;
-  const double kernel = rate(pages::measured::kernel, pages::start_place::device, before::nothing, 0);
+  const double kernel =
+      rate(pages::measured::kernel, pages::start_place::device, before::nothing, 0);
   const auto per_s = [](double ms) { return static_cast<double>(bytes) / ms * 1e3; };
-  return {per_s(rate(pages::measured::kernel, pages::start_place::host, before::nothing, kernel)),
-          per_s(rate(pages::measured::fault_back, pages::start_place::host, before::nothing, 0)),
-          per_s(rate(pages::measured::kernel, pages::start_place::host, before::prefetch, kernel)),
-          per_s(rate(pages::measured::prefetch_back, pages::start_place::host, before::nothing, 0))};
+  return {
+      per_s(rate(pages::measured::kernel, pages::start_place::host, before::nothing, kernel)),
+      per_s(rate(pages::measured::fault_back, pages::start_place::host, before::nothing, 0)),
+      per_s(rate(pages::measured::kernel, pages::start_place::host, before::prefetch, kernel)),
+      per_s(rate(pages::measured::prefetch_back, pages::start_place::host, before::nothing, 0))};
 }
 
 }  // namespace
@@ -223,12 +234,18 @@ int main(int count, char** arguments) {
   bool table = false, calibrated = false, every_word = false;
   app.add_option("inputs", inputs, "CSV files of cases")->required();
   app.add_option("--out", out, "the measured cases (CSV)");
-  app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")->capture_default_str();
-  app.add_option("--repeats", repeats, "of each case that takes less than a second")->capture_default_str();
+  app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")
+      ->capture_default_str();
+  app.add_option("--repeats", repeats, "of each case that takes less than a second")
+      ->capture_default_str();
   app.add_flag("--table", table, "with --gpu sim: the rows of docs/managed_memory.md");
-  app.add_flag("--calibrated", calibrated, "measure this machine's rates first, and predict for them");
-  app.add_flag("--each", every_word, "kernels of a thread for each four bytes, instead of threads that loop over sixteen");
-  app.add_option("--rounds", rounds_out, "each round's milliseconds of the cases that have rounds (CSV)");
+  app.add_flag("--calibrated", calibrated,
+               "measure this machine's rates first, and predict for them");
+  app.add_flag(
+      "--each", every_word,
+      "kernels of a thread for each four bytes, instead of threads that loop over sixteen");
+  app.add_option("--rounds", rounds_out,
+                 "each round's milliseconds of the cases that have rounds (CSV)");
   CLI11_PARSE(app, count, arguments);
 
   std::vector<pages::page_case> cases;
@@ -241,7 +258,8 @@ int main(int count, char** arguments) {
     cases.insert(cases.end(), read->begin(), read->end());
   }
   gpu_profile machine = gpu_profile::h200();
-  // A table is of rows that were measured: predicted for the machine that they were measured on, where the file tells its rates.
+  // A table is of rows that were measured: predicted for the machine that they were measured on,
+  // where the file tells its rates.
   if (table) static_cast<void>(pages::read_rates(inputs.front(), machine));
   pages::page_costs costs = pages::page_costs::from(machine);
   std::shared_ptr<driver> gpu;
@@ -261,13 +279,15 @@ int main(int count, char** arguments) {
     }
   }
   std::unique_ptr<measurer> on;
-  if (gpu) on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors, every_word ? grid::of_every_word : grid::that_fits);
+  if (gpu)
+    on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors,
+                                    every_word ? grid::of_every_word : grid::that_fits);
   std::ofstream file, rounds_file;
   if (!out.empty()) {
     file.open(out);
     file << "# " << (gpu ? gpu->info().name : std::string("predicted")) << ", driver "
-         << (gpu ? gpu->info().driver_version : 0) << ", commit " << MILLPOND_COMMIT << "; least and largest of "
-         << repeats << " runs after one more\n";
+         << (gpu ? gpu->info().driver_version : 0) << ", commit " << MILLPOND_COMMIT
+         << "; least and largest of " << repeats << " runs after one more\n";
   }
   if (!rounds_out.empty()) rounds_file.open(rounds_out);
   if (calibrated && on) {
@@ -275,8 +295,11 @@ int main(int count, char** arguments) {
     gpu_profile profile = gpu_profile::h200();
     rates.into(profile);
     costs = pages::page_costs::from(profile);
-    const std::string line = fmt::format("# rates of this machine in GB/s: fault_in={:.4g} fault_back={:.4g} prefetch={:.4g} prefetch_back={:.4g}",
-                                         rates.fault_in / 1e9, rates.fault_back / 1e9, rates.prefetch / 1e9, rates.prefetch_back / 1e9);
+    const std::string line = fmt::format(
+        "# rates of this machine in GB/s: fault_in={:.4g} fault_back={:.4g} prefetch={:.4g} "
+        "prefetch_back={:.4g}",
+        rates.fault_in / 1e9, rates.fault_back / 1e9, rates.prefetch / 1e9,
+        rates.prefetch_back / 1e9);
     std::printf("%s\n", line.c_str());
     if (file) file << line << '\n';
   }
@@ -285,7 +308,8 @@ int main(int count, char** arguments) {
     for (const auto& row : cases) std::printf("%s\n", pages::table_line(row, costs).c_str());
     return 0;
   }
-  std::printf("%-62s %9s %22s %11s %8s %10s\n", "case", "size", "measured ms", "predicted", "error", "first run");
+  std::printf("%-62s %9s %22s %11s %8s %10s\n", "case", "size", "measured ms", "predicted", "error",
+              "first run");
   for (pages::page_case& one : cases) {
     const double predicted = pages::predict_ms(one, costs);
     double first = 0;  // the run before those that count: the driver has no memory at hand yet
@@ -294,13 +318,15 @@ int main(int count, char** arguments) {
       on->last_rounds.clear();
       first = on->once(one);  // alone where it is long
       if (first > 1000) times.push_back(first);
-      for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i) times.push_back(on->once(one));
+      for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i)
+        times.push_back(on->once(one));
       one.low_ms = std::ranges::min(times);
       one.high_ms = std::ranges::max(times);
     }
     const double middle = one.middle_ms();
-    std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%% %10.4g\n", one.name.c_str(), format_bytes(one.what.bytes).c_str(),
-                one.low_ms, one.high_ms, predicted, middle > 0 ? 100 * (predicted / middle - 1) : 0, first);
+    std::printf("%-62s %9s %10.4g to %8.4g %11.4g %+7.0f%% %10.4g\n", one.name.c_str(),
+                format_bytes(one.what.bytes).c_str(), one.low_ms, one.high_ms, predicted,
+                middle > 0 ? 100 * (predicted / middle - 1) : 0, first);
     std::fflush(stdout);
     if (file) file << pages::case_line(one) << '\n';
     if (rounds_file && on && !on->last_rounds.empty()) {

@@ -1,5 +1,6 @@
-// Managed memory with its use stated, beside explicit copies from pinned memory: a kernel that reads new data each round,
-// one that reads the same data again, and a control block that both sides write.
+// Managed memory with its use stated, beside explicit copies from pinned memory: a kernel that
+// reads new data each round, one that reads the same data again, and a control block that both
+// sides write.
 #include <algorithm>
 #include <cstring>
 
@@ -38,7 +39,8 @@ struct card {
     }
     std::uint64_t count = std::max<std::uint64_t>(1, bytes / 16);
     void* parameters[] = {&at, &count, &sink};
-    const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>((count + 255) / 256, 1, 8 * static_cast<unsigned>(gpu.info().multiprocessors)));
+    const auto blocks = static_cast<unsigned>(std::clamp<std::uint64_t>(
+        (count + 255) / 256, 1, 8 * static_cast<unsigned>(gpu.info().multiprocessors)));
     need(kernels.launch(kernels.find(name), blocks, 256, parameters, stream).ok(), "a launch");
   }
   void wait() { need(gpu.stream_synchronize(stream).ok(), "waiting"); }
@@ -54,7 +56,9 @@ nlohmann::json times(int rounds, Before&& before, Call&& call) {
     if (i > 0) ms.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) / 1e6));
   }
   std::vector<float> copy = ms;
-  return {{"p50_ms", bench::percentile(copy, 0.5)}, {"min_ms", *std::ranges::min_element(ms)}, {"max_ms", *std::ranges::max_element(ms)}};
+  return {{"p50_ms", bench::percentile(copy, 0.5)},
+          {"min_ms", *std::ranges::min_element(ms)},
+          {"max_ms", *std::ranges::max_element(ms)}};
 }
 
 }  // namespace
@@ -80,12 +84,18 @@ int main(int count, char** arguments) {
       measured["bytes"] = bytes;
       h.add(measured);
     };
-    row("pinned copy and kernel", times(9, [&] { std::memset(source, 1, bytes); },
-                                        [&] {
-                                          need(h.gpu().copy_async(device, reinterpret_cast<device_address>(source), bytes, on.stream).ok(), "a copy");
-                                          on.pass("touch_read", device, bytes);
-                                          on.wait();
-                                        }));
+    row("pinned copy and kernel",
+        times(
+            9, [&] { std::memset(source, 1, bytes); },
+            [&] {
+              need(h.gpu()
+                       .copy_async(device, reinterpret_cast<device_address>(source), bytes,
+                                   on.stream)
+                       .ok(),
+                   "a copy");
+              on.pass("touch_read", device, bytes);
+              on.wait();
+            }));
     const auto managed = [&](managed_use use, const char* name, bool fresh) {
       managed_resource memory(shared, nullptr, use);
       auto buffer = managed_buffer<unsigned char>::create(bytes, memory, on.stream).value();
@@ -94,21 +104,29 @@ int main(int count, char** arguments) {
         std::memset(view.data(), 1, bytes);
       };
       fill();
-      row(name, times(9, [&] { if (fresh) fill(); },
-                      [&] {
-                        auto view = buffer.device_view_to_read(on.stream).value();
-                        on.pass("touch_read", view.address(), bytes);
-                        on.wait();
-                      }));
+      row(name, times(
+                    9,
+                    [&] {
+                      if (fresh) fill();
+                    },
+                    [&] {
+                      auto view = buffer.device_view_to_read(on.stream).value();
+                      on.pass("touch_read", view.address(), bytes);
+                      on.wait();
+                    }));
     };
     managed({streaming, memory_side::host, memory_side::device}, "managed, streaming", true);
-    managed({read_mostly, memory_side::host, memory_side::both}, "managed, read-mostly, written each round", true);
-    managed({read_mostly, memory_side::host, memory_side::both}, "managed, read-mostly, read again", false);
+    managed({read_mostly, memory_side::host, memory_side::both},
+            "managed, read-mostly, written each round", true);
+    managed({read_mostly, memory_side::host, memory_side::both}, "managed, read-mostly, read again",
+            false);
     managed({}, "managed, no use stated", true);
-    row("device memory, read again", times(9, [] {}, [&] {
-          on.pass("touch_read", device, bytes);
-          on.wait();
-        }));
+    row("device memory, read again", times(
+                                         9, [] {},
+                                         [&] {
+                                           on.pass("touch_read", device, bytes);
+                                           on.wait();
+                                         }));
     (*pinned)->deallocate(source, bytes, on.stream);
     static_cast<void>(h.gpu().memory_free(device));
   }
@@ -125,9 +143,16 @@ int main(int count, char** arguments) {
       us.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) / 1e3));
     }
     std::vector<float> copy = us;
-    const double p50 = bench::percentile(copy, 0.5), p99 = bench::percentile(copy, 0.99), p999 = bench::percentile(copy, 0.999);
+    const double p50 = bench::percentile(copy, 0.5), p99 = bench::percentile(copy, 0.99),
+                 p999 = bench::percentile(copy, 0.999);
     const auto slow = std::ranges::count_if(us, [](float each) { return each > 100; });
-    h.add({{"name", name}, {"rounds", rounds}, {"p50_us", p50}, {"p99_us", p99}, {"p999_us", p999}, {"over_100_us", slow}, {"sum", sum}});
+    h.add({{"name", name},
+           {"rounds", rounds},
+           {"p50_us", p50},
+           {"p99_us", p99},
+           {"p999_us", p999},
+           {"over_100_us", slow},
+           {"sum", sum}});
   };
   {
     control_block<std::uint64_t> block(**pinned, on.stream);

@@ -1,4 +1,5 @@
-// One thread that goes round many streams: a pair on each. The state that an allocator keeps a stream is what costs here.
+// One thread that goes round many streams: a pair on each. The state that an allocator keeps a
+// stream is what costs here.
 #include "bench/support/harness.hpp"
 #include "millpond/units.hpp"
 
@@ -20,7 +21,8 @@ int main(int count, char** arguments) {
         std::vector<std::unique_ptr<bench::session>> sessions;
         for (auto& s : all) sessions.push_back(subject->open(s));
         const std::uint64_t slow = subject->name().find("millpond") == 0 ? 1 : 20;
-        const std::uint64_t rounds = std::max<std::uint64_t>(2, h.operations(200'000) / slow / streams);
+        const std::uint64_t rounds =
+            std::max<std::uint64_t>(2, h.operations(200'000) / slow / streams);
         const auto go_round = [&](std::uint64_t n) {
           for (std::uint64_t i = 0; i < n; ++i) {
             for (auto& s : sessions) {
@@ -32,8 +34,12 @@ int main(int count, char** arguments) {
         go_round(1);
         const std::uint64_t start = bench::now_ns();
         go_round(rounds);
-        const double ns = static_cast<double>(bench::now_ns() - start) / static_cast<double>(rounds * streams);
-        h.add({{"name", subject->name()}, {"streams", streams}, {"ns_a_pair", ns}, {"reserved", subject->reserved()}});
+        const double ns =
+            static_cast<double>(bench::now_ns() - start) / static_cast<double>(rounds * streams);
+        h.add({{"name", subject->name()},
+               {"streams", streams},
+               {"ns_a_pair", ns},
+               {"reserved", subject->reserved()}});
       }
       subject->stop();
     }

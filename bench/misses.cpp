@@ -1,5 +1,6 @@
-// Threads that all miss their lanes at once: pairs as in bench/pairs, of sizes that no lane keeps, so that every call goes to
-// the heap and its one lock. How often the lock was found taken is counted.
+// Threads that all miss their lanes at once: pairs as in bench/pairs, of sizes that no lane keeps,
+// so that every call goes to the heap and its one lock. How often the lock was found taken is
+// counted.
 #include <array>
 
 #include "bench/support/harness.hpp"
@@ -19,7 +20,8 @@ int main(int count, char** arguments) {
         h.add({{"name", subject->name()}, {"failed", why}});
         break;
       }
-      const std::uint64_t rounds = h.operations(50'000 / slow / (subject->millpond_pool() == nullptr ? threads : 1));
+      const std::uint64_t rounds =
+          h.operations(50'000 / slow / (subject->millpond_pool() == nullptr ? threads : 1));
       std::vector<double> ns(threads);
       std::atomic<std::uint64_t> failures{0};
       bench::start_line line(threads);
@@ -46,19 +48,29 @@ int main(int count, char** arguments) {
           line.wait();
           const std::uint64_t start = bench::now_ns();
           run(rounds);
-          ns[t] = static_cast<double>(bench::now_ns() - start) / static_cast<double>(rounds * sizes.size());
+          ns[t] = static_cast<double>(bench::now_ns() - start) /
+                  static_cast<double>(rounds * sizes.size());
         }
         static_cast<void>(h.gpu().stream_synchronize(stream));
         static_cast<void>(h.gpu().stream_destroy(stream));
       });
       double sum = 0;
       for (const double each : ns) sum += each;
-      nlohmann::json row{{"name", subject->name()}, {"threads", threads}, {"ns_a_pair", sum / threads}, {"failures", failures.load()}};
+      nlohmann::json row{{"name", subject->name()},
+                         {"threads", threads},
+                         {"ns_a_pair", sum / threads},
+                         {"failures", failures.load()}};
       if (own != nullptr) {
         const pool_statistics s = own->statistics();
-        row["lock_waits_a_pair"] = static_cast<double>(s.lock_waits - waits_before) / static_cast<double>(rounds * sizes.size() * threads);
-        row["paths"] = {{"heap_hits", s.heap_hits}, {"growths", s.growths}, {"moves", s.moves}, {"activations", s.activations},
-                        {"seals", s.seals}, {"fence_queries", s.fence_queries}, {"lanes_flushed", s.lanes_flushed}};
+        row["lock_waits_a_pair"] = static_cast<double>(s.lock_waits - waits_before) /
+                                   static_cast<double>(rounds * sizes.size() * threads);
+        row["paths"] = {{"heap_hits", s.heap_hits},
+                        {"growths", s.growths},
+                        {"moves", s.moves},
+                        {"activations", s.activations},
+                        {"seals", s.seals},
+                        {"fence_queries", s.fence_queries},
+                        {"lanes_flushed", s.lanes_flushed}};
       }
       h.add(std::move(row));
       subject->stop();

@@ -1,6 +1,6 @@
-// Whether an allocator chains streams. Stream A is busy for 10 ms behind its free; stream B allocates the same size and
-// runs a short kernel: B should not wait. Then four streams with four kernels each, freeing and allocating between
-// them, should take the time of the longest stream.
+// Whether an allocator chains streams. Stream A is busy for 10 ms behind its free; stream B
+// allocates the same size and runs a short kernel: B should not wait. Then four streams with four
+// kernels each, freeing and allocating between them, should take the time of the longest stream.
 #include <thread>
 
 #include "bench/support/harness.hpp"
@@ -55,8 +55,12 @@ int main(int count, char** arguments) {
       for (int kernel = 0; kernel < 4; ++kernel) static_cast<void>(gpu.spin(kernel_ns, streams[0]));
       static_cast<void>(gpu.context_synchronize());
       const double alone_us = static_cast<double>(bench::now_ns() - one) / 1e3;
-      h.add({{"name", subject->name()}, {"b_allocate_us", allocate_us}, {"b_kernel_done_us", done_us},
-             {"four_streams_us", together_us}, {"longest_stream_us", alone_us}, {"ratio", together_us / alone_us},
+      h.add({{"name", subject->name()},
+             {"b_allocate_us", allocate_us},
+             {"b_kernel_done_us", done_us},
+             {"four_streams_us", together_us},
+             {"longest_stream_us", alone_us},
+             {"ratio", together_us / alone_us},
              {"reserved", subject->reserved()}});
     }
     for (auto& s : streams) static_cast<void>(gpu.stream_destroy(s));

@@ -1,5 +1,5 @@
-// Pairs of allocate and free, T threads, a stream each, sizes going round 4 KiB, 64 KiB, 1 MiB and 3 MiB: what an
-// inference server with a thread a request does all day.
+// Pairs of allocate and free, T threads, a stream each, sizes going round 4 KiB, 64 KiB, 1 MiB and
+// 3 MiB: what an inference server with a thread a request does all day.
 #include <array>
 
 #include "bench/support/harness.hpp"
@@ -20,7 +20,8 @@ int main(int count, char** arguments) {
         h.add({{"name", subject->name()}, {"failed", why}});
         break;
       }
-      const std::uint64_t pairs = h.operations(2'000'000 / slow / (subject->millpond_pool() == nullptr ? threads : 1));
+      const std::uint64_t pairs =
+          h.operations(2'000'000 / slow / (subject->millpond_pool() == nullptr ? threads : 1));
       std::vector<double> ns(threads);
       std::atomic<std::uint64_t> failures{0};
       bench::start_line line(threads);
@@ -52,8 +53,12 @@ int main(int count, char** arguments) {
         sum += each;
         worst = std::max(worst, each);
       }
-      h.add({{"name", subject->name()}, {"threads", threads}, {"ns_a_pair", sum / threads}, {"worst_thread_ns", worst},
-             {"pairs_a_thread", pairs}, {"failures", failures.load()}});
+      h.add({{"name", subject->name()},
+             {"threads", threads},
+             {"ns_a_pair", sum / threads},
+             {"worst_thread_ns", worst},
+             {"pairs_a_thread", pairs},
+             {"failures", failures.load()}});
       subject->stop();
     }
   }

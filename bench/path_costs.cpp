@@ -1,10 +1,11 @@
-// What an allocator's own paths cost on this host, with a driver that does nothing below it: the numbers that a
-// profile of the simulated GPU has under [allocator.path_ns].
+// What an allocator's own paths cost on this host, with a driver that does nothing below it: the
+// numbers that a profile of the simulated GPU has under [allocator.path_ns].
 //
 //   bench/path_costs TRACE... > path_costs.json
 //
-// Each call of the recorded workloads is timed and put to the path that the pool's counters say it took. A path
-// that comes together with others (a growth, a moved handle, a seal) is what those calls take beyond the rest.
+// Each call of the recorded workloads is timed and put to the path that the pool's counters say it
+// took. A path that comes together with others (a growth, a moved handle, a seal) is what those
+// calls take beyond the rest.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -27,8 +28,9 @@ using namespace millpond;
 namespace {
 
 std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
 }
 
 double median(std::vector<double> values) {
@@ -76,7 +78,8 @@ std::vector<stream_handle> make_streams(driver& gpu, std::size_t count) {
 }
 
 void measure_pool(const replay::workload& work, samples& into) {
-  auto gpu = std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
+  auto gpu =
+      std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
   const auto streams = make_streams(*gpu, work.streams.size());
   auto made = pool::create(gpu, {});
   if (!made) {
@@ -101,7 +104,8 @@ void measure_pool(const replay::workload& work, samples& into) {
       });
       if (!allocates) at[each.block] = nullptr;
       const pool_statistics after = memory.statistics();
-      const std::uint64_t growths = after.growths - before.growths, moves = after.moves - before.moves;
+      const std::uint64_t growths = after.growths - before.growths,
+                          moves = after.moves - before.moves;
       const std::uint64_t seals = after.seals - before.seals;
       std::string path;
       double share = taken;
@@ -122,13 +126,15 @@ void measure_pool(const replay::workload& work, samples& into) {
       before = after;
     }
     for (std::uint32_t block = 0; block < at.size(); ++block) {
-      if (at[block] != nullptr) memory.deallocate(at[block], work.blocks[block].bytes, streams[work.blocks[block].stream]);
+      if (at[block] != nullptr)
+        memory.deallocate(at[block], work.blocks[block].bytes, streams[work.blocks[block].stream]);
     }
   }
 }
 
 void measure_arena(const replay::workload& work, samples& into) {
-  auto gpu = std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
+  auto gpu =
+      std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
   const auto streams = make_streams(*gpu, work.streams.size());
   auto arena = replay::find_strategy("fixed-arena")->make();
   replay::strategy_setting setting;
@@ -152,7 +158,8 @@ void measure_arena(const replay::workload& work, samples& into) {
         right = arena->free(at[each.block], bytes, each.stream, {}).has_value();
       }
     });
-    if (right) into.by_path[allocates ? "fixed_arena_allocate" : "fixed_arena_free"].push_back(taken);
+    if (right)
+      into.by_path[allocates ? "fixed_arena_allocate" : "fixed_arena_free"].push_back(taken);
   }
   static_cast<void>(arena->finish());
 }
@@ -215,11 +222,13 @@ int main(int count, char** arguments) {
   }
   costs["deallocation"] = mean["deallocation"];
   costs["seal"] = mean.contains("deallocation+seal")
-                      ? std::max(0.0, mean["deallocation+seal"] - mean["deallocation"]) : 0.0;
+                      ? std::max(0.0, mean["deallocation+seal"] - mean["deallocation"])
+                      : 0.0;
   for (const char* path : {"fixed_arena_allocate", "fixed_arena_free"}) costs[path] = mean[path];
-  nlohmann::ordered_json made{{"benchmark", "path_costs"}, {"host", host_name()}, {"commit", MILLPOND_COMMIT},
-                              {"compiler", MILLPOND_COMPILER}, {"clock_ns", all.clock_ns},
-                              {"driver_questions_ns", questions_ns}, {"path_ns", costs}, {"samples", raw}};
+  nlohmann::ordered_json made{{"benchmark", "path_costs"}, {"host", host_name()},
+                              {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
+                              {"clock_ns", all.clock_ns},  {"driver_questions_ns", questions_ns},
+                              {"path_ns", costs},          {"samples", raw}};
   std::vector<std::string> traces(arguments + 1, arguments + count);
   made["traces"] = traces;
   std::printf("%s\n", made.dump(2).c_str());

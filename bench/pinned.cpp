@@ -1,4 +1,5 @@
-// Pinned memory: what pinning costs by each way, and what a block of the pinned pool costs once it is pinned.
+// Pinned memory: what pinning costs by each way, and what a block of the pinned pool costs once it
+// is pinned.
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -12,9 +13,13 @@ using namespace millpond;
 
 namespace {
 
-double ms_since(std::uint64_t start) { return static_cast<double>(bench::now_ns() - start) / 1e6; }
+double ms_since(std::uint64_t start) {
+  return static_cast<double>(bench::now_ns() - start) / 1e6;
+}
 
-double median(std::vector<float> values) { return bench::percentile(values, 0.5); }
+double median(std::vector<float> values) {
+  return bench::percentile(values, 0.5);
+}
 
 void need(bool ok, const char* what) {
   if (ok) return;
@@ -31,7 +36,8 @@ double copy_rate(driver& gpu, const void* from, std::uint64_t bytes) {
   for (int i = 0; i < 4; ++i) {
     const std::uint64_t start = bench::now_ns();
     need(gpu.copy_async(to, reinterpret_cast<device_address>(from), bytes, stream).ok() &&
-             gpu.stream_synchronize(stream).ok(), "a copy");
+             gpu.stream_synchronize(stream).ok(),
+         "a copy");
     times.push_back(static_cast<float>(ms_since(start)));
   }
   static_cast<void>(gpu.memory_free(to));
@@ -46,7 +52,8 @@ double pair_ns(std::uint64_t pairs, Pair&& pair) {
   for (int round = 0; round < 9; ++round) {
     const std::uint64_t start = bench::now_ns();
     for (std::uint64_t i = 0; i < pairs; ++i) pair();
-    rounds.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) / static_cast<double>(pairs)));
+    rounds.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) /
+                                        static_cast<double>(pairs)));
   }
   return median(rounds);
 }
@@ -74,9 +81,14 @@ int main(int count, char** arguments) {
       gave.push_back(static_cast<float>(ms_since(start)));
     }
     host_alloc_ms = median(took);
-    h.add({{"name", "cuMemHostAlloc"}, {"bytes", bytes}, {"pin_ms", host_alloc_ms}, {"unpin_ms", median(gave)}, {"copy_gb_s", rate}});
+    h.add({{"name", "cuMemHostAlloc"},
+           {"bytes", bytes},
+           {"pin_ms", host_alloc_ms},
+           {"unpin_ms", median(gave)},
+           {"copy_gb_s", rate}});
   }
-  for (const auto pages : {host_pinner_options::huge_pages::advised, host_pinner_options::huge_pages::never}) {
+  for (const auto pages :
+       {host_pinner_options::huge_pages::advised, host_pinner_options::huge_pages::never}) {
     for (const unsigned threads : {1u, 4u, 8u, 16u}) {
       host_pinner_options options;
       options.threads = threads;
@@ -96,8 +108,13 @@ int main(int count, char** arguments) {
         need((*pinner)->free(*at, bytes).has_value(), "unpinning");
         gave.push_back(static_cast<float>(ms_since(start)));
       }
-      h.add({{"name", "host_pinner"}, {"threads", threads}, {"huge_pages", pages == host_pinner_options::huge_pages::advised},
-             {"bytes", bytes}, {"pin_ms", median(took)}, {"unpin_ms", median(gave)}, {"copy_gb_s", rate},
+      h.add({{"name", "host_pinner"},
+             {"threads", threads},
+             {"huge_pages", pages == host_pinner_options::huge_pages::advised},
+             {"bytes", bytes},
+             {"pin_ms", median(took)},
+             {"unpin_ms", median(gave)},
+             {"copy_gb_s", rate},
              {"times_faster", host_alloc_ms / median(took)}});
     }
   }
@@ -107,17 +124,24 @@ int main(int count, char** arguments) {
   const std::uint64_t pairs = h.operations(200'000);
   {
     const std::uint64_t start = bench::now_ns();
-    auto pool = make_pinned_pool(shared, {.pinning = {.budget_bytes = 4 * GiB}, .initial_bytes = h.operations(GiB)});
+    auto pool = make_pinned_pool(
+        shared, {.pinning = {.budget_bytes = 4 * GiB}, .initial_bytes = h.operations(GiB)});
     need(pool.has_value(), "the pinned pool");
     h.add({{"name", "pinned pool, made"}, {"bytes", h.operations(GiB)}, {"ms", ms_since(start)}});
     for (const std::uint64_t size : {64 * std::uint64_t{1}, 4 * KiB, 64 * KiB, MiB, 3 * MiB}) {
-      const double plain = pair_ns(pairs, [&] { (*pool)->deallocate((*pool)->allocate(size, stream), size, stream); });
+      const double plain = pair_ns(
+          pairs, [&] { (*pool)->deallocate((*pool)->allocate(size, stream), size, stream); });
       auto lane = (*pool)->lane(stream);
       const double handle = pair_ns(pairs, [&] { lane.deallocate(lane.allocate(size), size); });
-      h.add({{"name", "pinned pool, pair"}, {"bytes", size}, {"pair_us", plain / 1e3}, {"lane_pair_us", handle / 1e3}});
+      h.add({{"name", "pinned pool, pair"},
+             {"bytes", size},
+             {"pair_us", plain / 1e3},
+             {"lane_pair_us", handle / 1e3}});
     }
     const auto now = (*pool)->statistics();
-    h.add({{"name", "pinned pool, after"}, {"reserved_bytes", now.reserved_bytes}, {"growths", now.growths}});
+    h.add({{"name", "pinned pool, after"},
+           {"reserved_bytes", now.reserved_bytes},
+           {"growths", now.growths}});
   }
   if (gpu.info().memory_pools) {
     pool_handle driver_pool = nullptr;
@@ -126,10 +150,14 @@ int main(int count, char** arguments) {
       for (const std::uint64_t size : {4 * KiB, MiB}) {
         const double ns = pair_ns(std::min<std::uint64_t>(pairs, 20'000), [&] {
           device_address at = 0;
-          need(gpu.pool_allocate(&at, size, driver_pool, stream).ok() && gpu.pool_free(at, stream).ok(), "the driver's pool");
+          need(gpu.pool_allocate(&at, size, driver_pool, stream).ok() &&
+                   gpu.pool_free(at, stream).ok(),
+               "the driver's pool");
         });
         static_cast<void>(gpu.stream_synchronize(stream));
-        h.add({{"name", "cudaMallocFromPoolAsync, host, pair"}, {"bytes", size}, {"pair_us", ns / 1e3}});
+        h.add({{"name", "cudaMallocFromPoolAsync, host, pair"},
+               {"bytes", size},
+               {"pair_us", ns / 1e3}});
       }
       static_cast<void>(gpu.pool_destroy(driver_pool));
     }

@@ -1,8 +1,10 @@
-// A recorded iteration served from its plan: what an allocation costs, and a free, next to the pool that a deviation
-// falls back to. One thread, one stream. Nothing runs on the device: a served block asks the driver nothing.
+// A recorded iteration served from its plan: what an allocation costs, and a free, next to the pool
+// that a deviation falls back to. One thread, one stream. Nothing runs on the device: a served
+// block asks the driver nothing.
 //
-// Allocations and frees are timed apart, in waves of 64 blocks that are allocated together and freed together, net of
-// one reading of the clock a wave; the layered program, in which they alternate as in a network, is timed whole.
+// Allocations and frees are timed apart, in waves of 64 blocks that are allocated together and
+// freed together, net of one reading of the clock a wave; the layered program, in which they
+// alternate as in a network, is timed whole.
 #include <array>
 #include <cstdio>
 #include <vector>
@@ -19,7 +21,9 @@ constexpr std::size_t wave = 64;
 constexpr std::size_t waves = 16;  // an iteration: 1024 blocks
 constexpr std::uint64_t bar_ns = 20;
 
-std::uint64_t bytes_of(std::size_t k) { return 4 * KiB + 512 * (k % 7); }
+std::uint64_t bytes_of(std::size_t k) {
+  return 4 * KiB + 512 * (k % 7);
+}
 
 struct costs {
   std::vector<float> allocate, free;  // ns a block, by wave
@@ -36,13 +40,16 @@ void run_waves(Memory& memory, double clock_ns, costs& into) {
     const std::uint64_t allocated = bench::now_ns();
     for (std::size_t k = 0; k < wave; ++k) memory.deallocate(blocks[k], bytes_of(k + w));
     const std::uint64_t freed = bench::now_ns();
-    const auto each = [&](std::uint64_t ns) { return static_cast<float>((static_cast<double>(ns) - clock_ns) / wave); };
+    const auto each = [&](std::uint64_t ns) {
+      return static_cast<float>((static_cast<double>(ns) - clock_ns) / wave);
+    };
     into.allocate.push_back(each(allocated - start));
     into.free.push_back(each(freed - allocated));
   }
 }
 
-// A layer's output lives until the next layer has read it; each layer has a scratch block. Returns the blocks.
+// A layer's output lives until the next layer has read it; each layer has a scratch block. Returns
+// the blocks.
 template <class Memory>
 std::uint64_t run_layers(Memory& memory, std::uint64_t layers) {
   void* before = memory.allocate(4 * KiB);
@@ -69,8 +76,10 @@ struct through_interface {
 
 nlohmann::json describe(const std::string& name, costs& of) {
   return {{"name", name},
-          {"allocate_ns_p50", bench::percentile(of.allocate, 0.5)}, {"allocate_ns_p99", bench::percentile(of.allocate, 0.99)},
-          {"free_ns_p50", bench::percentile(of.free, 0.5)}, {"free_ns_p99", bench::percentile(of.free, 0.99)},
+          {"allocate_ns_p50", bench::percentile(of.allocate, 0.5)},
+          {"allocate_ns_p99", bench::percentile(of.allocate, 0.99)},
+          {"free_ns_p50", bench::percentile(of.free, 0.5)},
+          {"free_ns_p99", bench::percentile(of.free, 0.99)},
           {"blocks", of.allocate.size() * wave}};
 }
 
@@ -82,7 +91,8 @@ double layers_ns(Memory& memory, std::uint64_t times, const std::function<void()
     const std::uint64_t start = bench::now_ns();
     begin();
     const std::uint64_t blocks = run_layers(memory, layers);
-    all.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) / static_cast<double>(blocks)));
+    all.push_back(static_cast<float>(static_cast<double>(bench::now_ns() - start) /
+                                     static_cast<double>(blocks)));
   }
   return bench::percentile(all, 0.5);
 }
@@ -123,7 +133,8 @@ int main(int count, char** arguments) {
         lane.begin(1);
         const std::uint64_t begun = bench::now_ns();
         if (k == 2) by_lane = {};  // the first is recorded, the second gets its arena
-        by_lane.turn.push_back(static_cast<float>(static_cast<double>(begun - start) - h.clock_ns()));
+        by_lane.turn.push_back(
+            static_cast<float>(static_cast<double>(begun - start) - h.clock_ns()));
         run_waves(lane, h.clock_ns(), by_lane);
       }
       auto row = describe("planned lane", by_lane);

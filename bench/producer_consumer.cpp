@@ -1,4 +1,5 @@
-// Blocks allocated on one thread and freed on another: pairs of threads with a ring between them, a stream a pair.
+// Blocks allocated on one thread and freed on another: pairs of threads with a ring between them, a
+// stream a pair.
 #include <array>
 #include <thread>
 
@@ -9,21 +10,26 @@ using namespace millpond;
 
 namespace {
 
-// One producer, one consumer. Each side keeps what it last saw of the other's place and looks again only when that is used
-// up, and the consumer tells of free slots by the cache line: so a pointer costs a fraction of a line that passes between
-// the two, and what is measured is the allocator. What the ring costs by itself is measured too.
+// One producer, one consumer. Each side keeps what it last saw of the other's place and looks again
+// only when that is used up, and the consumer tells of free slots by the cache line: so a pointer
+// costs a fraction of a line that passes between the two, and what is measured is the allocator.
+// What the ring costs by itself is measured too.
 class ring {
  public:
   void push(void* ptr) noexcept {
     if (head_.own - head_.seen == slots_.size()) {
-      wait_until([&] { return (head_.seen = tail_.told.load(std::memory_order_acquire)) + slots_.size() != head_.own; });
+      wait_until([&] {
+        return (head_.seen = tail_.told.load(std::memory_order_acquire)) + slots_.size() !=
+               head_.own;
+      });
     }
     slots_[head_.own % slots_.size()] = ptr;
     head_.told.store(++head_.own, std::memory_order_release);
   }
   void* pop() noexcept {
     if (tail_.own == tail_.seen) {
-      wait_until([&] { return (tail_.seen = head_.told.load(std::memory_order_acquire)) != tail_.own; });
+      wait_until(
+          [&] { return (tail_.seen = head_.told.load(std::memory_order_acquire)) != tail_.own; });
     }
     void* const out = slots_[tail_.own % slots_.size()];
     if (++tail_.own % a_line == 0) tail_.told.store(tail_.own, std::memory_order_release);
@@ -43,7 +49,8 @@ class ring {
     for (unsigned turns = 0; !done(); ++turns) {
       if (turns > 200) std::this_thread::yield();
 #if defined(__x86_64__)
-      else __builtin_ia32_pause();
+      else
+        __builtin_ia32_pause();
 #endif
     }
   }
@@ -52,13 +59,16 @@ class ring {
   side head_, tail_;
 };
 
-// Stands for an allocator that costs nothing: what remains is the loop, the calls through a table and the ring.
+// Stands for an allocator that costs nothing: what remains is the loop, the calls through a table
+// and the ring.
 class no_allocator final : public bench::subject {
  public:
   std::string name() const override { return "ring alone"; }
   bool start(std::string&) override { return true; }
   void stop() override {}
-  std::unique_ptr<bench::session> open(stream_handle) override { return std::make_unique<nothing>(); }
+  std::unique_ptr<bench::session> open(stream_handle) override {
+    return std::make_unique<nothing>();
+  }
   std::uint64_t reserved() override { return 0; }
 
  private:
@@ -76,7 +86,8 @@ int main(int count, char** arguments) {
   h.subjects().insert(h.subjects().begin(), std::make_unique<no_allocator>());
   for (const auto& subject : h.subjects()) {
     if (subject->name() == "cudaMalloc") continue;
-    const std::uint64_t slow = subject->name().find("millpond") == 0 || subject->name() == "ring alone" ? 1 : 40;
+    const std::uint64_t slow =
+        subject->name().find("millpond") == 0 || subject->name() == "ring alone" ? 1 : 40;
     for (const unsigned pairs_of_threads : {1u, 2u, 4u, 8u}) {
       std::string why;
       if (!subject->start(why)) {
@@ -103,12 +114,17 @@ int main(int count, char** arguments) {
       });
       double sum = 0;
       for (const double each : ns) sum += each;
-      nlohmann::json row{{"name", subject->name()}, {"threads", 2 * pairs_of_threads}, {"ns_a_block", sum / pairs_of_threads}, {"blocks", blocks}};
+      nlohmann::json row{{"name", subject->name()},
+                         {"threads", 2 * pairs_of_threads},
+                         {"ns_a_block", sum / pairs_of_threads},
+                         {"blocks", blocks}};
       if (pool* const own = subject->millpond_pool(); own != nullptr) {
-        // How the blocks were served: by the stream's shelf where the consumer had freed one, by the heap where not.
+        // How the blocks were served: by the stream's shelf where the consumer had freed one, by
+        // the heap where not.
         const pool_statistics s = own->statistics();
-        row["paths"] = {{"allocations", s.allocations}, {"lane_hits", s.lane_hits}, {"shelf_hits", s.shelf_hits},
-                        {"heap_hits", s.heap_hits}, {"growths", s.growths}, {"lock_waits", s.lock_waits}};
+        row["paths"] = {{"allocations", s.allocations}, {"lane_hits", s.lane_hits},
+                        {"shelf_hits", s.shelf_hits},   {"heap_hits", s.heap_hits},
+                        {"growths", s.growths},         {"lock_waits", s.lock_waits}};
       }
       h.add(std::move(row));
       for (auto& s : streams) {

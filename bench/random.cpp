@@ -1,5 +1,5 @@
-// Random sizes from 256 bytes to 64 MiB, log-uniform, under 3 GiB live, one thread: every call timed by itself, net of
-// the clock's own cost.
+// Random sizes from 256 bytes to 64 MiB, log-uniform, under 3 GiB live, one thread: every call
+// timed by itself, net of the clock's own cost.
 #include "base/random.hpp"
 #include "bench/support/harness.hpp"
 #include "millpond/units.hpp"
@@ -22,7 +22,8 @@ int main(int count, char** arguments) {
     std::vector<float> deallocate;
     std::uint64_t failures = 0;
     std::uint64_t peak = 0;
-    nlohmann::json paths;  // how the measured round's allocations were served, where it is our own pool
+    nlohmann::json
+        paths;  // how the measured round's allocations were served, where it is our own pool
     {
       const auto s = subject->open(stream);
       // Two rounds of the same choices: the first warms, the second is measured.
@@ -65,18 +66,32 @@ int main(int count, char** arguments) {
         }
         if (own != nullptr) {
           const pool_statistics now = own->statistics();
-          paths = {{"allocations", now.allocations - before.allocations}, {"lane_hits", now.lane_hits - before.lane_hits},
-                   {"shelf_hits", now.shelf_hits - before.shelf_hits}, {"heap_hits", now.heap_hits - before.heap_hits},
-                   {"growths", now.growths - before.growths}, {"moves", now.moves - before.moves},
-                   {"activations", now.activations - before.activations}, {"lanes_flushed", now.lanes_flushed - before.lanes_flushed}};
+          paths = {{"allocations", now.allocations - before.allocations},
+                   {"lane_hits", now.lane_hits - before.lane_hits},
+                   {"shelf_hits", now.shelf_hits - before.shelf_hits},
+                   {"heap_hits", now.heap_hits - before.heap_hits},
+                   {"growths", now.growths - before.growths},
+                   {"moves", now.moves - before.moves},
+                   {"activations", now.activations - before.activations},
+                   {"lanes_flushed", now.lanes_flushed - before.lanes_flushed}};
         }
         for (const held& each : live) s->deallocate(each.ptr, each.bytes);
       }
     }
-    const auto net = [&](std::vector<float>& of, double share) { return std::max(0.0, bench::percentile(of, share) - h.clock_ns()); };
+    const auto net = [&](std::vector<float>& of, double share) {
+      return std::max(0.0, bench::percentile(of, share) - h.clock_ns());
+    };
     h.add({{"name", subject->name()},
-           {"allocate_ns", {{"p50", net(allocate, 0.5)}, {"p99", net(allocate, 0.99)}, {"p50_raw", bench::percentile(allocate, 0.5)}, {"p99_raw", bench::percentile(allocate, 0.99)}}},
-           {"free_ns", {{"p50", net(deallocate, 0.5)}, {"p99", net(deallocate, 0.99)}, {"p50_raw", bench::percentile(deallocate, 0.5)}, {"p99_raw", bench::percentile(deallocate, 0.99)}}},
+           {"allocate_ns",
+            {{"p50", net(allocate, 0.5)},
+             {"p99", net(allocate, 0.99)},
+             {"p50_raw", bench::percentile(allocate, 0.5)},
+             {"p99_raw", bench::percentile(allocate, 0.99)}}},
+           {"free_ns",
+            {{"p50", net(deallocate, 0.5)},
+             {"p99", net(deallocate, 0.99)},
+             {"p50_raw", bench::percentile(deallocate, 0.5)},
+             {"p99_raw", bench::percentile(deallocate, 0.99)}}},
            {"reserved_ratio", static_cast<double>(subject->reserved()) / static_cast<double>(peak)},
            {"paths", paths},
            {"failures", failures}});

@@ -1,8 +1,10 @@
-// What a recorded call costs: pairs of cudaMallocAsync and cudaFreeAsync from a pool that keeps its memory, and launches of
-// an empty kernel, in nanoseconds a call. Under `millpond record` (or bench/cupti/floor.cpp: CUPTI's part alone) the recording
-// is paused and taken up again from burst to burst, in quads of which every second is mirrored: alone, recorded, recorded,
-// alone. A quad's two halves meet the same clock and caches, so that what its halves differ by is the recording's. Launches come
-// in bursts that fit into the stream's queue, and what waits for the device is not timed: a full queue would hide what the host does.
+// What a recorded call costs: pairs of cudaMallocAsync and cudaFreeAsync from a pool that keeps its
+// memory, and launches of an empty kernel, in nanoseconds a call. Under `millpond record` (or
+// bench/cupti/floor.cpp: CUPTI's part alone) the recording is paused and taken up again from burst
+// to burst, in quads of which every second is mirrored: alone, recorded, recorded, alone. A quad's
+// two halves meet the same clock and caches, so that what its halves differ by is the recording's.
+// Launches come in bursts that fit into the stream's queue, and what waits for the device is not
+// timed: a full queue would hide what the host does.
 //   nvcc -O2 -arch=sm_90 bench/record_cost.cu -o record_cost -ldl && ./record_cost [DEPTH] [QUADS]
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -26,7 +28,8 @@ double now_ns() {
   return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// A burst lasts about half a millisecond: long beside the clock, short beside what else happens on the machine.
+// A burst lasts about half a millisecond: long beside the clock, short beside what else happens on
+// the machine.
 constexpr int calls_a_burst = 500, calls_to_settle = 100;
 
 // What pauses and resumes a recording; nothing where the program runs alone.
@@ -43,7 +46,7 @@ recording find_recording() {
 }
 
 struct quads {
-  std::vector<double> alone, recorded, added;   // of each quad, ns a turn of the body
+  std::vector<double> alone, recorded, added;  // of each quad, ns a turn of the body
 };
 
 template <class Body>
@@ -58,17 +61,18 @@ double burst(void (*state)(), Body&& body) {
   return spent / calls_a_burst;
 }
 
-// The body at the given depth of calls, so that call stacks have as many frames of the program's own.
+// The body at the given depth of calls, so that call stacks have as many frames of the program's
+// own.
 template <class Body>
 __attribute__((noinline)) quads at_depth(int depth, int count, const recording& by, Body&& body) {
   if (depth > 0) {
     quads made = at_depth(depth - 1, count, by, body);
-    asm volatile("" ::: "memory");   // no tail call: the frame stays
+    asm volatile("" ::: "memory");  // no tail call: the frame stays
     return made;
   }
   quads made;
   for (int quad = 0; quad < count; ++quad) {
-    std::array<double, 2> spent{};   // alone, recorded
+    std::array<double, 2> spent{};  // alone, recorded
     const int first = quad % 2;
     for (const int which : {first, 1 - first, 1 - first, first}) {
       spent[which] += burst(which == 0 ? by.pause : by.resume, body) / 2;
@@ -83,14 +87,17 @@ __attribute__((noinline)) quads at_depth(int depth, int count, const recording& 
 
 void print(const char* name, std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  const auto at = [&](double part) { return share * values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1))]; };
+  const auto at = [&](double part) {
+    return share * values[static_cast<std::size_t>(part * static_cast<double>(values.size() - 1))];
+  };
   std::printf("\"%s\": [%.1f, %.1f, %.1f, %.1f], ", name, at(0), at(0.25), at(0.5), at(0.75));
 }
 void print(const std::string& name, const quads& of, double share) {
   print((name + "_alone_ns").c_str(), of.alone, share);
   print((name + "_recorded_ns").c_str(), of.recorded, share);
   std::printf("\"%s_added_ns\": [", name.c_str());
-  for (std::size_t n = 0; n < of.added.size(); ++n) std::printf("%s%.1f", n == 0 ? "" : ", ", share * of.added[n]);
+  for (std::size_t n = 0; n < of.added.size(); ++n)
+    std::printf("%s%.1f", n == 0 ? "" : ", ", share * of.added[n]);
   std::printf("], ");
 }
 
@@ -116,7 +123,8 @@ long resident_kib() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const int depth = count > 1 ? std::atoi(arguments[1]) : 12, how_many = count > 2 ? std::atoi(arguments[2]) : 100;
+  const int depth = count > 1 ? std::atoi(arguments[1]) : 12,
+            how_many = count > 2 ? std::atoi(arguments[2]) : 100;
   cudaStream_t stream;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   cudaMemPool_t pool;
@@ -136,8 +144,9 @@ int main(int count, char** arguments) {
     nothing<<<1, 32, 0, stream>>>(static_cast<float*>(a), static_cast<const float*>(b), 1);
   });
   cudaDeviceSynchronize();
-  std::printf("{\"depth\": %d, \"quads\": %d, \"can_pause\": %s, ", depth, how_many, by.pause == nullptr ? "false" : "true");
-  print("call", pair, 0.5);   // a pair is two calls
+  std::printf("{\"depth\": %d, \"quads\": %d, \"can_pause\": %s, ", depth, how_many,
+              by.pause == nullptr ? "false" : "true");
+  print("call", pair, 0.5);  // a pair is two calls
   print("launch", launch, 1);
   const double clock = ns_each([] { now_ns(); });
 #if defined(__x86_64__)
@@ -145,6 +154,7 @@ int main(int count, char** arguments) {
 #else
   const double counter = 0;
 #endif
-  std::printf("\"clock_ns\": %.1f, \"counter_ns\": %.1f, \"resident_kib\": %ld}\n", clock, counter, resident_kib());
+  std::printf("\"clock_ns\": %.1f, \"counter_ns\": %.1f, \"resident_kib\": %ld}\n", clock, counter,
+              resident_kib());
   return 0;
 }

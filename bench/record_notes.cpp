@@ -1,6 +1,8 @@
-// What the recorder's own part of a recorded call costs, without CUPTI and the driver: both callbacks of a pair of
-// cudaMallocAsync and cudaFreeAsync, and of a launch with 4 pointers and with a structure of 512 bytes, in nanoseconds a
-// call, with the thread in the background at work; and what a call stack costs, remembered and not. Prints one JSON document; the trace goes to a file that is removed.
+// What the recorder's own part of a recorded call costs, without CUPTI and the driver: both
+// callbacks of a pair of cudaMallocAsync and cudaFreeAsync, and of a launch with 4 pointers and
+// with a structure of 512 bytes, in nanoseconds a call, with the thread in the background at work;
+// and what a call stack costs, remembered and not. Prints one JSON document; the trace goes to a
+// file that is removed.
 //   bench/record_notes [CALLS]
 #include <unistd.h>
 
@@ -24,7 +26,9 @@ namespace {
 
 using namespace millpond;
 
-double now_ns() { return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count()); }
+double now_ns() {
+  return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
 
 // The layout of the kernel with 4 pointers, and of that with one structure.
 CUresult parameters_of(CUfunction function, size_t index, size_t* offset, size_t* bytes) {
@@ -48,7 +52,8 @@ struct caller {
   CUpti_CallbackData data{};
   CUresult answer = CUDA_SUCCESS;
   template <class Parameters>
-  void operator()(CUpti_CallbackId id, const char* name, Parameters& with, const char* symbol = nullptr) {
+  void operator()(CUpti_CallbackId id, const char* name, Parameters& with,
+                  const char* symbol = nullptr) {
     data.context = reinterpret_cast<CUcontext>(0x1000);
     data.functionName = name;
     data.symbolName = symbol;
@@ -75,15 +80,18 @@ double median_ns(std::size_t calls, Body&& body) {
   return each[each.size() / 2];
 }
 
-// A call stack at the given depth, from a frame of `room` bytes: another stack pointer for another room.
-__attribute__((noinline)) std::uint32_t capture_at(record::stack_store& store, int depth, std::size_t room) {
+// A call stack at the given depth, from a frame of `room` bytes: another stack pointer for another
+// room.
+__attribute__((noinline)) std::uint32_t capture_at(record::stack_store& store, int depth,
+                                                   std::size_t room) {
   volatile char* moved = static_cast<volatile char*>(__builtin_alloca(room));
   moved[0] = 0;
   const std::uint32_t made = depth == 0 ? store.capture(40) : capture_at(store, depth - 1, 16);
   moved[room - 1] = 0;
   return made;
 }
-double stack_ns(record::stack_store::unwinding how, int depth, std::size_t step, std::size_t calls) {
+double stack_ns(record::stack_store::unwinding how, int depth, std::size_t step,
+                std::size_t calls) {
   record::stack_store store(how);
   return median_ns(calls, [&](std::size_t n) { capture_at(store, depth, 16 + n * step % 65536); });
 }
@@ -92,9 +100,11 @@ double stack_ns(record::stack_store::unwinding how, int depth, std::size_t step,
 
 int main(int count, char** arguments) {
   const std::size_t calls = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 5000;
-  const auto path = std::filesystem::temp_directory_path() / ("record_notes." + std::to_string(getpid()) + ".mpt");
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("record_notes." + std::to_string(getpid()) + ".mpt");
   nlohmann::json rows = nlohmann::json::array();
-  for (const auto& [what, stacks] : {std::pair("none", record::stack_choice::none), std::pair("all", record::stack_choice::all)}) {
+  for (const auto& [what, stacks] : {std::pair("none", record::stack_choice::none),
+                                     std::pair("all", record::stack_choice::all)}) {
     record::settings how;
     how.path = path.string();
     how.stacks = stacks;
@@ -115,14 +125,16 @@ int main(int count, char** arguments) {
       call(CUPTI_DRIVER_TRACE_CBID_cuMemFreeAsync, "cuMemFreeAsync", release);
     };
     std::array<CUdeviceptr, 64> words{};
-    for (std::size_t n = 0; n < words.size(); ++n) words[n] = n < 4 ? 0x7f00'0000'0000 + n * 65536 : n;
+    for (std::size_t n = 0; n < words.size(); ++n)
+      words[n] = n < 4 ? 0x7f00'0000'0000 + n * 65536 : n;
     std::array<void*, 4> pointers{&words[0], &words[1], &words[2], &words[3]};
     const auto launch = [&](std::uintptr_t function) {
       cuLaunchKernel_params with{};
       with.f = reinterpret_cast<CUfunction>(function);
       with.hStream = stream;
       with.kernelParams = pointers.data();
-      call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, function == 1 ? "_Z4stepPfS_S_S_" : "_Z4step4pack");
+      call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with,
+           function == 1 ? "_Z4stepPfS_S_S_" : "_Z4step4pack");
     };
     nlohmann::json row{{"stacks", what}};
     row["allocate_free_ns"] = median_ns(calls, pair) / 2;
@@ -136,12 +148,17 @@ int main(int count, char** arguments) {
   nlohmann::json stacks = nlohmann::json::array();
   for (const int depth : {12, 36}) {
     using way = record::stack_store::unwinding;
-    stacks.push_back({{"frames", depth + 5}, {"remembered_ns", stack_ns(way::by_rules, depth, 0, calls)},
+    stacks.push_back({{"frames", depth + 5},
+                      {"remembered_ns", stack_ns(way::by_rules, depth, 0, calls)},
                       {"by_rules_ns", stack_ns(way::by_rules, depth, 16, calls)},
                       {"by_runtime_ns", stack_ns(way::by_runtime, depth, 16, calls)}});
   }
-  std::cout << nlohmann::json{{"benchmark", "record_notes"}, {"compiler", MILLPOND_COMPILER}, {"calls", calls}, {"rows", rows},
-                              {"stacks", stacks}}.dump(2)
+  std::cout << nlohmann::json{{"benchmark", "record_notes"},
+                              {"compiler", MILLPOND_COMPILER},
+                              {"calls", calls},
+                              {"rows", rows},
+                              {"stacks", stacks}}
+                   .dump(2)
             << '\n';
   return 0;
 }

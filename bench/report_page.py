@@ -4,6 +4,7 @@ takes. The trace is random (seed 5): blocks of 512 bytes to 1 MiB at 40,000 plac
 
     bench/report_page.py [EVENTS]      default 10,000,000; prints JSON. Takes Selenium (build/tools, scripts/install-dependencies test).
 """
+
 import glob
 import gzip
 import json
@@ -43,7 +44,9 @@ def write_trace(path, events):
                 live[n] = live[-1]
                 live.pop()
                 free.append(place)
-            lines.append(f"{action},{3 * at},{0x7f0000000000 + place * 2097152},{sizes[place % 1000]},{place % 7}\n")
+            lines.append(
+                f"{action},{3 * at},{0x7F0000000000 + place * 2097152},{sizes[place % 1000]},{place % 7}\n"
+            )
             if len(lines) >= 100_000:
                 out.write("".join(lines))
                 lines = []
@@ -57,7 +60,9 @@ def renderer_seconds(root):
         try:
             pid, rest = open(name).read().split(" ", 1)
             fields = rest.rsplit(")", 1)[1].split()
-            children.setdefault(int(fields[1]), []).append((int(pid), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")))
+            children.setdefault(int(fields[1]), []).append(
+                (int(pid), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+            )
         except OSError:
             pass
     left = [root]
@@ -78,7 +83,11 @@ def main():
         trace, page = pathlib.Path(folder) / "trace.csv.gz", pathlib.Path(folder) / "report.html"
         write_trace(trace, events)
         began = time.time()
-        subprocess.run([ROOT / "build/millpond", "report", trace, "-o", page], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [ROOT / "build/millpond", "report", trace, "-o", page],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         made_s, used = time.time() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         options = webdriver.ChromeOptions()
         options.binary_location = shutil.which("chromium")
@@ -90,13 +99,27 @@ def main():
         browser.get(page.as_uri())
         while not browser.execute_script("return !!window.millpond"):
             time.sleep(0.05)
-        print(json.dumps({
-            "what": "millpond report of a random trace, made and opened", "events": events,
-            "events_one_by_one": browser.execute_script("return window.millpond.report.traces[0].events_shown"),
-            "page_bytes": page.stat().st_size, "made_s": round(made_s, 2), "made_processor_s": round(used.ru_utime + used.ru_stime, 2),
-            "made_peak_rss_bytes": used.ru_maxrss * 1024, "ready_ms": round(browser.execute_script("return window.millpond.ready_ms")),
-            "ready_processor_s": round(renderer_seconds(service.process.pid) - before, 2), "browser": browser.capabilities["browserVersion"],
-            "processors": os.cpu_count(), "load_1min": round(os.getloadavg()[0], 1)}, indent=1))
+        print(
+            json.dumps(
+                {
+                    "what": "millpond report of a random trace, made and opened",
+                    "events": events,
+                    "events_one_by_one": browser.execute_script(
+                        "return window.millpond.report.traces[0].events_shown"
+                    ),
+                    "page_bytes": page.stat().st_size,
+                    "made_s": round(made_s, 2),
+                    "made_processor_s": round(used.ru_utime + used.ru_stime, 2),
+                    "made_peak_rss_bytes": used.ru_maxrss * 1024,
+                    "ready_ms": round(browser.execute_script("return window.millpond.ready_ms")),
+                    "ready_processor_s": round(renderer_seconds(service.process.pid) - before, 2),
+                    "browser": browser.capabilities["browserVersion"],
+                    "processors": os.cpu_count(),
+                    "load_1min": round(os.getloadavg()[0], 1),
+                },
+                indent=1,
+            )
+        )
         browser.quit()
 
 

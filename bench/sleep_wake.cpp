@@ -1,12 +1,12 @@
-// Sleep and wake of a pool with 16 GiB of live blocks (or --scale of it), against the bandwidth of plain pinned copies of the
-// same bytes measured in the same run. The host memory is pinned beforehand, and its time reported apart. Contents are
-// checked after every wake.
+// Sleep and wake of a pool with 16 GiB of live blocks (or --scale of it), against the bandwidth of
+// plain pinned copies of the same bytes measured in the same run. The host memory is pinned
+// beforehand, and its time reported apart. Contents are checked after every wake.
 #include <algorithm>
 
-#include "bench/support/harness.hpp"
 #include "base/bits.hpp"
-#include "millpond/sleep.hpp"
+#include "bench/support/harness.hpp"
 #include "millpond/simulated_gpu.hpp"
+#include "millpond/sleep.hpp"
 #include "millpond/units.hpp"
 
 using namespace millpond;
@@ -15,7 +15,9 @@ namespace {
 
 // Of the host, or virtual where the GPU is simulated.
 const simulated_gpu* simulated = nullptr;
-std::uint64_t now_ns() { return simulated != nullptr ? simulated->now_ns() : bench::now_ns(); }
+std::uint64_t now_ns() {
+  return simulated != nullptr ? simulated->now_ns() : bench::now_ns();
+}
 
 void must(call_result answer) {
   if (!answer.ok()) throw memory_error(to_error(answer, "sleep_wake"));
@@ -25,8 +27,12 @@ T must(result<T> answer) {
   if (!answer) throw memory_error(answer.error());
   return std::move(answer).value();
 }
-double seconds_since(std::uint64_t start) { return static_cast<double>(now_ns() - start) / 1e9; }
-double gb_per_s(std::uint64_t bytes, double seconds) { return static_cast<double>(bytes) / seconds / 1e9; }
+double seconds_since(std::uint64_t start) {
+  return static_cast<double>(now_ns() - start) / 1e9;
+}
+double gb_per_s(std::uint64_t bytes, double seconds) {
+  return static_cast<double>(bytes) / seconds / 1e9;
+}
 
 }  // namespace
 
@@ -36,7 +42,8 @@ int main(int count, char** arguments) try {
   simulated = dynamic_cast<const simulated_gpu*>(&gpu);
   const std::shared_ptr<driver> shared(&gpu, [](driver*) {});  // the harness keeps it
   // --scale 0.25 is 4 GiB.
-  const std::uint64_t bytes = align_up(static_cast<std::uint64_t>(16.0 * static_cast<double>(GiB) * h.settings().scale), 64 * MiB);
+  const std::uint64_t bytes = align_up(
+      static_cast<std::uint64_t>(16.0 * static_cast<double>(GiB) * h.settings().scale), 64 * MiB);
   const std::uint64_t block_bytes = 64 * MiB;
   stream_handle s = nullptr;
   must(gpu.stream_create(&s));
@@ -44,9 +51,13 @@ int main(int count, char** arguments) try {
     std::uint64_t start = now_ns();
     const auto store = must(pinned_store::create(shared, bytes));
     const double pin_s = seconds_since(start);
-    h.add({{"name", "pinned_store"}, {"bytes", bytes}, {"seconds", pin_s}, {"GB_per_s", gb_per_s(bytes, pin_s)}});
+    h.add({{"name", "pinned_store"},
+           {"bytes", bytes},
+           {"seconds", pin_s},
+           {"GB_per_s", gb_per_s(bytes, pin_s)}});
 
-    // The bandwidth to be compared with: one plain copy of all bytes each way, on memory that is there.
+    // The bandwidth to be compared with: one plain copy of all bytes each way, on memory that is
+    // there.
     double to_host_s = 1e9, to_device_s = 1e9;
     {
       device_address flat = 0;
@@ -66,8 +77,12 @@ int main(int count, char** arguments) try {
       }
       must(gpu.memory_free(flat));
     }
-    h.add({{"name", "plain pinned copies"}, {"bytes", bytes}, {"to_host_s", to_host_s}, {"to_device_s", to_device_s},
-           {"to_host_GB_per_s", gb_per_s(bytes, to_host_s)}, {"to_device_GB_per_s", gb_per_s(bytes, to_device_s)}});
+    h.add({{"name", "plain pinned copies"},
+           {"bytes", bytes},
+           {"to_host_s", to_host_s},
+           {"to_device_s", to_device_s},
+           {"to_host_GB_per_s", gb_per_s(bytes, to_host_s)},
+           {"to_device_GB_per_s", gb_per_s(bytes, to_device_s)}});
 
     pool_options options;
     options.name = "model";
@@ -75,14 +90,16 @@ int main(int count, char** arguments) try {
     std::vector<identity_block> blocks;
     for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
       const std::uint64_t size = std::min(block_bytes, bytes - at);
-      blocks.push_back({reinterpret_cast<device_address>(p->allocate(size, s)), size, blocks.size() + 1});
+      blocks.push_back(
+          {reinterpret_cast<device_address>(p->allocate(size, s)), size, blocks.size() + 1});
     }
     void* report_memory = nullptr;
     must(gpu.host_allocate(&report_memory, sizeof(identity_report), driver::host_flags::none));
     auto* const report = new (report_memory) identity_report;
     const auto each = [&](auto&& call) {
       for (std::size_t i = 0; i < blocks.size(); i += max_identity_blocks) {
-        call(std::span<const identity_block>(blocks).subspan(i, std::min(max_identity_blocks, blocks.size() - i)));
+        call(std::span<const identity_block>(blocks).subspan(
+            i, std::min(max_identity_blocks, blocks.size() - i)));
       }
       must(gpu.stream_synchronize(s));
     };
@@ -99,14 +116,24 @@ int main(int count, char** arguments) try {
       const double wake_s = seconds_since(start);
       *report = {};
       each([&](auto part) { must(gpu.identity_check(part, report, s)); });
-      h.add({{"name", "sleep and wake"}, {"round", round}, {"kept_bytes", slept.kept_bytes}, {"released_bytes", slept.released_bytes},
-             {"device_free_gained_bytes", free_asleep - free_awake}, {"restored_bytes", woke.restored_bytes},
-             {"sleep_s", sleep_s}, {"wake_s", wake_s},
+      h.add({{"name", "sleep and wake"},
+             {"round", round},
+             {"kept_bytes", slept.kept_bytes},
+             {"released_bytes", slept.released_bytes},
+             {"device_free_gained_bytes", free_asleep - free_awake},
+             {"restored_bytes", woke.restored_bytes},
+             {"sleep_s", sleep_s},
+             {"wake_s", wake_s},
              {"share_of_copy_bandwidth", (to_host_s + to_device_s) / (sleep_s + wake_s)},
-             {"sleep_share", to_host_s / sleep_s}, {"wake_share", to_device_s / wake_s}, {"mismatches", report->mismatches}});
-      if (report->mismatches != 0) throw memory_error({error_code::driver_failure, "contents were not what they were before sleep"});
+             {"sleep_share", to_host_s / sleep_s},
+             {"wake_share", to_device_s / wake_s},
+             {"mismatches", report->mismatches}});
+      if (report->mismatches != 0)
+        throw memory_error(
+            {error_code::driver_failure, "contents were not what they were before sleep"});
     }
-    for (const identity_block& b : blocks) p->deallocate(reinterpret_cast<void*>(b.address), b.bytes, s);
+    for (const identity_block& b : blocks)
+      p->deallocate(reinterpret_cast<void*>(b.address), b.bytes, s);
     must(gpu.host_free(report_memory));
   }
   must(gpu.stream_destroy(s));

@@ -1,6 +1,7 @@
-// How fast traces are written, read and understood: N events (10 million unless told) through the .mpt writer,
-// the reader, the lifetimes, a load of all of it, and the CSV importer on a recorded trace. Prints one JSON document. The file goes
-// to the path given, or to the temporary folder, and is removed.
+// How fast traces are written, read and understood: N events (10 million unless told) through the
+// .mpt writer, the reader, the lifetimes, a load of all of it, and the CSV importer on a recorded
+// trace. Prints one JSON document. The file goes to the path given, or to the temporary folder, and
+// is removed.
 //   bench/trace_reader [EVENTS] [FILE]
 #include <sys/resource.h>
 
@@ -33,7 +34,8 @@ std::uint64_t peak_memory_bytes() {
   return static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
 }
 
-// Allocations and frees as a busy server's: some thousands live, addresses reused, times and sizes varied.
+// Allocations and frees as a busy server's: some thousands live, addresses reused, times and sizes
+// varied.
 class event_maker {
  public:
   event next() {
@@ -79,7 +81,8 @@ nlohmann::json speed(std::uint64_t events, double seconds) {
 int main(int argc, char** argv) {
   const std::uint64_t events = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10'000'000;
   const std::string path =
-      argc > 2 ? argv[2] : (std::filesystem::temp_directory_path() / "millpond_trace_reader.mpt").string();
+      argc > 2 ? argv[2]
+               : (std::filesystem::temp_directory_path() / "millpond_trace_reader.mpt").string();
   nlohmann::json out{{"events", events}};
 
   auto file = make_file_sink(path);
@@ -93,7 +96,8 @@ int main(int argc, char** argv) {
   if (auto done = writer.close(); !done) stop(done.error());
   out["write_with_making"] = speed(events, seconds_since(start));
   out["file_bytes"] = writer.written_bytes();
-  out["file_bytes_per_event"] = static_cast<double>(writer.written_bytes()) / static_cast<double>(events);
+  out["file_bytes_per_event"] =
+      static_cast<double>(writer.written_bytes()) / static_cast<double>(events);
 
   start = std::chrono::steady_clock::now();
   auto source = open_trace(path);

@@ -1,5 +1,6 @@
-// The five kinds of memory behind one interface: allocates a block of each, lets the GPU (and, where it can, the
-// CPU) use it, and shows what happens when a block is freed through the wrong kind.
+// The five kinds of memory behind one interface: allocates a block of each, lets the GPU (and,
+// where it can, the CPU) use it, and shows what happens when a block is freed through the wrong
+// kind.
 //
 //     five_kinds          the first CUDA device, or the simulated GPU where there is none
 //     five_kinds sim      the simulated GPU
@@ -27,7 +28,8 @@ std::shared_ptr<mp::driver> open_gpu(bool want_simulated) {
     std::printf("No card is used: %s\n", card.error().message.c_str());
   }
   mp::simulated_gpu_options options;
-  options.mode = mp::simulated_gpu_options::contents::bytes;  // what its kernels write, the CPU sees
+  options.mode =
+      mp::simulated_gpu_options::contents::bytes;  // what its kernels write, the CPU sees
   auto simulated = mp::simulated_gpu::create(options);
   if (!simulated) throw mp::memory_error(simulated.error());
   std::printf("GPU: %s\n\n", (*simulated)->info().name.c_str());
@@ -87,14 +89,15 @@ int main(int count, char** arguments) try {
 
     std::printf("%-12s %-4s %-4s 1 MiB at\n", "kind", "GPU", "CPU");
     mp::buffer<mp::identity_report> report(1, pinned, stream);
-    for (mp::memory_resource* memory : std::vector<mp::memory_resource*>{&device, &driver_pool, &pinned, &managed, &pageable}) {
+    for (mp::memory_resource* memory :
+         std::vector<mp::memory_resource*>{&device, &driver_pool, &pinned, &managed, &pageable}) {
       use(*gpu, *memory, report, stream);
     }
 
     void* const block = pinned.allocate(4096, stream);
     const auto refused = device.try_deallocate(block, 4096, stream);
-    std::printf("\nA pinned block freed as device memory:\n  %s: %s\n", mp::to_string(refused.error().code),
-                refused.error().message.c_str());
+    std::printf("\nA pinned block freed as device memory:\n  %s: %s\n",
+                mp::to_string(refused.error().code), refused.error().message.c_str());
     pinned.deallocate(block, 4096, stream);
   }
   must(gpu->stream_destroy(stream));

@@ -8,12 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MUST(call)                                                          \
-  do {                                                                      \
-    if ((call) != MILLPOND_OK) {                                            \
-      fprintf(stderr, "from_c: %s: %s\n", #call, millpond_last_error());    \
-      return 4;                                                             \
-    }                                                                       \
+#define MUST(call)                                                       \
+  do {                                                                   \
+    if ((call) != MILLPOND_OK) {                                         \
+      fprintf(stderr, "from_c: %s: %s\n", #call, millpond_last_error()); \
+      return 4;                                                          \
+    }                                                                    \
   } while (0)
 
 int main(int count, char** arguments) {
@@ -35,10 +35,11 @@ int main(int count, char** arguments) {
   millpond_statistics now = {0};
   now.struct_bytes = sizeof now;
   MUST(millpond_get_statistics(pool, &now));
-  printf("%s: %llu bytes live, %llu reserved\n", millpond_gpu_name(gpu), (unsigned long long)now.live_bytes,
-         (unsigned long long)now.reserved_bytes);
+  printf("%s: %llu bytes live, %llu reserved\n", millpond_gpu_name(gpu),
+         (unsigned long long)now.live_bytes, (unsigned long long)now.reserved_bytes);
   MUST(millpond_deallocate(pool, block, 1000000, stream));
-  if (millpond_deallocate(pool, block, 1000000, stream) == MILLPOND_DOUBLE_FREE) printf("freed twice: %s\n", millpond_last_error());
+  if (millpond_deallocate(pool, block, 1000000, stream) == MILLPOND_DOUBLE_FREE)
+    printf("freed twice: %s\n", millpond_last_error());
 
   millpond_memory_destroy(pool);
   MUST(millpond_stream_destroy(gpu, stream));

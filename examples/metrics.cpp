@@ -1,4 +1,5 @@
-// The numbers of a pool in the text format of Prometheus, on standard output: what a server would answer to GET /metrics.
+// The numbers of a pool in the text format of Prometheus, on standard output: what a server would
+// answer to GET /metrics.
 //
 //     metrics          the first CUDA device, or the simulated GPU where there is none
 //     metrics sim      the simulated GPU

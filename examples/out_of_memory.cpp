@@ -1,7 +1,9 @@
-// A server that runs out of memory, and the report that it gets. Weights, a captured graph, a stream whose work is not
-// done, and long-lived blocks between short-lived ones all keep memory; docs/out_of_memory.md reads the report line by line.
+// A server that runs out of memory, and the report that it gets. Weights, a captured graph, a
+// stream whose work is not done, and long-lived blocks between short-lived ones all keep memory;
+// docs/out_of_memory.md reads the report line by line.
 //
-//     out_of_memory [sim] [--json]    always on the simulated GPU, so that it is the same everywhere
+//     out_of_memory [sim] [--json]    always on the simulated GPU, so that it is the same
+//     everywhere
 #include <millpond/pool.hpp>
 #include <millpond/simulated_gpu.hpp>
 #include <millpond/units.hpp>
@@ -44,7 +46,8 @@ int main(int count, char** arguments) try {
   memory.deallocate(of_graph, 160 * mp::MiB, capturing);
   mp::graph_handle graph = nullptr;
   must(gpu->capture_end(capturing, &graph));
-  memory.deallocate(memory.allocate(512, capturing), 512, capturing);  // the pool sees that the capture has ended
+  memory.deallocate(memory.allocate(512, capturing), 512,
+                    capturing);  // the pool sees that the capture has ended
   // Requests: a small result that lives on, behind each large one that does not.
   std::vector<void*> large, small;
   for (int i = 0; i < 6; ++i) {

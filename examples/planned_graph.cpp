@@ -1,11 +1,13 @@
-// A CUDA graph whose memory is planned: fixed addresses in one arena, that nothing else is given while the graph lives.
+// A CUDA graph whose memory is planned: fixed addresses in one arena, that nothing else is given
+// while the graph lives.
 //
 //     planned_graph          the first CUDA device, or the simulated GPU where there is none
 //     planned_graph sim      the simulated GPU
 //
-// A layered network is run once as it is, which records it, and is then captured for two batch sizes. The graphs are launched
-// again and again, in between other requests on the same stream that are served by the same lane. Every block is written and
-// checked by the GPU inside the graph, so a byte that somebody else was given would be seen.
+// A layered network is run once as it is, which records it, and is then captured for two batch
+// sizes. The graphs are launched again and again, in between other requests on the same stream that
+// are served by the same lane. Every block is written and checked by the GPU inside the graph, so a
+// byte that somebody else was given would be seen.
 #include <millpond/buffer.hpp>
 #include <millpond/kinds.hpp>
 #include <millpond/planned_resource.hpp>
@@ -40,13 +42,15 @@ void must(mp::call_result answer) {
 }
 
 // A forward pass on the lane: each layer's output lives until the next layer has read it.
-void run(mp::driver& gpu, mp::planned_lane lane, std::uint64_t batch, mp::identity_report* report, mp::stream_handle stream) {
+void run(mp::driver& gpu, mp::planned_lane lane, std::uint64_t batch, mp::identity_report* report,
+         mp::stream_handle stream) {
   struct block {
     mp::identity_block of;
   };
   std::uint64_t identity = batch * 1000;
   const auto take = [&](std::uint64_t bytes) {
-    const block made{{reinterpret_cast<mp::device_address>(lane.allocate(bytes)), bytes, ++identity}};
+    const block made{
+        {reinterpret_cast<mp::device_address>(lane.allocate(bytes)), bytes, ++identity}};
     must(gpu.identity_write({&made.of, 1}, stream));
     return made;
   };
@@ -87,8 +91,9 @@ int main(int count, char** arguments) try {
     mp::planned_lane lane = planned.lane(stream);
 
     const std::vector<std::uint64_t> batches{8, 4};
-    for (const std::uint64_t batch : batches) run(*gpu, lane, batch, report.data(), stream);  // recorded, and planned
-    must(gpu->stream_synchronize(stream));  // a graph takes idle memory only
+    for (const std::uint64_t batch : batches)
+      run(*gpu, lane, batch, report.data(), stream);  // recorded, and planned
+    must(gpu->stream_synchronize(stream));            // a graph takes idle memory only
 
     std::vector<mp::graph_exec_handle> graphs;
     for (const std::uint64_t batch : batches) {
@@ -103,20 +108,25 @@ int main(int count, char** arguments) try {
     }
     const mp::planned_counters captured = lane.counters();
     planned_all = captured.served == batches.size() * (2 * layers + 1);
-    std::printf("two graphs of %llu blocks each, batch 8 and 4, %s\n", static_cast<unsigned long long>(2 * layers + 1),
+    std::printf("two graphs of %llu blocks each, batch 8 and 4, %s\n",
+                static_cast<unsigned long long>(2 * layers + 1),
                 planned_all ? "all at planned addresses" : "NOT all at planned addresses");
-    std::printf("one arena of %s for both; the larger one's lower bound is %s\n", mp::format_bytes(captured.arena_bytes).c_str(),
+    std::printf("one arena of %s for both; the larger one's lower bound is %s\n",
+                mp::format_bytes(captured.arena_bytes).c_str(),
                 mp::format_bytes(captured.lower_bound_bytes).c_str());
 
     constexpr int rounds = 50;
     for (int round = 0; round < rounds; ++round) {
       for (const mp::graph_exec_handle each : graphs) must(gpu->graph_launch(each, stream));
-      run(*gpu, lane, 2, report.data(), stream);  // not captured: another arena, so the graphs' stays as it was
+      run(*gpu, lane, 2, report.data(),
+          stream);  // not captured: another arena, so the graphs' stays as it was
     }
     must(gpu->stream_synchronize(stream));
     wrong = report.host_span()[0].mismatches;
-    std::printf("%d launches of each, with other requests in between: %llu words that another block had overwritten\n", rounds,
-                static_cast<unsigned long long>(wrong));
+    std::printf(
+        "%d launches of each, with other requests in between: %llu words that another block had "
+        "overwritten\n",
+        rounds, static_cast<unsigned long long>(wrong));
     for (const mp::graph_exec_handle each : graphs) must(gpu->graph_exec_destroy(each));
   }
   must(gpu->stream_destroy(stream));

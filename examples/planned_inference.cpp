@@ -1,11 +1,13 @@
-// An inference server whose activations are planned, a plan a batch size, against the same server on the pool.
+// An inference server whose activations are planned, a plan a batch size, against the same server
+// on the pool.
 //
 //     planned_inference          the first CUDA device, or the simulated GPU where there is none
 //     planned_inference sim      the simulated GPU
 //
-// Requests of batch 1 to 32 run through 8 layers on one stream. The first request of each batch size is served by
-// the pool and recorded; from then on its blocks are places in one arena that all 32 plans share. Every layer's output
-// is written by the GPU and checked before it is freed, so two blocks that shared a live byte would be seen.
+// Requests of batch 1 to 32 run through 8 layers on one stream. The first request of each batch
+// size is served by the pool and recorded; from then on its blocks are places in one arena that all
+// 32 plans share. Every layer's output is written by the GPU and checked before it is freed, so two
+// blocks that shared a live byte would be seen.
 #include <millpond/buffer.hpp>
 #include <millpond/kinds.hpp>
 #include <millpond/planned_resource.hpp>
@@ -56,12 +58,14 @@ class server {
   server(mp::driver& gpu, mp::stream_handle stream, mp::buffer<mp::identity_report>& report)
       : gpu_(gpu), stream_(stream), report_(report) {}
 
-  // A forward pass. `odd_bytes` more than planned in the fourth layer: a request that is not as the others were.
+  // A forward pass. `odd_bytes` more than planned in the fourth layer: a request that is not as the
+  // others were.
   void request(memory& from, std::uint64_t batch, std::uint64_t odd_bytes) {
     from.begin(batch);
     block input = take(from, batch * item_bytes);
     for (std::uint64_t layer = 0; layer < layers; ++layer) {
-      block scratch = take(from, batch * item_bytes / 4 * (1 + layer % 3) + (layer == 3 ? odd_bytes : 0));
+      block scratch =
+          take(from, batch * item_bytes / 4 * (1 + layer % 3) + (layer == 3 ? odd_bytes : 0));
       block output = take(from, batch * item_bytes * (1 + layer % 2));
       check(input);
       check(scratch);
@@ -74,7 +78,9 @@ class server {
     from.end();
     must(gpu_.stream_synchronize(stream_));  // the answer goes out
   }
-  [[nodiscard]] double ns_a_block() const { return static_cast<double>(ns_) / static_cast<double>(blocks_); }
+  [[nodiscard]] double ns_a_block() const {
+    return static_cast<double>(ns_) / static_cast<double>(blocks_);
+  }
   void forget_times() { ns_ = blocks_ = 0; }
 
  private:
@@ -83,7 +89,8 @@ class server {
     std::uint64_t bytes, identity;
   };
   static std::uint64_t now_ns() {
-    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                                      std::chrono::nanoseconds(1));
   }
   block take(memory& from, std::uint64_t bytes) {
     const std::uint64_t start = now_ns();
@@ -96,7 +103,8 @@ class server {
     return made;
   }
   void check(const block& of) {
-    const mp::identity_block read{reinterpret_cast<mp::device_address>(of.ptr), of.bytes, of.identity};
+    const mp::identity_block read{reinterpret_cast<mp::device_address>(of.ptr), of.bytes,
+                                  of.identity};
     must(gpu_.identity_check({&read, 1}, report_.data(), stream_));
   }
   void give(memory& to, const block& of) {
@@ -111,7 +119,9 @@ class server {
   std::uint64_t identity_ = 0, ns_ = 0, blocks_ = 0;
 };
 
-std::uint64_t batch_of(std::uint64_t request) { return 1 + request * 13 % largest_batch; }  // each batch in turn, not in order
+std::uint64_t batch_of(std::uint64_t request) {
+  return 1 + request * 13 % largest_batch;
+}  // each batch in turn, not in order
 
 std::shared_ptr<mp::pool> make_pool(const std::shared_ptr<mp::driver>& gpu) {
   auto made = mp::pool::create(gpu, {});
@@ -124,8 +134,9 @@ std::shared_ptr<mp::pool> make_pool(const std::shared_ptr<mp::driver>& gpu) {
 int main(int count, char** arguments) try {
   const auto gpu = open_gpu(count > 1 && std::string_view(arguments[count - 1]) == "sim");
   must(gpu->bind_thread());
-  std::printf("GPU: %s\n%llu requests of batch 1 to %llu, %llu layers each, one stream\n\n", gpu->info().name.c_str(),
-              static_cast<unsigned long long>(requests), static_cast<unsigned long long>(largest_batch),
+  std::printf("GPU: %s\n%llu requests of batch 1 to %llu, %llu layers each, one stream\n\n",
+              gpu->info().name.c_str(), static_cast<unsigned long long>(requests),
+              static_cast<unsigned long long>(largest_batch),
               static_cast<unsigned long long>(layers));
   mp::stream_handle stream = nullptr;
   must(gpu->stream_create(&stream));
@@ -135,9 +146,12 @@ int main(int count, char** arguments) try {
     mp::buffer<mp::identity_report> report(1, pinned, stream);
     report.host_span()[0] = {};
 
-    std::printf("%-8s %14s %20s %22s\n", "", "reserved", "blocks by the pool", "ns a block (this host)");
-    const auto print = [](const char* name, std::uint64_t reserved, std::uint64_t by_pool, double ns) {
-      std::printf("%-8s %14s %20llu %22.1f\n", name, mp::format_bytes(reserved).c_str(), static_cast<unsigned long long>(by_pool), ns);
+    std::printf("%-8s %14s %20s %22s\n", "", "reserved", "blocks by the pool",
+                "ns a block (this host)");
+    const auto print = [](const char* name, std::uint64_t reserved, std::uint64_t by_pool,
+                          double ns) {
+      std::printf("%-8s %14s %20llu %22.1f\n", name, mp::format_bytes(reserved).c_str(),
+                  static_cast<unsigned long long>(by_pool), ns);
     };
     {
       const auto pool = make_pool(gpu);
@@ -148,32 +162,43 @@ int main(int count, char** arguments) try {
       for (std::uint64_t r = 0; r < largest_batch; ++r) one.request(plain, batch_of(r), 0);
       one.forget_times();
       for (std::uint64_t r = 0; r < requests; ++r) one.request(plain, batch_of(r), 0);
-      print("pool", pool->statistics().reserved_bytes, requests * (2 * layers + 1), one.ns_a_block());
+      print("pool", pool->statistics().reserved_bytes, requests * (2 * layers + 1),
+            one.ns_a_block());
     }
     {
       const auto pool = make_pool(gpu);
       mp::planned_resource planned(*pool);
       mp::planned_lane lane = planned.lane(stream);
-      memory by_plan{[&](std::uint64_t batch) { lane.begin(batch); }, [&](std::uint64_t bytes) { return lane.allocate(bytes); },
-                     [&](void* ptr, std::uint64_t bytes) { lane.deallocate(ptr, bytes); }, [&] { lane.end(); }};
+      memory by_plan{[&](std::uint64_t batch) { lane.begin(batch); },
+                     [&](std::uint64_t bytes) { return lane.allocate(bytes); },
+                     [&](void* ptr, std::uint64_t bytes) { lane.deallocate(ptr, bytes); },
+                     [&] { lane.end(); }};
       server one(*gpu, stream, report);
-      for (std::uint64_t r = 0; r < largest_batch; ++r) one.request(by_plan, batch_of(r), 0);  // recorded, and planned
+      for (std::uint64_t r = 0; r < largest_batch; ++r)
+        one.request(by_plan, batch_of(r), 0);  // recorded, and planned
       pool->trim(0);
       one.forget_times();
       const mp::planned_counters before = lane.counters();
       for (std::uint64_t r = 0; r < requests; ++r) one.request(by_plan, batch_of(r), 0);
       const mp::planned_counters after = lane.counters();
-      print("planned", pool->statistics().reserved_bytes, requests * (2 * layers + 1) - (after.served - before.served), one.ns_a_block());
-      std::printf("\none arena of %s for %llu plans; the largest plan's lower bound is %s\n", mp::format_bytes(after.arena_bytes).c_str(),
-                  static_cast<unsigned long long>(after.recorded), mp::format_bytes(after.lower_bound_bytes).c_str());
+      print("planned", pool->statistics().reserved_bytes,
+            requests * (2 * layers + 1) - (after.served - before.served), one.ns_a_block());
+      std::printf("\none arena of %s for %llu plans; the largest plan's lower bound is %s\n",
+                  mp::format_bytes(after.arena_bytes).c_str(),
+                  static_cast<unsigned long long>(after.recorded),
+                  mp::format_bytes(after.lower_bound_bytes).c_str());
 
       one.request(by_plan, 7, 4096);
       const mp::planned_counters odd = lane.counters();
-      std::printf("a request that asks for 4 KiB more in its fourth layer: %llu of %llu blocks by the pool, no error\n",
-                  static_cast<unsigned long long>(odd.deviations - after.deviations), static_cast<unsigned long long>(2 * layers + 1));
+      std::printf(
+          "a request that asks for 4 KiB more in its fourth layer: %llu of %llu blocks by the "
+          "pool, no error\n",
+          static_cast<unsigned long long>(odd.deviations - after.deviations),
+          static_cast<unsigned long long>(2 * layers + 1));
     }
     wrong = report.host_span()[0].mismatches;
-    std::printf("words that another block had overwritten: %llu\n", static_cast<unsigned long long>(wrong));
+    std::printf("words that another block had overwritten: %llu\n",
+                static_cast<unsigned long long>(wrong));
   }
   must(gpu->stream_destroy(stream));
   return wrong == 0 ? 0 : 1;

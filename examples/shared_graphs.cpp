@@ -1,5 +1,5 @@
-// One CUDA graph for each batch size, of which only one runs at a time: each with memory of its own they hold the sum of
-// what they need, in one arena about what the largest needs.
+// One CUDA graph for each batch size, of which only one runs at a time: each with memory of its own
+// they hold the sum of what they need, in one arena about what the largest needs.
 //
 //     shared_graphs [sim]    on the card where there is one, unless told otherwise
 #include <millpond/pool.hpp>
@@ -27,12 +27,15 @@ std::shared_ptr<mp::driver> open_gpu(bool only_simulated) {
   return *simulated;
 }
 
-// A network of eight layers at one batch size. A layer reads what the one before wrote, which is free then.
-mp::graph_exec_handle capture(mp::pool& memory, mp::stream_handle stream, std::uint64_t batch, const mp::graph_arena& arena) {
+// A network of eight layers at one batch size. A layer reads what the one before wrote, which is
+// free then.
+mp::graph_exec_handle capture(mp::pool& memory, mp::stream_handle stream, std::uint64_t batch,
+                              const mp::graph_arena& arena) {
   mp::driver& gpu = *memory.gpu();
   must(gpu.capture_begin(stream, mp::capture_mode::thread_local_));
   if (arena) {
-    if (const auto attached = memory.capture_into(arena, stream); !attached) throw mp::memory_error(attached.error());
+    if (const auto attached = memory.capture_into(arena, stream); !attached)
+      throw mp::memory_error(attached.error());
   }
   {
     auto lane = memory.capture_lane(stream);  // as fast as a lane, inside the capture
@@ -41,7 +44,8 @@ mp::graph_exec_handle capture(mp::pool& memory, mp::stream_handle stream, std::u
     must(gpu.set_async(reinterpret_cast<mp::device_address>(input), 1, bytes, stream));
     for (int layer = 0; layer < 8; ++layer) {
       void* const output = lane.allocate(bytes);
-      must(gpu.copy_async(reinterpret_cast<mp::device_address>(output), reinterpret_cast<mp::device_address>(input), bytes, stream));
+      must(gpu.copy_async(reinterpret_cast<mp::device_address>(output),
+                          reinterpret_cast<mp::device_address>(input), bytes, stream));
       lane.deallocate(input, bytes);
       input = output;
     }
@@ -56,15 +60,16 @@ mp::graph_exec_handle capture(mp::pool& memory, mp::stream_handle stream, std::u
 }
 
 // What the pool reserves for graphs of these batch sizes.
-std::uint64_t reserved_for(const std::shared_ptr<mp::driver>& gpu, mp::stream_handle stream, const std::vector<std::uint64_t>& batches,
-                           bool shared) {
+std::uint64_t reserved_for(const std::shared_ptr<mp::driver>& gpu, mp::stream_handle stream,
+                           const std::vector<std::uint64_t>& batches, bool shared) {
   auto pool = mp::pool::create(gpu, {});
   if (!pool) throw mp::memory_error(pool.error());
   const mp::graph_arena arena = shared ? (*pool)->make_graph_arena() : mp::graph_arena();
   std::vector<mp::graph_exec_handle> graphs;
   for (const std::uint64_t batch : batches) graphs.push_back(capture(**pool, stream, batch, arena));
   // One at a time, in any order: that is what the program promises.
-  for (int round = 0; round < 20; ++round) must(gpu->graph_launch(graphs[static_cast<std::size_t>(round * 7) % graphs.size()], stream));
+  for (int round = 0; round < 20; ++round)
+    must(gpu->graph_launch(graphs[static_cast<std::size_t>(round * 7) % graphs.size()], stream));
   must(gpu->stream_synchronize(stream));
   const std::uint64_t reserved = (*pool)->statistics().reserved_bytes;
   for (const mp::graph_exec_handle g : graphs) must(gpu->graph_exec_destroy(g));
@@ -79,12 +84,13 @@ int main(int count, char** arguments) try {
   std::printf("GPU: %s\n", gpu->info().name.c_str());
   mp::stream_handle stream = nullptr;
   must(gpu->stream_create(&stream));
-  const std::vector<std::uint64_t> batches{64, 48, 32, 16, 8, 4, 2, 1};  // the largest first: the others find room
+  const std::vector<std::uint64_t> batches{64, 48, 32, 16, 8,
+                                           4,  2,  1};  // the largest first: the others find room
   const std::uint64_t apart = reserved_for(gpu, stream, batches, false);
   const std::uint64_t together = reserved_for(gpu, stream, batches, true);
   must(gpu->stream_destroy(stream));
-  std::printf("%zu graphs, each with memory of its own: %s\nthe same in one arena: %s\n", batches.size(), mp::format_bytes(apart).c_str(),
-              mp::format_bytes(together).c_str());
+  std::printf("%zu graphs, each with memory of its own: %s\nthe same in one arena: %s\n",
+              batches.size(), mp::format_bytes(apart).c_str(), mp::format_bytes(together).c_str());
   return together * 2 <= apart ? 0 : 1;
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "shared_graphs: %s\n", failure.what());

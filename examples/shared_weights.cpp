@@ -1,8 +1,9 @@
-// One copy of a model's weights for two serving processes. This process loads the weights into shareable memory, starts two
-// servers, and sends each the memory as a file descriptor; then it lets its own hold go, and the servers serve on.
+// One copy of a model's weights for two serving processes. This process loads the weights into
+// shareable memory, starts two servers, and sends each the memory as a file descriptor; then it
+// lets its own hold go, and the servers serve on.
 //
-//     shared_weights            the first CUDA device, or the simulated GPU where there is none; 1 GiB
-//     shared_weights sim        the simulated GPU; 64 MiB
+//     shared_weights            the first CUDA device, or the simulated GPU where there is none; 1
+//     GiB shared_weights sim        the simulated GPU; 64 MiB
 #include <millpond/memory_resource.hpp>
 #include <millpond/shared_memory.hpp>
 #include <millpond/simulated_gpu.hpp>
@@ -64,7 +65,8 @@ std::uint64_t forward(mp::driver& gpu, const mp::shared_memory& weights, mp::str
 }
 
 void say(int socket, const std::string& line) {
-  if (::send(socket, line.data(), line.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(line.size())) throw std::runtime_error("the other process is gone");
+  if (::send(socket, line.data(), line.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(line.size()))
+    throw std::runtime_error("the other process is gone");
 }
 std::string hear(int socket) {
   char text[256];
@@ -85,7 +87,8 @@ int serve(int socket, const std::string& which) {
     const std::uint64_t after = free_bytes(*gpu);
     const std::uint64_t wrong = forward(*gpu, got.memory, stream);
     say(socket, "imported '" + got.name + "', " + mp::format_bytes(got.memory.bytes()) + "; took " +
-                    mp::format_bytes(before > after ? before - after : 0) + " of the device for it; " + std::to_string(wrong) + " words wrong");
+                    mp::format_bytes(before > after ? before - after : 0) +
+                    " of the device for it; " + std::to_string(wrong) + " words wrong");
     hear(socket);  // the owner has let go
     const std::uint64_t later = forward(*gpu, got.memory, stream);
     say(socket, "serves on without the owner; " + std::to_string(later) + " words wrong");
@@ -103,7 +106,8 @@ struct server {
 
 server start_server(const std::string& which) {
   int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) throw std::runtime_error(std::string("socketpair: ") + std::strerror(errno));
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0)
+    throw std::runtime_error(std::string("socketpair: ") + std::strerror(errno));
   const std::string end = std::to_string(pair[1]);
   std::string words[] = {"shared_weights", "serve", end, which};
   char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
@@ -112,10 +116,12 @@ server start_server(const std::string& which) {
   posix_spawn_file_actions_addclose(&actions, pair[0]);
   server out;
   out.socket = pair[0];
-  const int failed = ::posix_spawn(&out.process, "/proc/self/exe", &actions, nullptr, arguments, environ);
+  const int failed =
+      ::posix_spawn(&out.process, "/proc/self/exe", &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   ::close(pair[1]);
-  if (failed != 0) throw std::runtime_error(std::string("starting a server: ") + std::strerror(failed));
+  if (failed != 0)
+    throw std::runtime_error(std::string("starting a server: ") + std::strerror(failed));
   return out;
 }
 
@@ -130,19 +136,23 @@ int own(const std::string& which) {
   {
     const std::uint64_t before = free_bytes(*gpu);
     const mp::shared_memory weights = must(mp::shared_memory::create(gpu, bytes));
-    std::printf("owner:    loaded weights, took %s of the device\n", mp::format_bytes(before - free_bytes(*gpu)).c_str());
+    std::printf("owner:    loaded weights, took %s of the device\n",
+                mp::format_bytes(before - free_bytes(*gpu)).c_str());
     const mp::identity_block block{weights.address(), weights.bytes(), identity};
     must(gpu->identity_write({&block, 1}, stream));
     must(gpu->stream_synchronize(stream));
     for (int i = 0; i < 2; ++i) servers.push_back(start_server(which));
     for (const server& s : servers) {
-      if (auto sent = mp::send_shared(s.socket, weights, "weights"); !sent) throw mp::memory_error(sent.error());
+      if (auto sent = mp::send_shared(s.socket, weights, "weights"); !sent)
+        throw mp::memory_error(sent.error());
     }
-    for (std::size_t i = 0; i < servers.size(); ++i) std::printf("server %zu: %s\n", i + 1, hear(servers[i].socket).c_str());
+    for (std::size_t i = 0; i < servers.size(); ++i)
+      std::printf("server %zu: %s\n", i + 1, hear(servers[i].socket).c_str());
   }
   std::printf("owner:    has let go of the weights\n");
   for (const server& s : servers) say(s.socket, "serve on");
-  for (std::size_t i = 0; i < servers.size(); ++i) std::printf("server %zu: %s\n", i + 1, hear(servers[i].socket).c_str());
+  for (std::size_t i = 0; i < servers.size(); ++i)
+    std::printf("server %zu: %s\n", i + 1, hear(servers[i].socket).c_str());
   int status = 0;
   for (const server& s : servers) {
     say(s.socket, "end");
@@ -158,7 +168,8 @@ int own(const std::string& which) {
 }  // namespace
 
 int main(int count, char** arguments) try {
-  if (count == 4 && std::string_view(arguments[1]) == "serve") return serve(std::atoi(arguments[2]), arguments[3]);
+  if (count == 4 && std::string_view(arguments[1]) == "serve")
+    return serve(std::atoi(arguments[2]), arguments[3]);
   std::string which = count > 1 ? arguments[1] : "0";
   if (which != "sim" && !mp::open_cuda_driver(0)) {
     std::printf("No card is used: %s\n", mp::open_cuda_driver(0).error().message.c_str());

@@ -1,5 +1,5 @@
-// Standard containers in pinned memory, copied to the GPU at the link's full speed, and a device block owned by a
-// unique_ptr.
+// Standard containers in pinned memory, copied to the GPU at the link's full speed, and a device
+// block owned by a unique_ptr.
 //
 //     standard_containers          the first CUDA device, or the simulated GPU where there is none
 //     standard_containers sim      the simulated GPU
@@ -45,7 +45,8 @@ int main(int count, char** arguments) try {
     }
     // The simulated GPU remembers copies as tags, not bytes, unless it is asked to.
     const bool same = gpu->simulated() || std::equal(back.begin(), back.end(), numbers.begin());
-    std::printf("%s: %zu numbers to the device and back, %s\n", gpu->info().name.c_str(), numbers.size(), same ? "the same" : "WRONG");
+    std::printf("%s: %zu numbers to the device and back, %s\n", gpu->info().name.c_str(),
+                numbers.size(), same ? "the same" : "WRONG");
     if (!same) return 1;
   }
   return gpu->stream_destroy(stream).ok() ? 0 : 4;

@@ -1,5 +1,5 @@
-// What CUPTI counts of managed memory, by when it is asked: a process for each order, the same work in each, and when its counts
-// come. managed_watch follows from what this printed on a card.
+// What CUPTI counts of managed memory, by when it is asked: a process for each order, the same work
+// in each, and when its counts come. managed_watch follows from what this printed on a card.
 //   cupti_orders            all orders
 //   cupti_orders ORDER      one, in this process
 #include <cuda.h>
@@ -46,7 +46,8 @@ void CUPTIAPI give(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most)
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, *bytes));
   *most = 0;
 }
-void CUPTIAPI take(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t, std::size_t valid) {
+void CUPTIAPI take(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t,
+                   std::size_t valid) {
   CUpti_Activity* record = nullptr;
   while (next_record(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind != CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER) continue;
@@ -56,16 +57,20 @@ void CUPTIAPI take(CUcontext context, std::uint32_t stream, std::uint8_t* buffer
     values[kind] += of.value;
   }
   std::size_t lost = 0;
-  if (dropped_records != nullptr && dropped_records(context, stream, &lost) == CUPTI_SUCCESS) dropped += lost;
+  if (dropped_records != nullptr && dropped_records(context, stream, &lost) == CUPTI_SUCCESS)
+    dropped += lost;
   std::free(buffer);
 }
 
 std::string told() {
-  static constexpr const char* names[kinds] = {"?", "to device", "to host", "CPU faults", "GPU faults", "thrashing", "throttling", "remote maps", "device to device"};
+  static constexpr const char* names[kinds] = {"?",          "to device",   "to host",
+                                               "CPU faults", "GPU faults",  "thrashing",
+                                               "throttling", "remote maps", "device to device"};
   std::string made;
   for (std::size_t k = 0; k < kinds; ++k) {
     if (records[k] == 0) continue;
-    made += std::string(made.empty() ? "" : ", ") + (names[k] == nullptr ? "other" : names[k]) + " " + std::to_string(records[k].load());
+    made += std::string(made.empty() ? "" : ", ") + (names[k] == nullptr ? "other" : names[k]) +
+            " " + std::to_string(records[k].load());
     if (k == 1 || k == 2) made += " (" + std::to_string(values[k].load() >> 10) + " KiB)";
   }
   if (dropped != 0) made += ", dropped " + std::to_string(dropped.load());
@@ -73,7 +78,9 @@ std::string told() {
 }
 
 int run(std::string_view order) {
-  const auto has = [&](std::string_view word) { return order.find(word) != std::string_view::npos; };
+  const auto has = [&](std::string_view word) {
+    return order.find(word) != std::string_view::npos;
+  };
   void* const driver = open_first({"libcuda.so.1"});
   if (driver == nullptr) {
     std::printf("  no libcuda.so.1\n");
@@ -81,7 +88,9 @@ int run(std::string_view order) {
   }
   void* cupti = nullptr;
   const auto load = [&] {
-    cupti = open_first({"libcupti.so.13", "libcupti.so.12", "libcupti.so", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so", "/usr/local/cuda/lib64/libcupti.so"});
+    cupti = open_first({"libcupti.so.13", "libcupti.so.12", "libcupti.so",
+                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
+                        "/usr/local/cuda/lib64/libcupti.so"});
     if (cupti == nullptr) return false;
     next_record = find<decltype(next_record)>(cupti, "cuptiActivityGetNextRecord");
     dropped_records = find<decltype(dropped_records)>(cupti, "cuptiActivityGetNumDroppedRecords");
@@ -90,27 +99,34 @@ int run(std::string_view order) {
   const auto say = [&](const char* what, CUptiResult answer) {
     const char* text = nullptr;
     find<decltype(&cuptiGetResultString)>(cupti, "cuptiGetResultString")(answer, &text);
-    if (answer != CUPTI_SUCCESS) std::printf("  %s: %s\n", what, text == nullptr ? "refused" : text);
+    if (answer != CUPTI_SUCCESS)
+      std::printf("  %s: %s\n", what, text == nullptr ? "refused" : text);
   };
   const auto register_buffers = [&] {
-    say("register", find<decltype(&cuptiActivityRegisterCallbacks)>(cupti, "cuptiActivityRegisterCallbacks")(give, take));
+    say("register", find<decltype(&cuptiActivityRegisterCallbacks)>(
+                        cupti, "cuptiActivityRegisterCallbacks")(give, take));
   };
   const auto subscribe = [&] {
     static CUpti_SubscriberHandle handle;
-    say("subscribe", find<decltype(&cuptiSubscribe)>(cupti, "cuptiSubscribe")(&handle, [](void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}, nullptr));
+    say("subscribe",
+        find<decltype(&cuptiSubscribe)>(cupti, "cuptiSubscribe")(
+            &handle, [](void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}, nullptr));
   };
   const auto enable = [&] {
-    say("enable", find<decltype(&cuptiActivityEnable)>(cupti, "cuptiActivityEnable")(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
+    say("enable", find<decltype(&cuptiActivityEnable)>(
+                      cupti, "cuptiActivityEnable")(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
   };
   const auto configure = [&] {
     CUpti_ActivityUnifiedMemoryCounterConfig wanted[7] = {};
     for (std::uint32_t k = 0; k < 7; ++k) {
-      wanted[k].scope = has("all-devices") ? CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES
-                                           : CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
+      wanted[k].scope = has("all-devices")
+                            ? CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_ALL_DEVICES
+                            : CUPTI_ACTIVITY_UNIFIED_MEMORY_COUNTER_SCOPE_PROCESS_SINGLE_DEVICE;
       wanted[k].kind = static_cast<CUpti_ActivityUnifiedMemoryCounterKind>(k + 1);
       wanted[k].enable = 1;
     }
-    say("configure", find<decltype(&cuptiActivityConfigureUnifiedMemoryCounter)>(cupti, "cuptiActivityConfigureUnifiedMemoryCounter")(wanted, 7));
+    say("configure", find<decltype(&cuptiActivityConfigureUnifiedMemoryCounter)>(
+                         cupti, "cuptiActivityConfigureUnifiedMemoryCounter")(wanted, 7));
   };
   const auto ask = [&] {
     if (has("subscribe")) subscribe();
@@ -140,18 +156,24 @@ int run(std::string_view order) {
   CUdevice device = 0;
   CUcontext context = nullptr;
   if (find<decltype(&cuDeviceGet)>(driver, "cuDeviceGet")(&device, 0) != CUDA_SUCCESS ||
-      find<decltype(&cuDevicePrimaryCtxRetain)>(driver, "cuDevicePrimaryCtxRetain")(&context, device) != CUDA_SUCCESS ||
+      find<decltype(&cuDevicePrimaryCtxRetain)>(driver, "cuDevicePrimaryCtxRetain")(
+          &context, device) != CUDA_SUCCESS ||
       find<decltype(&cuCtxSetCurrent)>(driver, "cuCtxSetCurrent")(context) != CUDA_SUCCESS) {
     std::printf("  no context\n");
     return 77;
   }
   const auto allocate = find<decltype(&cuMemAllocManaged)>(driver, "cuMemAllocManaged");
-  const auto prefetch = find<CUresult (*)(CUdeviceptr, std::size_t, CUmemLocation, unsigned, CUstream)>(driver, "cuMemPrefetchAsync_v2");
+  const auto prefetch =
+      find<CUresult (*)(CUdeviceptr, std::size_t, CUmemLocation, unsigned, CUstream)>(
+          driver, "cuMemPrefetchAsync_v2");
   const auto set = find<decltype(&cuMemsetD8Async)>(driver, "cuMemsetD8Async");
   const auto wait = find<decltype(&cuCtxSynchronize)>(driver, "cuCtxSynchronize");
   constexpr std::size_t bytes = std::size_t{16} << 20;
   CUdeviceptr before = 0;
-  if (has("memory-first") && (allocate(&before, bytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS || set(before, 1, bytes, nullptr) != CUDA_SUCCESS || wait() != CUDA_SUCCESS)) return 4;
+  if (has("memory-first") &&
+      (allocate(&before, bytes, CU_MEM_ATTACH_GLOBAL) != CUDA_SUCCESS ||
+       set(before, 1, bytes, nullptr) != CUDA_SUCCESS || wait() != CUDA_SUCCESS))
+    return 4;
   if (!has("before-context")) {
     if (cupti == nullptr && !load()) return 77;
     ask();
@@ -164,7 +186,8 @@ int run(std::string_view order) {
     auto last = begun;
     std::string seen = told();
     const std::string was = seen;
-    for (auto now = begun; now - begun < 1s && now - last < 400ms; now = std::chrono::steady_clock::now()) {
+    for (auto now = begun; now - begun < 1s && now - last < 400ms;
+         now = std::chrono::steady_clock::now()) {
       say("flush", flush(has("flush-plain") ? 0 : CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
       if (std::string here = told(); here != seen) {
         seen = here;
@@ -173,7 +196,8 @@ int run(std::string_view order) {
       std::this_thread::sleep_for(2ms);
     }
     const double ms = std::chrono::duration<double, std::milli>(last - begun).count();
-    std::printf("  %s: %s, the last after %.0f ms; all so far: %s\n", what, seen == was ? "nothing new" : "counted", ms, seen.c_str());
+    std::printf("  %s: %s, the last after %.0f ms; all so far: %s\n", what,
+                seen == was ? "nothing new" : "counted", ms, seen.c_str());
   };
   const auto touch = [](CUdeviceptr at, std::size_t count) {
     auto* const data = reinterpret_cast<volatile unsigned char*>(at);
@@ -204,8 +228,9 @@ int run(std::string_view order) {
 
 int main(int count, char** words) {
   if (count > 1) return run(words[1]);
-  for (const char* order : {"late", "late memory-first", "late subscribe", "late enable-first", "late all-devices", "late flush-plain", "before-context",
-                            "early", "early before-context", "early subscribe before-context"}) {
+  for (const char* order : {"late", "late memory-first", "late subscribe", "late enable-first",
+                            "late all-devices", "late flush-plain", "before-context", "early",
+                            "early before-context", "early subscribe before-context"}) {
     std::printf("%s\n", order);
     std::fflush(stdout);
     const pid_t child = fork();
@@ -215,7 +240,8 @@ int main(int count, char** words) {
     }
     int status = 0;
     waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) std::printf("  ended with %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+      std::printf("  ended with %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
     std::fflush(stdout);
   }
   return 0;

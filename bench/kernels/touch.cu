@@ -17,7 +17,8 @@ extern "C" __global__ void touch_each(uint32_t* words, uint64_t count) {
 }
 extern "C" __global__ void touch_write(uint4* words, uint64_t count) {
   const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
-  for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) words[i] = uint4{1, 2, 3, 4};
+  for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+    words[i] = uint4{1, 2, 3, 4};
 }
 extern "C" __global__ void touch_read(const uint4* words, uint64_t count, uint32_t* sink) {
   const uint64_t step = uint64_t{gridDim.x} * blockDim.x;

@@ -44,26 +44,35 @@ void destroy(void* self) {
 template <class T>
 void* allocate(void* self, uint64_t bytes, void* stream) {
   try {
-    return static_cast<T*>(self)->of.allocate(cuda::stream_ref{static_cast<cudaStream_t>(stream)}, bytes, 256);
+    return static_cast<T*>(self)->of.allocate(cuda::stream_ref{static_cast<cudaStream_t>(stream)},
+                                              bytes, 256);
   } catch (const std::exception&) {
     return nullptr;
   }
 }
 template <class T>
 void deallocate(void* self, void* ptr, uint64_t bytes, void* stream) {
-  static_cast<T*>(self)->of.deallocate(cuda::stream_ref{static_cast<cudaStream_t>(stream)}, ptr, bytes, 256);
+  static_cast<T*>(self)->of.deallocate(cuda::stream_ref{static_cast<cudaStream_t>(stream)}, ptr,
+                                       bytes, 256);
 }
-uint64_t untold(void*) { return 0; }
-uint64_t pool_reserved(void* self) { return static_cast<pool*>(self)->of.pool_size(); }
+uint64_t untold(void*) {
+  return 0;
+}
+uint64_t pool_reserved(void* self) {
+  return static_cast<pool*>(self)->of.pool_size();
+}
 
 const millpond_peer peers[] = {
     {"RMM async", create<async>, destroy<async>, allocate<async>, deallocate<async>, untold},
     {"RMM pool", create<pool>, destroy<pool>, allocate<pool>, deallocate<pool>, pool_reserved},
     {"RMM arena", create<arena>, destroy<arena>, allocate<arena>, deallocate<arena>, untold},
-    {"RMM binning", create<binning>, destroy<binning>, allocate<binning>, deallocate<binning>, untold},
+    {"RMM binning", create<binning>, destroy<binning>, allocate<binning>, deallocate<binning>,
+     untold},
     {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const millpond_peer* millpond_peers(void) { return peers; }
+extern "C" __attribute__((visibility("default"))) const millpond_peer* millpond_peers(void) {
+  return peers;
+}

@@ -1,5 +1,6 @@
-// PyTorch's caching allocator through its C++ library, as the process's PYTORCH_CUDA_ALLOC_CONF sets it (expandable
-// segments by that variable: one setting a process). Compiled where PyTorch is, by scripts/card_peers.
+// PyTorch's caching allocator through its C++ library, as the process's PYTORCH_CUDA_ALLOC_CONF
+// sets it (expandable segments by that variable: one setting a process). Compiled where PyTorch is,
+// by scripts/card_peers.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime.h>
@@ -34,14 +35,17 @@ void* allocate(void*, uint64_t bytes, void* stream) {
     return nullptr;
   }
 }
-void deallocate(void*, void* ptr, uint64_t, void*) { allocator::raw_delete(ptr); }
+void deallocate(void*, void* ptr, uint64_t, void*) {
+  allocator::raw_delete(ptr);
+}
 uint64_t reserved(void*) {
   return static_cast<uint64_t>(allocator::getDeviceStats(0).reserved_bytes[0].peak);
 }
 const char* name() {
   const char* setting = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
-  return setting != nullptr && std::strstr(setting, "expandable_segments:True") != nullptr ? "PyTorch expandable"
-                                                                                           : "PyTorch default";
+  return setting != nullptr && std::strstr(setting, "expandable_segments:True") != nullptr
+             ? "PyTorch expandable"
+             : "PyTorch default";
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ workload. A process that dies, or takes longer than the limit, is started again 
 allocator does two more rounds of each workload, a model made anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for
 `millpond compare`.
 """
+
 import argparse
 import gc
 import hashlib
@@ -37,9 +38,24 @@ SEEDS = 2
 # Timed rounds of the workloads that take longest; the others take --rounds.
 ROUNDS = {"generation": 4}
 # What a round's allocations cost, as far as the allocator counts it: PyTorch's own, and millpond's.
-COUNTED = ("allocation.all.allocated", "num_device_alloc", "num_device_free", "num_sync_all_streams", "millpond.growths", "millpond.moves", "millpond.activations",
-           "millpond.seals", "millpond.fence_queries", "millpond.host_waits", "millpond.stream_waits", "millpond.lanes_flushed",
-           "millpond.lock_waits", "millpond.lane_hits", "millpond.shelf_hits", "millpond.heap_hits")
+COUNTED = (
+    "allocation.all.allocated",
+    "num_device_alloc",
+    "num_device_free",
+    "num_sync_all_streams",
+    "millpond.growths",
+    "millpond.moves",
+    "millpond.activations",
+    "millpond.seals",
+    "millpond.fence_queries",
+    "millpond.host_waits",
+    "millpond.stream_waits",
+    "millpond.lanes_flushed",
+    "millpond.lock_waits",
+    "millpond.lane_hits",
+    "millpond.shelf_hits",
+    "millpond.heap_hits",
+)
 COUNT_NAMES = {"allocation.all.allocated": "allocations"}
 
 
@@ -95,21 +111,39 @@ class Running:
         self.wait()
         self.rounds.append(round((time.perf_counter() - started) * 1e3, 2))
         after = self.stats()
-        self.counts.append({COUNT_NAMES.get(key, key.removeprefix("millpond.")): after[key] - before.get(key, 0) for key in COUNTED if key in after})
+        self.counts.append(
+            {
+                COUNT_NAMES.get(key, key.removeprefix("millpond.")): after[key] - before.get(key, 0)
+                for key in COUNTED
+                if key in after
+            }
+        )
         self.digests.append(digest(outputs))
         return self.rounds[-1]
 
     def result(self):
         repeats = all(d == self.digests[n % SEEDS] for n, d in enumerate(self.digests))
-        out = {"workload": self.name, "make_ms": round(self.make_ms, 2), "first_ms": self.rounds[:SEEDS], "round_ms": self.rounds[SEEDS:],
-               "digest": hashlib.sha256("".join(self.digests).encode()).hexdigest()[:16], "repeatable": None if self.learns else repeats}
+        out = {
+            "workload": self.name,
+            "make_ms": round(self.make_ms, 2),
+            "first_ms": self.rounds[:SEEDS],
+            "round_ms": self.rounds[SEEDS:],
+            "digest": hashlib.sha256("".join(self.digests).encode()).hexdigest()[:16],
+            "repeatable": None if self.learns else repeats,
+        }
         if self.cuda:
             stats = self.stats()
             out["peak_requested"] = stats["requested_bytes.all.peak"]
             out["peak_reserved"] = stats["reserved_bytes.all.peak"]
             out["retries"] = stats["num_alloc_retries"]
             out["counts"] = self.counts
-            out.update({key: value for key, value in stats.items() if key.startswith("millpond.") and "bytes" in key})
+            out.update(
+                {
+                    key: value
+                    for key, value in stats.items()
+                    if key.startswith("millpond.") and "bytes" in key
+                }
+            )
         return out
 
 
@@ -118,7 +152,9 @@ def record_one(name, s, folder):
     import torch
     import workloads
 
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=2_000_000)
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context=None, stacks="python", max_entries=2_000_000
+    )
     one_round = workloads.ALL[name](s)
     for number in range(2):
         one_round(number)
@@ -173,7 +209,12 @@ def child(options):
     import torch
 
     s = prepared(options)
-    say({"torch": torch.__version__, "gpu": torch.cuda.get_device_name() if options.device != "cpu" else "none"})
+    say(
+        {
+            "torch": torch.__version__,
+            "gpu": torch.cuda.get_device_name() if options.device != "cpu" else "none",
+        }
+    )
     running = None
     for line in sys.stdin:
         what, _, rest = line.strip().partition(" ")
@@ -222,10 +263,27 @@ class Process:
         environment.pop("PYTORCH_CUDA_ALLOC_CONF", None)
         if allocator == "expandable":
             environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-        command = [sys.executable, __file__, "--child", allocator, "--served", "--device", options.device]
-        command += (["--small"] if options.small else []) + (["--record", options.record] if options.record else [])
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            allocator,
+            "--served",
+            "--device",
+            options.device,
+        ]
+        command += (["--small"] if options.small else []) + (
+            ["--record", options.record] if options.record else []
+        )
         self.told = open(f"{options.out}.{allocator}.stderr", "w+")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.told, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.told,
+            text=True,
+            env=environment,
+        )
         self.lines = queue.Queue()
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -251,7 +309,9 @@ class Process:
             return {"error": f"took longer than {self.limit} s"}
         if line is None:
             code = self.process.wait()
-            return {"error": f"the process ended with {code}: {' | '.join(self.stderr().strip().splitlines()[-3:])[:600]}"}
+            return {
+                "error": f"the process ended with {code}: {' | '.join(self.stderr().strip().splitlines()[-3:])[:600]}"
+            }
         return json.loads(line)
 
     def stderr(self):
@@ -298,7 +358,9 @@ class Measurement:
     def close(self, allocator):
         code, text = self.processes.pop(allocator).end()
         if code not in (0, -9):
-            self.machine[allocator]["exit"] = f"{code}: {' | '.join(text.strip().splitlines()[-3:])[:600]}"
+            self.machine[allocator]["exit"] = (
+                f"{code}: {' | '.join(text.strip().splitlines()[-3:])[:600]}"
+            )
         if lines := [line for line in text.splitlines() if "millpond" in line]:
             self.machine[allocator]["told"] = lines[:5]
 
@@ -336,7 +398,13 @@ class Measurement:
             self.results[allocator][name] = result
             tell(allocator, result)
         if self.options.record and "default" in left:
-            ask(["default"], f"record {name}", lambda a, told: self.machine[a].setdefault("recorded", {}).__setitem__(name, told["bytes"]))
+            ask(
+                ["default"],
+                f"record {name}",
+                lambda a, told: (
+                    self.machine[a].setdefault("recorded", {}).__setitem__(name, told["bytes"])
+                ),
+            )
         self.save(self.results, self.machine)
 
     def end(self, names):
@@ -345,7 +413,9 @@ class Measurement:
         for allocator in self.allocators:
             for name in names:
                 if allocator in self.wanted(name):
-                    self.results[allocator].setdefault(name, {"workload": name, "error": "not reached in the time given"})
+                    self.results[allocator].setdefault(
+                        name, {"workload": name, "error": "not reached in the time given"}
+                    )
         self.save(self.results, self.machine)
 
 
@@ -354,15 +424,24 @@ def tell(allocator, r):
         print(f"  {r['workload']}, {allocator}: {r['error']}", flush=True)
         return
     times = sorted(r["round_ms"])
-    ratio = f", {r['peak_reserved'] / max(1, r['peak_requested']):.3f} reserved a requested" if "peak_reserved" in r else ""
+    ratio = (
+        f", {r['peak_reserved'] / max(1, r['peak_requested']):.3f} reserved a requested"
+        if "peak_reserved" in r
+        else ""
+    )
     again = ", not the same again" if r["repeatable"] is False else ""
     counts = {}
     for each in r.get("counts", [])[SEEDS:]:
         for key, value in each.items():
             counts[key] = counts.get(key, 0) + value
-    shown = ", ".join(f"{value} {key}" for key, value in counts.items() if value and not key.endswith("_hits"))
-    print(f"  {r['workload']}, {allocator}: {times[0]:.1f} to {times[-1]:.1f} ms{ratio}, {r['digest']}{again}"
-          + (f"; in the timed rounds {shown}" if shown else ""), flush=True)
+    shown = ", ".join(
+        f"{value} {key}" for key, value in counts.items() if value and not key.endswith("_hits")
+    )
+    print(
+        f"  {r['workload']}, {allocator}: {times[0]:.1f} to {times[-1]:.1f} ms{ratio}, {r['digest']}{again}"
+        + (f"; in the timed rounds {shown}" if shown else ""),
+        flush=True,
+    )
 
 
 def warm_libraries(most_seconds=40):
@@ -373,8 +452,12 @@ def warm_libraries(most_seconds=40):
     if spec is None:
         return
     until = time.monotonic() + most_seconds
-    files = [f for base in ("torch/lib", "nvidia", "torchvision", "triton") for f in (Path(spec.origin).parents[1] / base).rglob("*.so*")
-             if f.is_file() and f.stat().st_size > 1 << 20]
+    files = [
+        f
+        for base in ("torch/lib", "nvidia", "torchvision", "triton")
+        for f in (Path(spec.origin).parents[1] / base).rglob("*.so*")
+        if f.is_file() and f.stat().st_size > 1 << 20
+    ]
 
     def read(path):
         with open(path, "rb") as f:
@@ -384,22 +467,39 @@ def warm_libraries(most_seconds=40):
     began = time.monotonic()
     with ThreadPoolExecutor(12) as readers:
         list(readers.map(read, sorted(files, key=lambda f: -f.stat().st_size)))
-    print(f"{sum(f.stat().st_size for f in files) >> 20} MiB of libraries read in {time.monotonic() - began:.0f} s", flush=True)
+    print(
+        f"{sum(f.stat().st_size for f in files) >> 20} MiB of libraries read in {time.monotonic() - began:.0f} s",
+        flush=True,
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", default="pytorch.json")
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--allocators", default=",".join(ALLOCATORS))
-    parser.add_argument("--limit", type=float, default=120, help="seconds that a step of a workload may take")
-    parser.add_argument("--seconds", type=float, default=3600, help="no workload is begun after so many")
-    parser.add_argument("--record", default="", help="a folder for snapshots of what PyTorch's own allocator is asked")
-    parser.add_argument("--child", help="this process is one allocator's, and runs --only by itself")
-    parser.add_argument("--served", action="store_true", help="with --child: does what standard input says")
+    parser.add_argument(
+        "--limit", type=float, default=120, help="seconds that a step of a workload may take"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="no workload is begun after so many"
+    )
+    parser.add_argument(
+        "--record",
+        default="",
+        help="a folder for snapshots of what PyTorch's own allocator is asked",
+    )
+    parser.add_argument(
+        "--child", help="this process is one allocator's, and runs --only by itself"
+    )
+    parser.add_argument(
+        "--served", action="store_true", help="with --child: does what standard input says"
+    )
     options = parser.parse_args()
     if options.child:
         return child(options) if options.served else alone(options)
@@ -409,12 +509,21 @@ def main():
         warm_libraries()
     import workloads
 
-    names = [n for n in (options.only.split(",") if options.only else workloads.ALL)
-             if options.device != "cpu" or n not in workloads.NEED_CUDA]
+    names = [
+        n
+        for n in (options.only.split(",") if options.only else workloads.ALL)
+        if options.device != "cpu" or n not in workloads.NEED_CUDA
+    ]
 
     def save(results, machine):
-        document = {"what": "PyTorch workloads by allocator", "rounds": options.rounds, "seeds": SEEDS, "turns": "interleaved",
-                    "allocators": results, "machine": machine}
+        document = {
+            "what": "PyTorch workloads by allocator",
+            "rounds": options.rounds,
+            "seeds": SEEDS,
+            "turns": "interleaved",
+            "allocators": results,
+            "machine": machine,
+        }
         scratch = Path(f"{options.out}.part")
         scratch.write_text(json.dumps(document, indent=1))
         scratch.replace(options.out)

@@ -9,6 +9,7 @@ costs. Under bench/cupti/floor.cpp "recorded" is CUPTI's own part: callbacks tha
 subscribed: the same, where alone is a process that has no subscriber with CUPTI, and recorded is one that is paused.
 SECONDS is for each workload. Prints RECORDED and one JSON: of each workload the quads, [alone, alone, recorded, recorded] each.
 """
+
 import ctypes
 import gc
 import json
@@ -34,15 +35,28 @@ def serving():
     layers, width = [torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU()], 64
     for n in range(12):
         wider = min(512, width * (2 if n % 3 == 2 else 1))
-        layers += [torch.nn.Conv2d(width, wider, 3, 2 if n % 3 == 2 else 1, 1), torch.nn.BatchNorm2d(wider), torch.nn.ReLU()]
+        layers += [
+            torch.nn.Conv2d(width, wider, 3, 2 if n % 3 == 2 else 1, 1),
+            torch.nn.BatchNorm2d(wider),
+            torch.nn.ReLU(),
+        ]
         width = wider
-    net = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(width, 1000)).to(device).eval()
-    requests = [torch.randn(1 + (n * 7) % 32, 3, *2 * [(128, 160, 192, 224)[n % 4]]) for n in range(32)]
+    net = (
+        torch.nn.Sequential(
+            *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(width, 1000)
+        )
+        .to(device)
+        .eval()
+    )
+    requests = [
+        torch.randn(1 + (n * 7) % 32, 3, *2 * [(128, 160, 192, 224)[n % 4]]) for n in range(32)
+    ]
 
     def unit(n):
         with torch.no_grad():
             for k in range(8):
                 net(requests[(8 * n + k) % len(requests)].to(device)).cpu()
+
     return unit
 
 
@@ -59,6 +73,7 @@ def training():
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         loss.item()
+
     return unit
 
 
@@ -74,16 +89,30 @@ def generation():
             x = torch.randn(1 + n % 8, 1, width, device=device)
             for _ in range(16):
                 for layer in range(8):
-                    q, k, v = (t.view(x.shape[0], 1, heads, -1).transpose(1, 2) for t in qkv[layer](x).chunk(3, -1))
+                    q, k, v = (
+                        t.view(x.shape[0], 1, heads, -1).transpose(1, 2)
+                        for t in qkv[layer](x).chunk(3, -1)
+                    )
                     if caches[layer] is not None:
-                        k, v = torch.cat([caches[layer][0], k], 2), torch.cat([caches[layer][1], v], 2)
+                        k, v = (
+                            torch.cat([caches[layer][0], k], 2),
+                            torch.cat([caches[layer][1], v], 2),
+                        )
                     caches[layer] = (k, v)
-                    x = x + out[layer](torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape))
+                    x = x + out[layer](
+                        torch.nn.functional.scaled_dot_product_attention(q, k, v)
+                        .transpose(1, 2)
+                        .reshape(x.shape)
+                    )
                 x[0, 0, 0].item()
+
     return unit
 
 
-units = {name: {"serving": serving, "training": training, "generation": generation}[name]() for name in names}
+units = {
+    name: {"serving": serving, "training": training, "generation": generation}[name]()
+    for name in names
+}
 if mode == "subscribed":
     recorder.millpond_record_pause()
     become = {"alone": recorder.cupti_floor_detach, "recorded": recorder.cupti_floor_attach}

@@ -5,6 +5,7 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Where its file is missing, the table says so.
 """
+
 import json
 import re
 import statistics
@@ -27,7 +28,7 @@ NOT_REACHED = "not reached in the time given"  # as bench/pytorch/measure.py say
 def one_of_each(result, seeds):
     """A timed round of each seed, added up, turn by turn."""
     rounds = result["round_ms"]
-    return [sum(rounds[at:at + seeds]) for at in range(0, len(rounds) - seeds + 1, seeds)]
+    return [sum(rounds[at : at + seeds]) for at in range(0, len(rounds) - seeds + 1, seeds)]
 
 
 def same_outputs(runs):
@@ -48,8 +49,13 @@ def conclusions(by, names, shown, seeds):
     whole = [n for n in names if all("round_ms" in by[a].get(n, {}) for a in shown)]
     if "millpond" not in shown or not whole:
         return []
-    met = {a: sum(by[a][n]["peak_reserved"] <= 1.1 * by[a][n]["peak_requested"] for n in whole) for a in shown}
-    rows = [f"At most 1.1 reserved of requested: {', '.join(f'{a} {met[a]}' for a in shown)} of {len(whole)} workloads."]
+    met = {
+        a: sum(by[a][n]["peak_reserved"] <= 1.1 * by[a][n]["peak_requested"] for n in whole)
+        for a in shown
+    }
+    rows = [
+        f"At most 1.1 reserved of requested: {', '.join(f'{a} {met[a]}' for a in shown)} of {len(whole)} workloads."
+    ]
 
     def median(allocator, name):
         return statistics.median(one_of_each(by[allocator][name], seeds))
@@ -58,7 +64,9 @@ def conclusions(by, names, shown, seeds):
         change = {n: median("millpond", n) / median(other, n) - 1 for n in whole}
         slower = ", ".join(f"{n} {c:+.0%}" for n, c in change.items() if c > 0.02)
         quicker = ", ".join(f"{n} {c:+.0%}" for n, c in change.items() if c < -0.02)
-        rows.append(f"Against PyTorch's {other}, medians: more time on {slower or 'none'}; less on {quicker or 'none'}; within 2% on the others.")
+        rows.append(
+            f"Against PyTorch's {other}, medians: more time on {slower or 'none'}; less on {quicker or 'none'}; within 2% on the others."
+        )
     return rows
 
 
@@ -67,7 +75,10 @@ def pytorch():
     if got is None:
         return ["*Not measured yet.*"]
     seeds = got["seeds"]
-    by = {a: {n: r for n, r in results.items() if r.get("error") != NOT_REACHED} for a, results in got["allocators"].items()}
+    by = {
+        a: {n: r for n, r in results.items() if r.get("error") != NOT_REACHED}
+        for a, results in got["allocators"].items()
+    }
     names = list(dict.fromkeys(n for results in by.values() for n in results))
     shown = [a for a in ALLOCATORS if a in by]
     columns = " / ".join(shown)
@@ -83,28 +94,49 @@ def pytorch():
     def ratio(r):
         return f"{r['peak_reserved'] / max(1, r['peak_requested']):.3f}"
 
-    rows = [f"| workload | ms, median (least–most): {columns} | reserved of requested: {columns} | outputs |", "| --- | --- | --- | --- |"]
+    rows = [
+        f"| workload | ms, median (least–most): {columns} | reserved of requested: {columns} | outputs |",
+        "| --- | --- | --- | --- |",
+    ]
     for name in names:
         same = same_outputs({a: by[a].get(name, {}) for a in shown})
         rows.append(f"| {name} | {cells(name, ms)} | {cells(name, ratio)} | {same} |")
         if "digest" in (waits := by.get("millpond_may_wait", {}).get(name, {})):
-            same = same_outputs({"millpond_may_wait": waits, **{a: by[a].get(name, {}) for a in shown}})
-            rows.append(f"| {name}, `reuse=\"may_wait\"` | {ms(waits)} | {ratio(waits)} | {same} |")
+            same = same_outputs(
+                {"millpond_may_wait": waits, **{a: by[a].get(name, {}) for a in shown}}
+            )
+            rows.append(f'| {name}, `reuse="may_wait"` | {ms(waits)} | {ratio(waits)} | {same} |')
     facts = next((m for m in got["machine"].values() if "torch" in m), {})
-    turns = max(len(r["round_ms"]) for results in by.values() for r in results.values() if "round_ms" in r) // seeds
-    rows += ["", f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a round of either seed, "
-             f"{turns} turns (of generation fewer), the allocators one after the other in each."]
+    turns = (
+        max(
+            len(r["round_ms"])
+            for results in by.values()
+            for r in results.values()
+            if "round_ms" in r
+        )
+        // seeds
+    )
+    rows += [
+        "",
+        f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a round of either seed, "
+        f"{turns} turns (of generation fewer), the allocators one after the other in each.",
+    ]
     for name, r in by.get("millpond", {}).items():
         needed = r.get("millpond.peak_needed_bytes", 0)
         if needed > 1.02 * r.get("peak_requested", 0) > 0:
             of_needed = cells(name, lambda of: f"{of['peak_reserved'] / needed:.3f}")
-            rows += ["", f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
-                     f"{needed / 2**20:.0f} MiB at its peak, {needed / r['peak_requested']:.2f} of what is requested, so that no allocator can reserve less; "
-                     f"of those are reserved {of_needed}."]
+            rows += [
+                "",
+                f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
+                f"{needed / 2**20:.0f} MiB at its peak, {needed / r['peak_requested']:.2f} of what is requested, so that no allocator can reserve less; "
+                f"of those are reserved {of_needed}.",
+            ]
     rows += ["", *conclusions(by, names, shown, seeds)]
     if any("counts" in r for r in by.get("millpond", {}).values()):
         rows += [
-            "", "What millpond did in a timed round, on average:", "",
+            "",
+            "What millpond did in a timed round, on average:",
+            "",
             "| workload | allocations | of them past the lanes | new pages | moves | events recorded | fences asked | lanes emptied |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
@@ -116,24 +148,52 @@ def pytorch():
         def mean(key):
             return sum(each.get(key, 0) for each in timed) / len(timed)
 
-        rows.append(f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('lane_hits'):.0f} | "
-                    + " | ".join(f"{mean(key):.1f}" for key in ("growths", "moves", "seals", "fence_queries", "lanes_flushed")) + " |")
-    failed = [(a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r]
-    return rows + earlier(names) + ([""] if failed else []) + [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
+        rows.append(
+            f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('lane_hits'):.0f} | "
+            + " | ".join(
+                f"{mean(key):.1f}"
+                for key in ("growths", "moves", "seals", "fence_queries", "lanes_flushed")
+            )
+            + " |"
+        )
+    failed = [
+        (a, n, r["error"]) for a, results in by.items() for n, r in results.items() if "error" in r
+    ]
+    return (
+        rows
+        + earlier(names)
+        + ([""] if failed else [])
+        + [f"{a}, {n}: {why[:200]}" for a, n, why in failed]
+    )
 
 
 def earlier(measured):
     """Workloads that the last run did not come to: millpond alone, as an older build was measured."""
     older = load("pytorch_millpond_h200.json")
-    left = {} if older is None else {n: r for n, r in older["allocators"]["millpond"].items() if n not in measured and "error" not in r}
+    left = (
+        {}
+        if older is None
+        else {
+            n: r
+            for n, r in older["allocators"]["millpond"].items()
+            if n not in measured and "error" not in r
+        }
+    )
     if not left:
         return []
-    rows = ["", "What that run did not come to in its time, millpond alone and of an older build (`bench/results/pytorch_millpond_h200.json`):", "",
-            "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |", "| --- | --- | --- | --- |"]
+    rows = [
+        "",
+        "What that run did not come to in its time, millpond alone and of an older build (`bench/results/pytorch_millpond_h200.json`):",
+        "",
+        "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |",
+        "| --- | --- | --- | --- |",
+    ]
     for name, r in left.items():
         needed = max(r.get("millpond.peak_needed_bytes", 0), r["peak_requested"])
-        rows.append(f"| {name} | {statistics.median(one_of_each(r, older['seeds'])):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.3f} | "
-                    f"{r['peak_reserved'] / max(1, needed):.3f} |")
+        rows.append(
+            f"| {name} | {statistics.median(one_of_each(r, older['seeds'])):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.3f} | "
+            f"{r['peak_reserved'] / max(1, needed):.3f} |"
+        )
     return rows
 
 
@@ -141,13 +201,17 @@ def rmm():
     got = load("rmm_containers_h200.json")
     if got is None:
         return ["*Not measured yet.*"]
-    rows = ["| resource | ns an operation, first 5000: 1 / 4 / 16 threads | the same again | reserved of peak live | wrong bytes |",
-            "| --- | --- | --- | --- | --- |"]
+    rows = [
+        "| resource | ns an operation, first 5000: 1 / 4 / 16 threads | the same again | reserved of peak live | wrong bytes |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for name in dict.fromkeys(r["resource"] for r in got["rows"]):
         mine = sorted((r for r in got["rows"] if r["resource"] == name), key=lambda r: r["threads"])
-        rows.append(f"| {name} | {' / '.join(str(r['ns']) for r in mine)} | "
-                    f"{' / '.join(str(r.get('ns_again', 'not measured')) for r in mine)} | "
-                    f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | {sum(r['wrong'] for r in mine)} |")
+        rows.append(
+            f"| {name} | {' / '.join(str(r['ns']) for r in mine)} | "
+            f"{' / '.join(str(r.get('ns_again', 'not measured')) for r in mine)} | "
+            f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | {sum(r['wrong'] for r in mine)} |"
+        )
     return rows + ["", f"`bench/results/rmm_containers_h200.json`: RMM 26.10 on one {got['gpu']}."]
 
 
@@ -170,7 +234,10 @@ def preload():
     return [line] + ([f"Different: {', '.join(other)}."] if other else [])
 
 
-TABLES = {"docs/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks}, "docs/install.md": {"preload": preload}}
+TABLES = {
+    "docs/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks},
+    "docs/install.md": {"preload": preload},
+}
 
 
 def filled(document, text):
@@ -189,6 +256,8 @@ if __name__ == "__main__":
         if sys.argv[1:] != ["--check"]:
             (ROOT / document).write_text(new)
         elif now != new:
-            print(f"{document} does not say what bench/results does: run python3 bench/pytorch/tables.py")
+            print(
+                f"{document} does not say what bench/results does: run python3 bench/pytorch/tables.py"
+            )
             stale = 1
     sys.exit(stale)

@@ -4,6 +4,7 @@ Each is a function that builds a model and gives back a function `one_round`, wh
 must be the same, bit for bit, whatever the allocator. What one round does depends on its number, and on the rounds before where the
 model learns.
 """
+
 import random
 
 import torch
@@ -39,8 +40,13 @@ def serving(s):
         with torch.inference_mode():
             for _ in range(s.size(40, 3)):
                 batch, length = draw.randint(1, s.size(48, 2)), draw.randint(8, s.size(512, 16))
-                ids = torch.randint(0, config.vocab_size, (batch, length), device=s.device,
-                                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)))
+                ids = torch.randint(
+                    0,
+                    config.vocab_size,
+                    (batch, length),
+                    device=s.device,
+                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
+                )
                 outputs.append(model(ids).pooler_output.sum(0))
         return outputs
 
@@ -60,8 +66,13 @@ def generation(s):
         with torch.inference_mode():
             for _ in range(s.size(2, 1)):
                 batch, length = draw.randint(4, s.size(48, 5)), draw.randint(16, s.size(256, 20))
-                ids = torch.randint(0, config.vocab_size, (batch, length), device=s.device,
-                                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)))
+                ids = torch.randint(
+                    0,
+                    config.vocab_size,
+                    (batch, length),
+                    device=s.device,
+                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
+                )
                 cache, words = None, []
                 for _ in range(s.size(60, 3)):
                     answer = model(ids, past_key_values=cache, use_cache=True)
@@ -77,9 +88,16 @@ def generation(s):
 def _llama(s, checkpointing):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=s.size(16000, 200), hidden_size=s.size(1024, 64), intermediate_size=s.size(2816, 128),
-                         num_hidden_layers=s.size(12, 2), num_attention_heads=s.size(16, 4), num_key_value_heads=s.size(16, 4),
-                         attn_implementation="eager", use_cache=False)
+    config = LlamaConfig(
+        vocab_size=s.size(16000, 200),
+        hidden_size=s.size(1024, 64),
+        intermediate_size=s.size(2816, 128),
+        num_hidden_layers=s.size(12, 2),
+        num_attention_heads=s.size(16, 4),
+        num_key_value_heads=s.size(16, 4),
+        attn_implementation="eager",
+        use_cache=False,
+    )
     model = s.build(lambda: LlamaForCausalLM(config)).to(s.half).train()
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -90,8 +108,13 @@ def _llama(s, checkpointing):
         losses = []
         for _ in range(s.size(8, 2)):
             batch, length = draw.randint(2, s.size(8, 2)), draw.randint(64, s.size(1024, 70))
-            ids = torch.randint(0, config.vocab_size, (batch, length), device=s.device,
-                                generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)))
+            ids = torch.randint(
+                0,
+                config.vocab_size,
+                (batch, length),
+                device=s.device,
+                generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
+            )
             loss = model(ids, labels=ids).loss
             loss.backward()
             optimizer.step()
@@ -117,7 +140,9 @@ def graph_network(s):
     from torch_geometric.nn import GraphSAGE
 
     width = s.size(256, 16)
-    model = s.build(lambda: GraphSAGE(in_channels=width, hidden_channels=width, num_layers=3, out_channels=64)).eval()
+    model = s.build(
+        lambda: GraphSAGE(in_channels=width, hidden_channels=width, num_layers=3, out_channels=64)
+    ).eval()
 
     def one_round(number):
         draw = random.Random(number)
@@ -139,8 +164,11 @@ def detection(s):
     """Faster R-CNN finds boxes in images of changing size."""
     from torchvision.models.detection import fasterrcnn_resnet50_fpn
 
-    model = s.build(lambda: fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, min_size=s.size(480, 64),
-                                                    max_size=s.size(900, 96))).eval()
+    model = s.build(
+        lambda: fasterrcnn_resnet50_fpn(
+            weights=None, weights_backbone=None, min_size=s.size(480, 64), max_size=s.size(900, 96)
+        )
+    ).eval()
 
     def one_round(number):
         draw = random.Random(number)
@@ -148,8 +176,18 @@ def detection(s):
         with torch.inference_mode():
             for _ in range(s.size(10, 1)):
                 g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
-                images = [torch.rand((3, draw.randint(*s.size((300, 800), (40, 60))), draw.randint(*s.size((300, 1100), (40, 60)))),
-                                     device=s.device, generator=g) for _ in range(draw.randint(1, s.size(6, 2)))]
+                images = [
+                    torch.rand(
+                        (
+                            3,
+                            draw.randint(*s.size((300, 800), (40, 60))),
+                            draw.randint(*s.size((300, 1100), (40, 60))),
+                        ),
+                        device=s.device,
+                        generator=g,
+                    )
+                    for _ in range(draw.randint(1, s.size(6, 2)))
+                ]
                 for found in model(images):
                     outputs += [found["boxes"], found["scores"]]
         return outputs
@@ -171,7 +209,9 @@ def several_streams(s):
             for step in range(s.size(40, 4)):
                 g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
                 side = 32 * draw.randint(3, 9)
-                images = torch.rand((draw.randint(1, 32), 3, side, side), device=s.device, generator=g).to(s.half)
+                images = torch.rand(
+                    (draw.randint(1, 32), 3, side, side), device=s.device, generator=g
+                ).to(s.half)
                 stream = streams[step % 4]
                 stream.wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(stream):
@@ -221,8 +261,15 @@ def _graphs(s, pool, shapes):
                 if shape not in graphs:
                     capture(shape)
                 graph, ids, out = graphs[shape]
-                ids.copy_(torch.randint(0, config.vocab_size, shape, device=s.device,
-                                        generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30))))
+                ids.copy_(
+                    torch.randint(
+                        0,
+                        config.vocab_size,
+                        shape,
+                        device=s.device,
+                        generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
+                    )
+                )
                 graph.replay()
                 outputs.append(out.sum(0))
         return outputs
@@ -237,15 +284,32 @@ def cuda_graphs(s):
 
 def graphs_one_pool(s):
     """The same, all captured before the first round, the largest first, into one pool, as servers do: one runs at a time."""
-    return _graphs(s, torch.cuda.graph_pool_handle(), [(batch, length) for batch in (16, 8, 4, 1) for length in (256, 128, 64)])
+    return _graphs(
+        s,
+        torch.cuda.graph_pool_handle(),
+        [(batch, length) for batch in (16, 8, 4, 1) for length in (256, 128, 64)],
+    )
 
 
 def compiled(s):
     """A ViT through torch.compile, with batches of changing size."""
     from torchvision.models import VisionTransformer
 
-    model = s.build(lambda: VisionTransformer(image_size=224, patch_size=16, num_layers=4, num_heads=8, hidden_dim=512,
-                                              mlp_dim=2048, num_classes=100)).to(s.half).eval()
+    model = (
+        s.build(
+            lambda: VisionTransformer(
+                image_size=224,
+                patch_size=16,
+                num_layers=4,
+                num_heads=8,
+                hidden_dim=512,
+                mlp_dim=2048,
+                num_classes=100,
+            )
+        )
+        .to(s.half)
+        .eval()
+    )
     run = torch.compile(model, dynamic=True)
 
     def one_round(number):
@@ -254,7 +318,13 @@ def compiled(s):
         with torch.inference_mode():
             for _ in range(s.size(50, 2)):
                 g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
-                outputs.append(run(torch.rand((draw.randint(2, 64), 3, 224, 224), device=s.device, generator=g).to(s.half)).sum(0))
+                outputs.append(
+                    run(
+                        torch.rand(
+                            (draw.randint(2, 64), 3, 224, 224), device=s.device, generator=g
+                        ).to(s.half)
+                    ).sum(0)
+                )
         return outputs
 
     return one_round
@@ -264,7 +334,9 @@ def segmentation(s):
     """DeepLabV3 learns from crops of changing size."""
     from torchvision.models.segmentation import deeplabv3_resnet50
 
-    model = s.build(lambda: deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21)).train()
+    model = s.build(
+        lambda: deeplabv3_resnet50(weights=None, weights_backbone=None, num_classes=21)
+    ).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def one_round(number):
@@ -273,7 +345,9 @@ def segmentation(s):
         for _ in range(s.size(8, 1)):
             g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
             side = 32 * draw.randint(*s.size((4, 12), (2, 2)))
-            images = torch.rand((draw.randint(2, s.size(8, 2)), 3, side, side), device=s.device, generator=g)
+            images = torch.rand(
+                (draw.randint(2, s.size(8, 2)), 3, side, side), device=s.device, generator=g
+            )
             # The mean of squares has a backward pass that is deterministic everywhere; interpolation is not trained through.
             loss = model.classifier(model.backbone(images)["out"]).float().pow(2).mean()
             loss.backward()
@@ -285,8 +359,22 @@ def segmentation(s):
     return one_round
 
 
-ALL = {w.__name__: w for w in (serving, generation, training, recompute, graph_network, detection, several_streams, cuda_graphs,
-                               graphs_one_pool, compiled, segmentation)}
+ALL = {
+    w.__name__: w
+    for w in (
+        serving,
+        generation,
+        training,
+        recompute,
+        graph_network,
+        detection,
+        several_streams,
+        cuda_graphs,
+        graphs_one_pool,
+        compiled,
+        segmentation,
+    )
+}
 # A round of these begins with the weights that the last one left.
 LEARN = {"training", "recompute", "segmentation"}
 # What these keep in memory depends on how far the program runs ahead of the card: nobody else works on it meanwhile.

@@ -1,10 +1,12 @@
-// RMM's containers over RMM's own resources and over millpond's pool: what a program gains by changing its resource.
+// RMM's containers over RMM's own resources and over millpond's pool: what a program gains by
+// changing its resource.
 //
 //     rmm_containers --out rmm_containers.json
 //
-// Each thread has a stream and makes, resizes and drops rmm::device_uvectors of random sizes, as a dataframe query does with its
-// columns: a few hundred live, 4 KiB to 32 MiB. The contents are written by a memset and one byte of each column is read back
-// at its end, so that a wrong reuse shows. Seeded: every resource gets the same requests.
+// Each thread has a stream and makes, resizes and drops rmm::device_uvectors of random sizes, as a
+// dataframe query does with its columns: a few hundred live, 4 KiB to 32 MiB. The contents are
+// written by a memset and one byte of each column is read back at its end, so that a wrong reuse
+// shows. Seeded: every resource gets the same requests.
 #include "millpond/adapters/cuda_mr.hpp"
 
 #include <rmm/cuda_stream.hpp>
@@ -45,11 +47,14 @@ struct outcome {
 };
 
 void check(cudaError_t answer, const char* doing) {
-  if (answer != cudaSuccess) throw std::runtime_error(std::string(doing) + ": " + cudaGetErrorString(answer));
+  if (answer != cudaSuccess)
+    throw std::runtime_error(std::string(doing) + ": " + cudaGetErrorString(answer));
 }
 
-// One thread's columns; answers the nanoseconds that making, resizing and dropping took, without the copies' own.
-void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::uint64_t>& spent_ns, outcome& out) {
+// One thread's columns; answers the nanoseconds that making, resizing and dropping took, without
+// the copies' own.
+void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::uint64_t>& spent_ns,
+           outcome& out) {
   rmm::cuda_stream stream;
   std::mt19937_64 random(seed);
   std::vector<column> columns;
@@ -60,7 +65,8 @@ void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::
   const auto timed = [&](auto&& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    ns += static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    ns += static_cast<std::uint64_t>(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   };
   const auto size = [&] {
     const double exponent = 12.0 + 13.0 * (static_cast<double>(random() >> 11) * 0x1p-53);
@@ -68,7 +74,9 @@ void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::
   };
   const auto verify = [&](const column& c) {
     unsigned char found = 0;
-    check(cudaMemcpyAsync(&found, c.bytes.data() + random() % c.bytes.size(), 1, cudaMemcpyDeviceToHost, stream.value()), "a copy back");
+    check(cudaMemcpyAsync(&found, c.bytes.data() + random() % c.bytes.size(), 1,
+                          cudaMemcpyDeviceToHost, stream.value()),
+          "a copy back");
     stream.synchronize();
     wrong += found != c.mark;
   };
@@ -77,7 +85,9 @@ void churn(resource_ref memory, unsigned seed, int operations, std::atomic<std::
     if (columns.size() < 20 || (what < 4 && columns.size() < 200)) {
       const std::size_t bytes = size();
       const auto mark = static_cast<unsigned char>(random());
-      timed([&] { columns.push_back({rmm::device_uvector<unsigned char>(bytes, stream, memory), mark}); });
+      timed([&] {
+        columns.push_back({rmm::device_uvector<unsigned char>(bytes, stream, memory), mark});
+      });
       check(cudaMemsetAsync(columns.back().bytes.data(), mark, bytes, stream.value()), "a memset");
       live += bytes;
     } else if (what < 6) {
@@ -110,18 +120,22 @@ outcome run(resource_ref memory, int threads, int operations) {
   std::atomic<std::uint64_t> spent{0};
   std::vector<std::thread> all;
   for (int t = 0; t < threads; ++t) {
-    all.emplace_back([&, t] { churn(memory, static_cast<unsigned>(t) + 1, operations, spent, out); });
+    all.emplace_back(
+        [&, t] { churn(memory, static_cast<unsigned>(t) + 1, operations, spent, out); });
   }
   for (std::thread& t : all) t.join();
-  out.ns_an_operation = static_cast<double>(spent.load()) / (static_cast<double>(threads) * operations);
+  out.ns_an_operation =
+      static_cast<double>(spent.load()) / (static_cast<double>(threads) * operations);
   return out;
 }
 
 // What the pool did between two looks, as members of a JSON object.
-std::string difference(const millpond::pool_statistics& before, const millpond::pool_statistics& after) {
+std::string difference(const millpond::pool_statistics& before,
+                       const millpond::pool_statistics& after) {
   std::string out;
-  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::*of) {
-    out += std::string(out.empty() ? " \"" : ", \"") + name + "\": " + std::to_string(after.*of - before.*of);
+  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::* of) {
+    out += std::string(out.empty() ? " \"" : ", \"") + name +
+           "\": " + std::to_string(after.*of - before.*of);
   };
   using all = millpond::pool_statistics;
   add("allocations", &all::allocations);
@@ -160,38 +174,49 @@ int main(int count, char** arguments) try {
   }
   std::string rows;
   bool right = true;
-  using count = std::function<millpond::pool_statistics()>;  // empty where the resource is not millpond's
-  const auto measure = [&](const char* name, const std::function<void(const std::function<void(resource_ref, const count&)>&)>& with) {
-    for (const int threads : {1, 4, 16}) {
-      check(cudaDeviceSynchronize(), "waiting");
-      const std::uint64_t before = used_bytes();
-      outcome got;
-      outcome again;
-      std::uint64_t reserved = 0;
-      std::string counts;
-      with([&](resource_ref memory, const count& of_pool) {
-        static_cast<void>(run(memory, threads, 500));  // the first touch
-        got = run(memory, threads, 5000);
-        const millpond::pool_statistics earlier = of_pool ? of_pool() : millpond::pool_statistics{};
-        again = run(memory, threads, 5000);  // in memory that is there by now
-        reserved = used_bytes() - before;
-        if (of_pool) counts = difference(earlier, of_pool());
-      });
-      got.wrong += again.wrong;
-      right = right && got.wrong == 0;
-      std::printf("%-12s %2d threads: %9.0f ns an operation, %9.0f again, %.2f of peak live reserved, %llu wrong\n", name, threads,
-                  got.ns_an_operation, again.ns_an_operation, static_cast<double>(reserved) / static_cast<double>(got.peak_live),
-                  static_cast<unsigned long long>(got.wrong));
-      if (!counts.empty()) std::printf("             again:%s\n", counts.c_str());
-      char row[800];
-      std::snprintf(row, sizeof row,
-                    "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"ns_again\": %.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu%s%s%s}",
-                    rows.empty() ? "" : ",\n", name, threads, got.ns_an_operation, again.ns_an_operation, static_cast<unsigned long long>(reserved),
-                    static_cast<unsigned long long>(got.peak_live), static_cast<unsigned long long>(got.wrong),
-                    counts.empty() ? "" : ", \"again\": {", counts.c_str(), counts.empty() ? "" : "}");
-      rows += row;
-    }
-  };
+  using count =
+      std::function<millpond::pool_statistics()>;  // empty where the resource is not millpond's
+  const auto measure =
+      [&](const char* name,
+          const std::function<void(const std::function<void(resource_ref, const count&)>&)>& with) {
+        for (const int threads : {1, 4, 16}) {
+          check(cudaDeviceSynchronize(), "waiting");
+          const std::uint64_t before = used_bytes();
+          outcome got;
+          outcome again;
+          std::uint64_t reserved = 0;
+          std::string counts;
+          with([&](resource_ref memory, const count& of_pool) {
+            static_cast<void>(run(memory, threads, 500));  // the first touch
+            got = run(memory, threads, 5000);
+            const millpond::pool_statistics earlier =
+                of_pool ? of_pool() : millpond::pool_statistics{};
+            again = run(memory, threads, 5000);  // in memory that is there by now
+            reserved = used_bytes() - before;
+            if (of_pool) counts = difference(earlier, of_pool());
+          });
+          got.wrong += again.wrong;
+          right = right && got.wrong == 0;
+          std::printf(
+              "%-12s %2d threads: %9.0f ns an operation, %9.0f again, %.2f of peak live reserved, "
+              "%llu wrong\n",
+              name, threads, got.ns_an_operation, again.ns_an_operation,
+              static_cast<double>(reserved) / static_cast<double>(got.peak_live),
+              static_cast<unsigned long long>(got.wrong));
+          if (!counts.empty()) std::printf("             again:%s\n", counts.c_str());
+          char row[800];
+          std::snprintf(row, sizeof row,
+                        "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"ns_again\": "
+                        "%.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu%s%s%s}",
+                        rows.empty() ? "" : ",\n", name, threads, got.ns_an_operation,
+                        again.ns_an_operation, static_cast<unsigned long long>(reserved),
+                        static_cast<unsigned long long>(got.peak_live),
+                        static_cast<unsigned long long>(got.wrong),
+                        counts.empty() ? "" : ", \"again\": {", counts.c_str(),
+                        counts.empty() ? "" : "}");
+          rows += row;
+        }
+      };
   measure("millpond", [](const auto& go) {
     auto gpu = millpond::open_cuda_driver(0);
     if (!gpu) throw millpond::memory_error(gpu.error());
@@ -218,7 +243,9 @@ int main(int count, char** arguments) try {
   if (out == nullptr) throw std::runtime_error(std::string("cannot write ") + path);
   cudaDeviceProp facts{};
   check(cudaGetDeviceProperties(&facts, 0), "asking the device");
-  std::fprintf(out, "{\"what\": \"RMM containers by resource\", \"gpu\": \"%s\", \"rows\": [\n%s\n]}\n", facts.name, rows.c_str());
+  std::fprintf(out,
+               "{\"what\": \"RMM containers by resource\", \"gpu\": \"%s\", \"rows\": [\n%s\n]}\n",
+               facts.name, rows.c_str());
   std::fclose(out);
   return right ? 0 : 1;
 } catch (const std::exception& why) {

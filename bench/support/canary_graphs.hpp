@@ -1,9 +1,11 @@
-// Graphs of the canary: two that share an arena, each of which writes identities into blocks, checks them, frees them and does the
-// same in what it gets then. They are launched in turns on one stream, behind each other, while all the other threads churn; then they
-// go, and their memory goes back to the pool.
+// Graphs of the canary: two that share an arena, each of which writes identities into blocks,
+// checks them, frees them and does the same in what it gets then. They are launched in turns on one
+// stream, behind each other, while all the other threads churn; then they go, and their memory goes
+// back to the pool.
 //
-// A capture may be broken by another thread's fence over the whole context before the pool has heard of it
-// (context_fences::when_no_known_capture says so): that is counted, and what it had allocated must come back too.
+// A capture may be broken by another thread's fence over the whole context before the pool has
+// heard of it (context_fences::when_no_known_capture says so): that is counted, and what it had
+// allocated must come back too.
 #pragma once
 #include <array>
 #include <optional>
@@ -20,7 +22,12 @@ namespace millpond::canary {
 class graph_rounds {
  public:
   graph_rounds(driver& gpu, pool& memory, identity_report* report, totals& sums, std::uint64_t seed)
-      : gpu_(gpu), memory_(memory), report_(report), sums_(sums), arena_(memory.make_graph_arena()), pick_(seed),
+      : gpu_(gpu),
+        memory_(memory),
+        report_(report),
+        sums_(sums),
+        arena_(memory.make_graph_arena()),
+        pick_(seed),
         identity_(seed << 40 | std::uint64_t{3} << 38) {
     static_cast<void>(gpu_.stream_create(&stream_));
   }
@@ -48,7 +55,8 @@ class graph_rounds {
   }
 
  private:
-  // What is recorded: blocks written, checked and freed, three times, by a capture lane or the plain call.
+  // What is recorded: blocks written, checked and freed, three times, by a capture lane or the
+  // plain call.
   bool record() {
     if (!memory_.capture_into(arena_, stream_)) return false;
     std::optional<pool::capture_lane_handle> lane;
@@ -78,10 +86,12 @@ class graph_rounds {
         all.push_back({ptr, bytes, ++identity_});
         blocks.push_back(block_of(all.back()));
       }
-      good = good && (blocks.empty() || (gpu_.identity_write(blocks, stream_).ok() && gpu_.identity_check(blocks, report_, stream_).ok()));
+      good = good && (blocks.empty() || (gpu_.identity_write(blocks, stream_).ok() &&
+                                         gpu_.identity_check(blocks, report_, stream_).ok()));
       sums_.launches.fetch_add(2, std::memory_order_relaxed);
       sums_.operations.fetch_add(2 * all.size(), std::memory_order_relaxed);
-      for (const held& h : all) lane ? lane->deallocate(h.ptr, h.bytes) : memory_.deallocate(h.ptr, h.bytes, stream_);
+      for (const held& h : all)
+        lane ? lane->deallocate(h.ptr, h.bytes) : memory_.deallocate(h.ptr, h.bytes, stream_);
     }
     return good;
   }

@@ -1,9 +1,10 @@
-// Two threads of the canary that hand each other blocks: one allocates on a stream and has identities written, the other has
-// them checked on the same stream and frees them, half of the time by a lane handle. So blocks go home between the lanes of one stream, in
-// both directions, at any speed of the two.
+// Two threads of the canary that hand each other blocks: one allocates on a stream and has
+// identities written, the other has them checked on the same stream and frees them, half of the
+// time by a lane handle. So blocks go home between the lanes of one stream, in both directions, at
+// any speed of the two.
 //
-// The stream goes with work pending and is made anew when all that was handed over has been freed: who frees names a stream only
-// while blocks of it are his.
+// The stream goes with work pending and is made anew when all that was handed over has been freed:
+// who frees names a stream only while blocks of it are his.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -25,9 +26,13 @@ class handover {
     std::uint64_t generation = 0;  // of the stream: its handle may come back for another
     std::vector<held> blocks;
   };
-  [[nodiscard]] bool full() const noexcept { return given_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_relaxed) >= 8; }
+  [[nodiscard]] bool full() const noexcept {
+    return given_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_relaxed) >= 8;
+  }
   // All that was given has been taken and freed.
-  [[nodiscard]] bool done() const noexcept { return given_.load(std::memory_order_relaxed) == freed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool done() const noexcept {
+    return given_.load(std::memory_order_relaxed) == freed_.load(std::memory_order_acquire);
+  }
   void give(batch what) {
     const std::lock_guard lock(mutex_);
     batches_.push_back(std::move(what));
@@ -52,8 +57,16 @@ class handover {
 
 class pen_pal {
  public:
-  pen_pal(driver& gpu, pool& memory, identity_report* report, totals& sums, handover& out, handover& in, std::uint64_t seed)
-      : gpu_(gpu), memory_(memory), report_(report), sums_(sums), out_(out), in_(in), pick_(seed), identity_(seed << 40 | std::uint64_t{1} << 39) {
+  pen_pal(driver& gpu, pool& memory, identity_report* report, totals& sums, handover& out,
+          handover& in, std::uint64_t seed)
+      : gpu_(gpu),
+        memory_(memory),
+        report_(report),
+        sums_(sums),
+        out_(out),
+        in_(in),
+        pick_(seed),
+        identity_(seed << 40 | std::uint64_t{1} << 39) {
     static_cast<void>(gpu_.stream_create(&stream_));
   }
 
@@ -92,14 +105,17 @@ class pen_pal {
     return got ? *got : nullptr;
   }
   void write() {
-    if (pick_.chance(0.05)) lane_.reset();
-    else if (!lane_ && pick_.chance(0.05)) lane_.emplace(memory_.lane(stream_));
+    if (pick_.chance(0.05))
+      lane_.reset();
+    else if (!lane_ && pick_.chance(0.05))
+      lane_.emplace(memory_.lane(stream_));
     handover::batch made{stream_, generation_, {}};
     std::vector<identity_block> blocks;
     // Mostly few sizes, as programs have them, so that what comes back is wanted.
     static constexpr std::uint64_t sizes[] = {4 * KiB, 64 * KiB, 256 * KiB, 1 * MiB};
     for (std::uint64_t n = pick_.between(4, 32); n > 0; --n) {
-      const std::uint64_t bytes = pick_.chance(0.1) ? pick_.log_uniform(256, 96 * KiB) : sizes[pick_.below(pick_.chance(0.1) ? 4 : 3)];
+      const std::uint64_t bytes = pick_.chance(0.1) ? pick_.log_uniform(256, 96 * KiB)
+                                                    : sizes[pick_.below(pick_.chance(0.1) ? 4 : 3)];
       void* const ptr = allocate(bytes);
       if (ptr == nullptr) {
         sums_.failures.fetch_add(1);
@@ -122,11 +138,15 @@ class pen_pal {
     // A handle of a stream that went is let go: a call by it would name that.
     if (read_generation_ != got->generation) read_lane_.reset();
     read_generation_ = got->generation;
-    if (!read_lane_ && pick_.chance(0.5)) read_lane_.emplace(memory_.lane(got->stream));
-    else if (pick_.chance(0.02)) read_lane_.reset();
+    if (!read_lane_ && pick_.chance(0.5))
+      read_lane_.emplace(memory_.lane(got->stream));
+    else if (pick_.chance(0.02))
+      read_lane_.reset();
     for (const held& h : got->blocks) {
-      if (read_lane_) read_lane_->deallocate(h.ptr, h.bytes);
-      else memory_.deallocate(h.ptr, h.bytes, got->stream);
+      if (read_lane_)
+        read_lane_->deallocate(h.ptr, h.bytes);
+      else
+        memory_.deallocate(h.ptr, h.bytes, got->stream);
     }
     sums_.by_mail.fetch_add(got->blocks.size(), std::memory_order_relaxed);
     sums_.operations.fetch_add(got->blocks.size(), std::memory_order_relaxed);

@@ -18,14 +18,15 @@ bool card_kernels::load(const char* ptx, std::string& why) {
 cuda::function_handle card_kernels::find(const char* name) {
   cuda::function_handle found = nullptr;
   if (library_.functions.module_get_function.function(&found, module_, name) != 0) return nullptr;
-  if (library_.functions.function_load.function != nullptr) static_cast<void>(library_.functions.function_load.function(found));
+  if (library_.functions.function_load.function != nullptr)
+    static_cast<void>(library_.functions.function_load.function(found));
   return found;
 }
 
-call_result card_kernels::launch(cuda::function_handle kernel, unsigned blocks, unsigned threads, void** parameters,
-                                 stream_handle stream) {
-  const auto status =
-      library_.functions.launch_kernel.function(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr);
+call_result card_kernels::launch(cuda::function_handle kernel, unsigned blocks, unsigned threads,
+                                 void** parameters, stream_handle stream) {
+  const auto status = library_.functions.launch_kernel.function(kernel, blocks, 1, 1, threads, 1, 1,
+                                                                0, stream, parameters, nullptr);
   return {static_cast<driver_status>(status), "cuLaunchKernel"};
 }
 

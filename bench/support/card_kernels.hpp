@@ -1,4 +1,5 @@
-// Kernels of a benchmark's own on the card: PTX text, loaded into the context that the driver has bound.
+// Kernels of a benchmark's own on the card: PTX text, loaded into the context that the driver has
+// bound.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,7 +15,8 @@ class card_kernels {
   // The kernel of a name; null where the text has none.
   [[nodiscard]] cuda::function_handle find(const char* name);
   // One launch; the parameters are pointers to the kernel's arguments.
-  call_result launch(cuda::function_handle kernel, unsigned blocks, unsigned threads, void** parameters, stream_handle stream);
+  call_result launch(cuda::function_handle kernel, unsigned blocks, unsigned threads,
+                     void** parameters, stream_handle stream);
 
  private:
   cuda::library library_;

@@ -22,7 +22,9 @@ class pool_session final : public session {
  public:
   pool_session(pool& of, stream_handle stream) : pool_(of), stream_(stream) {}
   void* allocate(std::uint64_t bytes) override { return pool_.allocate(bytes, stream_); }
-  void deallocate(void* ptr, std::uint64_t bytes) override { pool_.deallocate(ptr, bytes, stream_); }
+  void deallocate(void* ptr, std::uint64_t bytes) override {
+    pool_.deallocate(ptr, bytes, stream_);
+  }
 
  private:
   pool& pool_;
@@ -41,7 +43,9 @@ class lane_session final : public session {
 class millpond_subject final : public subject {
  public:
   millpond_subject(std::shared_ptr<driver> gpu, way how) : gpu_(std::move(gpu)), how_(how) {}
-  std::string name() const override { return how_ == way::plain ? "millpond" : "millpond lane handle"; }
+  std::string name() const override {
+    return how_ == way::plain ? "millpond" : "millpond lane handle";
+  }
   bool start(std::string& why) override {
     auto made = pool::create(gpu_, {});
     if (!made) {
@@ -67,9 +71,12 @@ class millpond_subject final : public subject {
 
 class peer_session final : public session {
  public:
-  peer_session(const millpond_peer& of, void* self, stream_handle stream) : of_(of), self_(self), stream_(stream) {}
+  peer_session(const millpond_peer& of, void* self, stream_handle stream)
+      : of_(of), self_(self), stream_(stream) {}
   void* allocate(std::uint64_t bytes) override { return of_.allocate(self_, bytes, stream_); }
-  void deallocate(void* ptr, std::uint64_t bytes) override { of_.deallocate(self_, ptr, bytes, stream_); }
+  void deallocate(void* ptr, std::uint64_t bytes) override {
+    of_.deallocate(self_, ptr, bytes, stream_);
+  }
 
  private:
   const millpond_peer& of_;
@@ -109,14 +116,19 @@ class peer_subject final : public subject {
 
 harness::harness(const char* name, int count, char** arguments) {
   CLI::App app(std::string("millpond benchmark: ") + name);
-  app.add_option("--peer", options_.peer_files, "plug-in with peers (peer_cuda.so, peer_rmm.so, peer_torch.so)");
+  app.add_option("--peer", options_.peer_files,
+                 "plug-in with peers (peer_cuda.so, peer_rmm.so, peer_torch.so)");
   app.add_option("--only", options_.only, "only allocators whose name holds this");
   app.add_option("--out", options_.out, "result file (JSON)");
-  app.add_option("--gpu", options_.gpu, "device number, sim, or null (calls that answer at once: the pool's own cost)")->capture_default_str();
+  app.add_option("--gpu", options_.gpu,
+                 "device number, sim, or null (calls that answer at once: the pool's own cost)")
+      ->capture_default_str();
   app.add_option("--seed", options_.seed, "of random choices")->capture_default_str();
-  app.add_option("--scale", options_.scale, "share of the full number of operations")->capture_default_str();
+  app.add_option("--scale", options_.scale, "share of the full number of operations")
+      ->capture_default_str();
   app.add_option("--seconds", options_.seconds, "how long, where the benchmark runs for a time");
-  app.add_flag("--paced", options_.paced, "recordings keep their pauses, and a kernel writes each block on its stream");
+  app.add_flag("--paced", options_.paced,
+               "recordings keep their pauses, and a kernel writes each block on its stream");
   app.add_option("inputs", options_.inputs, "input files, where the benchmark takes some");
   try {
     app.parse(count, arguments);
@@ -146,9 +158,12 @@ harness::harness(const char* name, int count, char** arguments) {
     plugins_.push_back(plugin);
     const auto list = reinterpret_cast<millpond_peers_function>(::dlsym(plugin, "millpond_peers"));
     if (list == nullptr) stop_with(3, file + ": exports no millpond_peers");
-    for (const millpond_peer* p = list(); p->name != nullptr; ++p) subjects_.push_back(std::make_unique<peer_subject>(*p));
+    for (const millpond_peer* p = list(); p->name != nullptr; ++p)
+      subjects_.push_back(std::make_unique<peer_subject>(*p));
   }
-  std::erase_if(subjects_, [this](const auto& s) { return s->name().find(options_.only) == std::string::npos; });
+  std::erase_if(subjects_, [this](const auto& s) {
+    return s->name().find(options_.only) == std::string::npos;
+  });
   std::vector<float> cost;
   for (int i = 0; i < 20000; ++i) {
     const std::uint64_t a = now_ns();
@@ -167,12 +182,16 @@ harness::harness(const char* name, int count, char** arguments) {
              {"host_threads", std::thread::hardware_concurrency()},
              {"clock_ns", clock_ns_},
              {"rows", nlohmann::json::array()}};
-  if (gpu_->simulated()) std::printf("no card: the times below are of this host and of the simulator or the null driver\n");
-  std::printf("%s on %s, commit %s, one reading of the clock %.1f ns\n", name, gpu_->info().name.c_str(), MILLPOND_COMMIT,
-              clock_ns_);
+  if (gpu_->simulated())
+    std::printf(
+        "no card: the times below are of this host and of the simulator or the null driver\n");
+  std::printf("%s on %s, commit %s, one reading of the clock %.1f ns\n", name,
+              gpu_->info().name.c_str(), MILLPOND_COMMIT, clock_ns_);
 }
 
-harness::~harness() { save(); }
+harness::~harness() {
+  save();
+}
 
 // After each row, so that a peer that ends the process takes nothing with it.
 void harness::save() const {
@@ -183,12 +202,14 @@ void harness::save() const {
 }
 
 std::uint64_t harness::operations(std::uint64_t full) const {
-  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(full) * options_.scale));
+  return std::max<std::uint64_t>(
+      1, static_cast<std::uint64_t>(static_cast<double>(full) * options_.scale));
 }
 
 void harness::add(nlohmann::json row) {
   std::string line;
-  for (const auto& [key, value] : row.items()) line += key + " " + (value.is_string() ? value.get<std::string>() : value.dump()) + "  ";
+  for (const auto& [key, value] : row.items())
+    line += key + " " + (value.is_string() ? value.get<std::string>() : value.dump()) + "  ";
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
   result_["rows"].push_back(std::move(row));

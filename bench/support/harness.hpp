@@ -1,4 +1,5 @@
-// What every benchmark shares: its options, the allocators that it compares, the clock and its cost, the result file.
+// What every benchmark shares: its options, the allocators that it compares, the clock and its
+// cost, the result file.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -19,10 +20,10 @@ struct options {
   std::string out;                      // result file; empty: none
   std::string gpu = "0";                // ordinal, sim, or null
   std::uint64_t seed = 1;
-  double scale = 1;                     // of the operations; small in the tests
-  std::vector<std::string> inputs;      // files, where the benchmark takes some
+  double scale = 1;                 // of the operations; small in the tests
+  std::vector<std::string> inputs;  // files, where the benchmark takes some
   double seconds = 0;
-  bool paced = false;                   // recordings keep their pauses, and their streams run kernels
+  bool paced = false;  // recordings keep their pauses, and their streams run kernels
 };
 
 // One thread's use of an allocator on one stream.
@@ -71,13 +72,15 @@ class harness {
 };
 
 [[nodiscard]] inline std::uint64_t now_ns() noexcept {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now().time_since_epoch())
+                                        .count());
 }
 // The value at a share (0..1) of the sorted numbers.
 [[nodiscard]] double percentile(std::vector<float>& values, double share);
 
-// Runs `work(thread)` on so many threads, bound to the device, started together; answers when all have ended.
+// Runs `work(thread)` on so many threads, bound to the device, started together; answers when all
+// have ended.
 void on_threads(driver& gpu, unsigned threads, const std::function<void(unsigned)>& work);
 // Inside work: waits until all threads are here.
 class start_line {

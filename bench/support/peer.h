@@ -1,5 +1,5 @@
-/* What a benchmark asks of a peer: a plain C interface, so that a peer built with another compiler and another C++
-   library can be loaded at run time. */
+/* What a benchmark asks of a peer: a plain C interface, so that a peer built with another compiler
+   and another C++ library can be loaded at run time. */
 #pragma once
 #include <stdint.h>
 

@@ -1,5 +1,6 @@
-// A library that takes its memory from cuda::mr, and knows nothing of millpond, works in millpond's pool. Built where the CUDA
-// toolkit's headers are; the simulated GPU serves where there is no card.
+// A library that takes its memory from cuda::mr, and knows nothing of millpond, works in millpond's
+// pool. Built where the CUDA toolkit's headers are; the simulated GPU serves where there is no
+// card.
 #include <millpond/adapters/cuda_mr.hpp>
 #include <millpond/pool.hpp>
 #include <millpond/simulated_gpu.hpp>
@@ -40,7 +41,8 @@ int main(int count, char** arguments) {
   for (int n = 0; n < 1000; ++n) the_library::transform(memory, cuda::stream_ref(stream));
 
   const millpond::pool_statistics now = pool->statistics();
-  std::printf("%s: %llu allocations by cuda::mr, %llu of them without a lock\n", gpu->info().name.c_str(),
-              static_cast<unsigned long long>(now.allocations), static_cast<unsigned long long>(now.lane_hits));
+  std::printf("%s: %llu allocations by cuda::mr, %llu of them without a lock\n",
+              gpu->info().name.c_str(), static_cast<unsigned long long>(now.allocations),
+              static_cast<unsigned long long>(now.lane_hits));
   return gpu->stream_destroy(stream).ok() ? 0 : 4;
 }

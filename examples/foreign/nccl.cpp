@@ -1,5 +1,5 @@
-// A block of the pool registered with NCCL, for collectives that use it in place. Built where NCCL's header is; without a card
-// it shows what a refusal looks like.
+// A block of the pool registered with NCCL, for collectives that use it in place. Built where
+// NCCL's header is; without a card it shows what a refusal looks like.
 #include <millpond/adapters/nccl.hpp>
 #include <millpond/pool.hpp>
 
@@ -14,8 +14,8 @@ int main() {
     // No communicator: NCCL refuses, nothing is thrown, and there is nothing to take back.
     millpond::nccl_registration refused(nullptr, nullptr, 0);
     millpond::nccl_registration moved(std::move(refused));
-    std::printf("NCCL %d: needs a card (%s); without a communicator: %s\n", version, card.error().message.c_str(),
-                ncclGetErrorString(moved.answer()));
+    std::printf("NCCL %d: needs a card (%s); without a communicator: %s\n", version,
+                card.error().message.c_str(), ncclGetErrorString(moved.answer()));
     return !moved.registered() && moved.answer() == ncclInvalidArgument ? 0 : 1;
   }
   const auto pool = millpond::pool::create(*card).value();
@@ -33,13 +33,21 @@ int main() {
     const millpond::nccl_registration whole(communicator, block, count * sizeof(float));
     std::vector<float> host(count, 3.0F);
     const auto at = reinterpret_cast<millpond::device_address>(block);
-    bool all = (*card)->copy_async(at, reinterpret_cast<millpond::device_address>(host.data()), count * sizeof(float), stream).ok();
-    all = all && ncclAllReduce(block, block, count, ncclFloat, ncclSum, communicator, reinterpret_cast<cudaStream_t>(stream)) == ncclSuccess;
+    bool all = (*card)
+                   ->copy_async(at, reinterpret_cast<millpond::device_address>(host.data()),
+                                count * sizeof(float), stream)
+                   .ok();
+    all = all && ncclAllReduce(block, block, count, ncclFloat, ncclSum, communicator,
+                               reinterpret_cast<cudaStream_t>(stream)) == ncclSuccess;
     host.assign(count, 0.0F);
-    all = all && (*card)->copy_async(reinterpret_cast<millpond::device_address>(host.data()), at, count * sizeof(float), stream).ok();
+    all = all && (*card)
+                     ->copy_async(reinterpret_cast<millpond::device_address>(host.data()), at,
+                                  count * sizeof(float), stream)
+                     .ok();
     all = all && (*card)->stream_synchronize(stream).ok();
     right = all && host[0] == 3.0F && host[count - 1] == 3.0F;
-    std::printf("NCCL %d: %s; the sum in place is %s\n", version, whole.registered() ? "registered" : ncclGetErrorString(whole.answer()),
+    std::printf("NCCL %d: %s; the sum in place is %s\n", version,
+                whole.registered() ? "registered" : ncclGetErrorString(whole.answer()),
                 right ? "right" : "WRONG");
   }
   pool->deallocate(block, count * sizeof(float), stream);

@@ -1,4 +1,5 @@
-// Thrust's vectors and the scratch memory of its algorithms from millpond's pool. Built where nvcc is, and needs a card.
+// Thrust's vectors and the scratch memory of its algorithms from millpond's pool. Built where nvcc
+// is, and needs a card.
 #include <millpond/adapters/thrust.hpp>
 #include <millpond/pool.hpp>
 
@@ -24,7 +25,8 @@ int main() {
   long long sum = 0;
   bool in_order = true;
   {
-    // device_vector fills its elements on the default stream, so that its memory is of the default stream too.
+    // device_vector fills its elements on the default stream, so that its memory is of the default
+    // stream too.
     using memory = millpond::thrust_allocator<int>;
     thrust::device_vector<int, memory> x(count, memory(*pool));
     cudaStreamSynchronize(nullptr);
@@ -39,9 +41,13 @@ int main() {
     cudaStreamSynchronize(as_cuda_sees_it);
   }
   const millpond::pool_statistics now = pool->statistics();
-  std::printf("%s: sum %lld, %s; %llu allocations by Thrust, %llu of them without a lock, %llu pieces of memory from the driver\n",
-              (*card)->info().name.c_str(), sum, in_order ? "in order" : "NOT IN ORDER", static_cast<unsigned long long>(now.allocations),
-              static_cast<unsigned long long>(now.lane_hits), static_cast<unsigned long long>(now.growths));
-  const bool right = sum == static_cast<long long>(count) * (count - 1) / 2 && in_order && now.live_bytes == 0;
+  std::printf(
+      "%s: sum %lld, %s; %llu allocations by Thrust, %llu of them without a lock, %llu pieces of "
+      "memory from the driver\n",
+      (*card)->info().name.c_str(), sum, in_order ? "in order" : "NOT IN ORDER",
+      static_cast<unsigned long long>(now.allocations),
+      static_cast<unsigned long long>(now.lane_hits), static_cast<unsigned long long>(now.growths));
+  const bool right =
+      sum == static_cast<long long>(count) * (count - 1) / 2 && in_order && now.live_bytes == 0;
   return (*card)->stream_destroy(stream).ok() && right ? 0 : 1;
 }

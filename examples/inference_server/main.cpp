@@ -1,15 +1,16 @@
 // An inference server, and what each way of giving it memory does to its latency.
 //
-//     inference_server                         the first CUDA device, or the simulated GPU where there is none
-//     inference_server --gpu sim --seconds 5   the simulated GPU, five virtual seconds a strategy
-//     inference_server --gpu 0 --strategy millpond --json
+//     inference_server                         the first CUDA device, or the simulated GPU where
+//     there is none inference_server --gpu sim --seconds 5   the simulated GPU, five virtual
+//     seconds a strategy inference_server --gpu 0 --strategy millpond --json
 //
-// 16 clients send requests of 1 to 4 items and wait for the answers; a dispatcher makes batches of up to 32 items and
-// runs them through 8 layers of matrix products on several streams. docs/inference.md has the results.
+// 16 clients send requests of 1 to 4 items and wait for the answers; a dispatcher makes batches of
+// up to 32 items and runs them through 8 layers of matrix products on several streams.
+// docs/inference.md has the results.
+#include <sched.h>
 #include <millpond/memory_resource.hpp>
 #include <millpond/simulated_gpu.hpp>
 #include <millpond/units.hpp>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -47,19 +48,26 @@ struct outcome {
   std::uint64_t requests = 0, items = 0, batches = 0;
   double per_s = 0, p50_us = 0, p99_us = 0, p999_us = 0, mean_us = 0;
   std::uint64_t peak_bytes = 0;
-  std::vector<double> all_p99_us, all_mean_us;     // of every turn, in their order: turn n of all strategies is one stretch of time
-  std::vector<std::pair<std::string, double>> calls_a_batch;  // of the driver, by name, while it served; the simulated GPU's alone
+  std::vector<double> all_p99_us, all_mean_us;  // of every turn, in their order: turn n of all
+                                                // strategies is one stretch of time
+  std::vector<std::pair<std::string, double>>
+      calls_a_batch;  // of the driver, by name, while it served; the simulated GPU's alone
 };
 
 [[noreturn]] void usage(const std::string& why) {
   if (!why.empty()) std::fprintf(stderr, "inference_server: %s\n", why.c_str());
   std::fprintf(why.empty() ? stdout : stderr,
-               "inference_server [--gpu auto|sim|N] [--seconds S] [--strategy NAME]... [--streams N] [--think-us U]\n"
-               "                 [--repeats N] [--peer PLUGIN.so]... [--cublas libcublas.so] [--modelled] [--seed N] [--json]\n"
-               "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, control-pinned, millpond; by name only:\n"
-               "  millpond-exact (each activation of its own size), millpond-activations, millpond-weights, millpond-pinned (one part from\n"
+               "inference_server [--gpu auto|sim|N] [--seconds S] [--strategy NAME]... [--streams "
+               "N] [--think-us U]\n"
+               "                 [--repeats N] [--peer PLUGIN.so]... [--cublas libcublas.so] "
+               "[--modelled] [--seed N] [--json]\n"
+               "strategies: per-request, managed, driver-pool, driver-pool-kept, control-managed, "
+               "control-pinned, millpond; by name only:\n"
+               "  millpond-exact (each activation of its own size), millpond-activations, "
+               "millpond-weights, millpond-pinned (one part from\n"
                "  millpond, the rest as control-pinned); a plug-in's\n"
-               "--repeats: every strategy in so many turns, each in an order of its own, after one that is not counted; the medians are shown\n");
+               "--repeats: every strategy in so many turns, each in an order of its own, after one "
+               "that is not counted; the medians are shown\n");
   std::exit(why.empty() ? 0 : 2);
 }
 
@@ -69,8 +77,8 @@ settings parse(int count, char** words) {
     char* end = nullptr;
     const double value = std::strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= least && value <= most)) {
-      usage(std::string(option) + ": expected a number from " + std::to_string(least) + " to " + std::to_string(most) +
-            ", found `" + text + "`");
+      usage(std::string(option) + ": expected a number from " + std::to_string(least) + " to " +
+            std::to_string(most) + ", found `" + text + "`");
     }
     return value;
   };
@@ -80,20 +88,34 @@ settings parse(int count, char** words) {
       if (i + 1 == count) usage(word + " needs a value");
       return words[++i];
     };
-    if (word == "--gpu") s.gpu = value();
-    else if (word == "--seconds") s.seconds = number("--seconds", value(), 0.001, 3600);
-    else if (word == "--strategy") s.strategies.emplace_back(value());
-    else if (word == "--streams") s.streams = static_cast<unsigned>(number("--streams", value(), 1, 64));
-    else if (word == "--repeats") s.repeats = static_cast<unsigned>(number("--repeats", value(), 1, 1000));
-    else if (word == "--think-us") s.think_us = number("--think-us", value(), 0, 1e6);
-    else if (word == "--peer") s.peers.emplace_back(value());
-    else if (word == "--cublas") s.cublas = value();
-    else if (word == "--modelled") s.modelled = true;
-    else if (word == "--seed") s.seed = static_cast<std::uint64_t>(number("--seed", value(), 0, 1e15));
-    else if (word == "--json") s.json = true;
-    else if (word == "sim") s.gpu = "sim";
-    else if (word == "--help" || word == "-h") usage("");
-    else usage("unknown option " + word);
+    if (word == "--gpu")
+      s.gpu = value();
+    else if (word == "--seconds")
+      s.seconds = number("--seconds", value(), 0.001, 3600);
+    else if (word == "--strategy")
+      s.strategies.emplace_back(value());
+    else if (word == "--streams")
+      s.streams = static_cast<unsigned>(number("--streams", value(), 1, 64));
+    else if (word == "--repeats")
+      s.repeats = static_cast<unsigned>(number("--repeats", value(), 1, 1000));
+    else if (word == "--think-us")
+      s.think_us = number("--think-us", value(), 0, 1e6);
+    else if (word == "--peer")
+      s.peers.emplace_back(value());
+    else if (word == "--cublas")
+      s.cublas = value();
+    else if (word == "--modelled")
+      s.modelled = true;
+    else if (word == "--seed")
+      s.seed = static_cast<std::uint64_t>(number("--seed", value(), 0, 1e15));
+    else if (word == "--json")
+      s.json = true;
+    else if (word == "sim")
+      s.gpu = "sim";
+    else if (word == "--help" || word == "-h")
+      usage("");
+    else
+      usage("unknown option " + word);
   }
   return s;
 }
@@ -110,7 +132,8 @@ std::shared_ptr<mp::driver> open_gpu(const settings& s) {
   }
   mp::simulated_gpu_options options;
   options.seed = s.seed;
-  options.check = mp::simulated_gpu_options::checker::off;  // several thousand batches of one program: its order is plain
+  options.check = mp::simulated_gpu_options::checker::off;  // several thousand batches of one
+                                                            // program: its order is plain
   auto made = mp::simulated_gpu::create(options);
   if (!made) throw mp::memory_error(made.error());
   return *made;
@@ -119,10 +142,12 @@ std::shared_ptr<mp::driver> open_gpu(const settings& s) {
 // A client's next request: when it comes, after the answer to the one before, and how large it is.
 class client {
  public:
-  client(std::uint64_t seed, double think_us, std::uint64_t largest) : numbers_(seed), think_(think_us), items_(1, largest) {}
+  client(std::uint64_t seed, double think_us, std::uint64_t largest)
+      : numbers_(seed), think_(think_us), items_(1, largest) {}
   std::uint64_t think_ns() {
     if (think_ <= 0) return 0;
-    return static_cast<std::uint64_t>(std::exponential_distribution<double>(1 / think_)(numbers_) * 1e3);
+    return static_cast<std::uint64_t>(std::exponential_distribution<double>(1 / think_)(numbers_) *
+                                      1e3);
   }
   std::uint64_t items() { return items_(numbers_); }
 
@@ -137,8 +162,9 @@ double percentile(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
-// The dispatcher has a processor of its own while a trial runs, as in a server that means it, and the clients have the others: else
-// the tail is the scheduler's. Where there are fewer than four nothing is bound.
+// The dispatcher has a processor of its own while a trial runs, as in a server that means it, and
+// the clients have the others: else the tail is the scheduler's. Where there are fewer than four
+// nothing is bound.
 class own_processor {
  public:
   own_processor() {
@@ -175,8 +201,10 @@ class own_processor {
 // One strategy on one GPU: prepared, run for the time, and its latencies.
 class trial {
  public:
-  trial(const settings& s, const server_options& options, const network_shape& shape) : settings_(s), options_(options), shape_(shape) {
-    for (unsigned i = 0; i < options.clients; ++i) clients_.emplace_back(s.seed * 1000 + i, s.think_us, options.largest_request);
+  trial(const settings& s, const server_options& options, const network_shape& shape)
+      : settings_(s), options_(options), shape_(shape) {
+    for (unsigned i = 0; i < options.clients; ++i)
+      clients_.emplace_back(s.seed * 1000 + i, s.think_us, options.largest_request);
   }
 
   outcome run(strategy& memory, const std::shared_ptr<mp::driver>& gpu) {
@@ -184,7 +212,8 @@ class trial {
     made.name = memory.name();
     made.meaning = memory.meaning();
     surroundings where{gpu, {}, options_.largest_batch * shape_.item_bytes(), shape_.layers + 1};
-    where.most_bytes = settings_.streams * where.activations * where.largest_bytes + shape_.layers * shape_.weights_bytes();
+    where.most_bytes = settings_.streams * where.activations * where.largest_bytes +
+                       shape_.layers * shape_.weights_bytes();
     for (unsigned i = 0; i < settings_.streams; ++i) {
       mp::stream_handle stream = nullptr;
       if (!gpu->stream_create(&stream).ok()) return failed(made, "no stream");
@@ -193,9 +222,12 @@ class trial {
     std::uint64_t free_before = 0, total = 0;
     static_cast<void>(gpu->memory_info(&free_before, &total));
     std::string why;
-    auto layers = gpu->simulated() || settings_.modelled ? make_modelled_network(shape_, *gpu, where.streams)
-                                                         : make_cublas_network(shape_, settings_.cublas, where.streams, why);
-    if (layers == nullptr) return failed(made, "cuBLAS is not to be had (" + why + "): name it with --cublas, or use --modelled");
+    auto layers = gpu->simulated() || settings_.modelled
+                      ? make_modelled_network(shape_, *gpu, where.streams)
+                      : make_cublas_network(shape_, settings_.cublas, where.streams, why);
+    if (layers == nullptr)
+      return failed(
+          made, "cuBLAS is not to be had (" + why + "): name it with --cublas, or use --modelled");
     network_name = layers->name();
     made.failure = memory.begin(where);
     if (made.failure.empty()) {
@@ -225,7 +257,8 @@ class trial {
     made.p50_us = percentile(latencies_, 0.5);
     made.p99_us = percentile(latencies_, 0.99);
     made.p999_us = percentile(latencies_, 0.999);
-    for (const double each : latencies_) made.mean_us += each / static_cast<double>(latencies_.size());
+    for (const double each : latencies_)
+      made.mean_us += each / static_cast<double>(latencies_.size());
     made.per_s = made.seconds > 0 ? static_cast<double>(made.requests) / made.seconds : 0;
     made.all_p99_us = {made.p99_us};
     made.all_mean_us = {made.mean_us};
@@ -240,7 +273,8 @@ class trial {
     return made;
   }
 
-  // Everything on one thread, on the simulator's clock: what the card's threads do, in the order of their times.
+  // Everything on one thread, on the simulator's clock: what the card's threads do, in the order of
+  // their times.
   void in_virtual_time(server& serving, mp::simulated_gpu& gpu, outcome& made) {
     const auto begin = gpu.now_ns();
     const auto warm = begin + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
@@ -252,7 +286,9 @@ class trial {
     const auto answered = [&](const request& r) {
       const std::uint64_t now = gpu.now_ns();
       if (r.arrived_ns >= warm) latencies_.push_back(static_cast<double>(now - r.arrived_ns) / 1e3);
-      if (managed_) gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(r.client)), r.items * shape_.item_bytes(), mp::access_kind::read);
+      if (managed_)
+        gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(r.client)),
+                          r.items * shape_.item_bytes(), mp::access_kind::read);
       next[r.client] = now + clients_[r.client].think_ns();
     };
     managed_ = made.name == "managed";
@@ -260,7 +296,9 @@ class trial {
       for (unsigned i = 0; i < clients_.size(); ++i) {
         if (next[i] > gpu.now_ns()) continue;
         const std::uint64_t items = clients_[i].items();
-        if (managed_) gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(i)), items * shape_.item_bytes());
+        if (managed_)
+          gpu.touch_managed(reinterpret_cast<mp::device_address>(serving.buffer(i)),
+                            items * shape_.item_bytes());
         serving.submit({i, items, next[i]});
         next[i] = never;
       }
@@ -273,14 +311,18 @@ class trial {
     made.seconds = static_cast<double>(gpu.now_ns() - warm) / 1e9;
     made.peak_bytes = gpu.physical_peak();
     for (const mp::call_count& each : gpu.call_table()) {
-      made.calls_a_batch.emplace_back(each.call, static_cast<double>(each.count) / static_cast<double>(std::max<std::uint64_t>(1, serving.counts().batches)));
+      made.calls_a_batch.emplace_back(
+          each.call, static_cast<double>(each.count) /
+                         static_cast<double>(std::max<std::uint64_t>(1, serving.counts().batches)));
     }
   }
 
   void in_real_time(server& serving, mp::driver& gpu, std::uint64_t free_before, outcome& made) {
     using clock = std::chrono::steady_clock;
     const auto now_ns = [] {
-      return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch()).count());
+      return static_cast<std::uint64_t>(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now().time_since_epoch())
+              .count());
     };
     const std::uint64_t warm = now_ns() + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
     const std::uint64_t end = warm + static_cast<std::uint64_t>(settings_.seconds * 1e9);
@@ -300,14 +342,16 @@ class trial {
           std::this_thread::sleep_for(std::chrono::nanoseconds(clients_[i].think_ns()));
           const std::uint64_t items = clients_[i].items();
           const std::uint64_t bytes = items * shape_.item_bytes();
-          for (std::uint64_t at = 0; at < bytes; at += 4096) buffer[at] = static_cast<unsigned char>(at >> 12);
+          for (std::uint64_t at = 0; at < bytes; at += 4096)
+            buffer[at] = static_cast<unsigned char>(at >> 12);
           const std::uint64_t sent = now_ns();
           serving.submit({i, items, sent});
           mail[i].answers.wait(seen, std::memory_order_acquire);
           ++seen;
           if (sent >= warm) mail[i].latencies.push_back(static_cast<double>(now_ns() - sent) / 1e3);
           volatile unsigned char sum = 0;
-          for (std::uint64_t at = 0; at < bytes; at += 4096) sum = static_cast<unsigned char>(sum + buffer[at]);
+          for (std::uint64_t at = 0; at < bytes; at += 4096)
+            sum = static_cast<unsigned char>(sum + buffer[at]);
         }
       });
     }
@@ -343,7 +387,8 @@ class trial {
     joiner.join();
     made.seconds = static_cast<double>(now_ns() - warm) / 1e9;
     made.peak_bytes = free_before - least_free;
-    for (const mailbox& each : mail) latencies_.insert(latencies_.end(), each.latencies.begin(), each.latencies.end());
+    for (const mailbox& each : mail)
+      latencies_.insert(latencies_.end(), each.latencies.begin(), each.latencies.end());
   }
 
   const settings& settings_;
@@ -354,7 +399,8 @@ class trial {
   bool managed_ = false;
 };
 
-// Medians of one strategy's repetitions, each number by itself; the largest peak; counts of them all.
+// Medians of one strategy's repetitions, each number by itself; the largest peak; counts of them
+// all.
 outcome together(const std::vector<outcome>& runs) {
   outcome made = runs.front();
   for (const outcome& each : runs) {
@@ -367,7 +413,9 @@ outcome together(const std::vector<outcome>& runs) {
     const std::size_t half = values.size() / 2;
     return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
   };
-  for (double outcome::* field : {&outcome::per_s, &outcome::mean_us, &outcome::p50_us, &outcome::p99_us, &outcome::p999_us}) made.*field = median(field);
+  for (double outcome::* field :
+       {&outcome::per_s, &outcome::mean_us, &outcome::p50_us, &outcome::p99_us, &outcome::p999_us})
+    made.*field = median(field);
   made.counted = runs.back().counted;
   for (std::size_t i = 1; i < runs.size(); ++i) {
     made.requests += runs[i].requests;
@@ -381,15 +429,18 @@ outcome together(const std::vector<outcome>& runs) {
 }
 
 void print_table(const std::vector<outcome>& all) {
-  std::printf("%-18s %10s %9s %9s %9s %9s %9s %11s\n", "strategy", "requests/s", "mean us", "p50 us", "p99 us", "p99.9 us", "batch", "peak memory");
+  std::printf("%-18s %10s %9s %9s %9s %9s %9s %11s\n", "strategy", "requests/s", "mean us",
+              "p50 us", "p99 us", "p99.9 us", "batch", "peak memory");
   for (const outcome& o : all) {
     if (!o.failure.empty()) {
       std::printf("%-18s left out: %s\n", o.name.c_str(), o.failure.c_str());
       continue;
     }
-    std::printf("%-18s %10.0f %9.0f %9.0f %9.0f %9.0f %9.1f %11s\n", o.name.c_str(), o.per_s, o.mean_us,
-                o.p50_us, o.p99_us, o.p999_us,
-                static_cast<double>(o.items) / static_cast<double>(std::max<std::uint64_t>(1, o.batches)), mp::format_bytes(o.peak_bytes).c_str());
+    std::printf(
+        "%-18s %10.0f %9.0f %9.0f %9.0f %9.0f %9.1f %11s\n", o.name.c_str(), o.per_s, o.mean_us,
+        o.p50_us, o.p99_us, o.p999_us,
+        static_cast<double>(o.items) / static_cast<double>(std::max<std::uint64_t>(1, o.batches)),
+        mp::format_bytes(o.peak_bytes).c_str());
   }
 }
 
@@ -402,27 +453,38 @@ std::string quoted(const std::string& text) {
   return made + '"';
 }
 
-void print_json(const settings& s, const mp::driver& gpu, const std::string& network, const std::vector<outcome>& all) {
-  std::printf("{\n \"example\": \"inference_server\",\n \"gpu\": {\"name\": %s, \"simulated\": %s},\n \"network\": %s,\n"
-              " \"seconds\": %g, \"repeats\": %u, \"streams\": %u, \"clients\": 16, \"think_us\": %g, \"seed\": %llu,\n \"strategies\": [",
-              quoted(gpu.info().name).c_str(), gpu.simulated() ? "true" : "false", quoted(network).c_str(), s.seconds, s.repeats, s.streams,
-              s.think_us, static_cast<unsigned long long>(s.seed));
+void print_json(const settings& s, const mp::driver& gpu, const std::string& network,
+                const std::vector<outcome>& all) {
+  std::printf(
+      "{\n \"example\": \"inference_server\",\n \"gpu\": {\"name\": %s, \"simulated\": %s},\n "
+      "\"network\": %s,\n"
+      " \"seconds\": %g, \"repeats\": %u, \"streams\": %u, \"clients\": 16, \"think_us\": %g, "
+      "\"seed\": %llu,\n \"strategies\": [",
+      quoted(gpu.info().name).c_str(), gpu.simulated() ? "true" : "false", quoted(network).c_str(),
+      s.seconds, s.repeats, s.streams, s.think_us, static_cast<unsigned long long>(s.seed));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const outcome& o = all[i];
-    std::printf("%s\n  {\"name\": %s, \"meaning\": %s, \"failure\": %s, \"requests\": %llu, \"requests_per_s\": %.1f, \"mean_us\": %.1f, "
-                "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"batches\": %llu, \"items\": %llu, \"peak_bytes\": %llu, \"counted\": %s, \"all_p99_us\": [",
-                i == 0 ? "" : ",", quoted(o.name).c_str(), quoted(o.meaning).c_str(), quoted(o.failure).c_str(),
-                static_cast<unsigned long long>(o.requests), o.per_s, o.mean_us,
-                o.p50_us, o.p99_us, o.p999_us, static_cast<unsigned long long>(o.batches), static_cast<unsigned long long>(o.items),
-                static_cast<unsigned long long>(o.peak_bytes), quoted(o.counted).c_str());
-    for (std::size_t r = 0; r < o.all_p99_us.size(); ++r) std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_p99_us[r]);
+    std::printf(
+        "%s\n  {\"name\": %s, \"meaning\": %s, \"failure\": %s, \"requests\": %llu, "
+        "\"requests_per_s\": %.1f, \"mean_us\": %.1f, "
+        "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f, \"batches\": %llu, \"items\": "
+        "%llu, \"peak_bytes\": %llu, \"counted\": %s, \"all_p99_us\": [",
+        i == 0 ? "" : ",", quoted(o.name).c_str(), quoted(o.meaning).c_str(),
+        quoted(o.failure).c_str(), static_cast<unsigned long long>(o.requests), o.per_s, o.mean_us,
+        o.p50_us, o.p99_us, o.p999_us, static_cast<unsigned long long>(o.batches),
+        static_cast<unsigned long long>(o.items), static_cast<unsigned long long>(o.peak_bytes),
+        quoted(o.counted).c_str());
+    for (std::size_t r = 0; r < o.all_p99_us.size(); ++r)
+      std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_p99_us[r]);
     std::printf("], \"all_mean_us\": [");
-    for (std::size_t r = 0; r < o.all_mean_us.size(); ++r) std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_mean_us[r]);
+    for (std::size_t r = 0; r < o.all_mean_us.size(); ++r)
+      std::printf("%s%.1f", r == 0 ? "" : ", ", o.all_mean_us[r]);
     std::printf("]");
     if (!o.calls_a_batch.empty()) {
       std::printf(", \"calls_a_batch\": {");
       for (std::size_t c = 0; c < o.calls_a_batch.size(); ++c) {
-        std::printf("%s%s: %.3f", c == 0 ? "" : ", ", quoted(o.calls_a_batch[c].first).c_str(), o.calls_a_batch[c].second);
+        std::printf("%s%s: %.3f", c == 0 ? "" : ", ", quoted(o.calls_a_batch[c].first).c_str(),
+                    o.calls_a_batch[c].second);
       }
       std::printf("}");
     }
@@ -438,15 +500,19 @@ int main(int count, char** words) try {
   auto strategies = own_strategies();
   for (const std::string& file : s.peers) {
     std::string why;
-    if (!add_peers(file, strategies, why)) std::fprintf(stderr, "peer left out: %s: %s\n", file.c_str(), why.c_str());
+    if (!add_peers(file, strategies, why))
+      std::fprintf(stderr, "peer left out: %s: %s\n", file.c_str(), why.c_str());
   }
   for (const std::string& wanted : s.strategies) {
-    if (std::ranges::none_of(strategies, [&](const auto& each) { return each->name() == wanted; })) usage("no strategy " + wanted);
+    if (std::ranges::none_of(strategies, [&](const auto& each) { return each->name() == wanted; }))
+      usage("no strategy " + wanted);
   }
   const auto gpu = open_gpu(s);
-  if (!gpu->bind_thread().ok()) throw std::runtime_error("the device cannot be used by this thread");
+  if (!gpu->bind_thread().ok())
+    throw std::runtime_error("the device cannot be used by this thread");
   if (!s.json) {
-    std::printf("GPU: %s%s\n", gpu->info().name.c_str(), gpu->simulated() ? " (simulated: times are virtual)" : "");
+    std::printf("GPU: %s%s\n", gpu->info().name.c_str(),
+                gpu->simulated() ? " (simulated: times are virtual)" : "");
   }
   std::string network;
   std::vector<strategy*> chosen;
@@ -454,8 +520,9 @@ int main(int count, char** words) try {
     const bool named = std::ranges::find(s.strategies, each->name()) != s.strategies.end();
     if (named || (s.strategies.empty() && !each->by_name_only())) chosen.push_back(each.get());
   }
-  // In turns, so that a slow minute of the machine falls on all of them, and in another order each time, so that nobody always follows
-  // the one that leaves the machine worst. The first turn of several is the machine's own warming.
+  // In turns, so that a slow minute of the machine falls on all of them, and in another order each
+  // time, so that nobody always follows the one that leaves the machine worst. The first turn of
+  // several is the machine's own warming.
   std::vector<std::vector<outcome>> runs(chosen.size());
   std::vector<std::size_t> order(chosen.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -477,7 +544,8 @@ int main(int count, char** words) try {
   if (s.json) {
     print_json(s, *gpu, network, all);
   } else {
-    std::printf("network: %s; 16 clients, batches of 1 to 32, %u streams, %g s a strategy%s\n\n", network.c_str(), s.streams, s.seconds,
+    std::printf("network: %s; 16 clients, batches of 1 to 32, %u streams, %g s a strategy%s\n\n",
+                network.c_str(), s.streams, s.seconds,
                 s.repeats == 1 ? "" : (", medians of " + std::to_string(s.repeats)).c_str());
     print_table(all);
   }

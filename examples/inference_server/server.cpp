@@ -10,14 +10,17 @@ namespace {
 namespace mp = millpond;
 
 constexpr unsigned char answer_byte = 0x5a;
-constexpr std::uint64_t answer_at = 64;    // in the control data: beyond what the CPU writes
+constexpr std::uint64_t answer_at = 64;  // in the control data: beyond what the CPU writes
 constexpr std::uint64_t answer_bytes = 64;
 
-mp::device_address address(const void* at) { return reinterpret_cast<mp::device_address>(at); }
+mp::device_address address(const void* at) {
+  return reinterpret_cast<mp::device_address>(at);
+}
 
 }  // namespace
 
-server::server(surroundings where, strategy& memory, network& layers, network_shape shape, server_options options)
+server::server(surroundings where, strategy& memory, network& layers, network_shape shape,
+               server_options options)
     : where_(std::move(where)),
       gpu_(*where_.gpu),
       simulated_(dynamic_cast<mp::simulated_gpu*>(where_.gpu.get())),
@@ -44,7 +47,8 @@ std::string server::prepare() {
     weights_.push_back(memory_.weights(shape_.weights_bytes()));
     if (weights_.back() == 0) return "no memory for the weights";
     // Each layer halves what comes in, on the whole, so that numbers stay numbers.
-    if (!gpu_.set_async(weights_.back(), 0, shape_.weights_bytes(), where_.streams[0]).ok()) return "the weights cannot be set";
+    if (!gpu_.set_async(weights_.back(), 0, shape_.weights_bytes(), where_.streams[0]).ok())
+      return "the weights cannot be set";
   }
   for (unsigned i = 0; i < options_.clients; ++i) {
     const std::uint64_t bytes = options_.largest_request * shape_.item_bytes();
@@ -55,7 +59,8 @@ std::string server::prepare() {
   for (std::size_t s = 0; s < batches_.size(); ++s) {
     controls_.push_back(memory_.control(s));
     mp::device_address scratch = 0;
-    if (controls_.back().host == nullptr || controls_.back().device == 0 || !gpu_.memory_allocate(&scratch, control_bytes).ok() ||
+    if (controls_.back().host == nullptr || controls_.back().device == 0 ||
+        !gpu_.memory_allocate(&scratch, control_bytes).ok() ||
         !gpu_.event_create(&batches_[s].done).ok()) {
       return "no memory for the control data";
     }
@@ -69,7 +74,8 @@ std::string server::prepare() {
       b.items = items;
       b.requests.clear();
       if (!start(s, b)) return failure_;
-      if (!gpu_.stream_synchronize(where_.streams[s]).ok() || !finish(s, b, [](const request&) {})) return "warming up failed: " + failure_;
+      if (!gpu_.stream_synchronize(where_.streams[s]).ok() || !finish(s, b, [](const request&) {}))
+        return "warming up failed: " + failure_;
     }
   }
   counts_ = {};
@@ -79,7 +85,8 @@ std::string server::prepare() {
 void server::end() {
   static_cast<void>(gpu_.context_synchronize());
   for (std::size_t s = 0; s < batches_.size(); ++s) {
-    for (const mp::device_address each : batches_[s].activations) memory_.give(s, each, batches_[s].items * shape_.item_bytes());
+    for (const mp::device_address each : batches_[s].activations)
+      memory_.give(s, each, batches_[s].items * shape_.item_bytes());
     batches_[s].activations.clear();
     batches_[s].active = false;
   }
@@ -96,7 +103,8 @@ bool server::busy() const {
 
 std::uint64_t server::due_ns() const {
   const std::lock_guard lock(mutex_);
-  return queue_.empty() ? std::numeric_limits<std::uint64_t>::max() : queue_.front().arrived_ns + options_.deadline_ns;
+  return queue_.empty() ? std::numeric_limits<std::uint64_t>::max()
+                        : queue_.front().arrived_ns + options_.deadline_ns;
 }
 
 bool server::take_batch(std::uint64_t now_ns, batch& into) {
@@ -104,7 +112,8 @@ bool server::take_batch(std::uint64_t now_ns, batch& into) {
   if (queue_.empty()) return false;
   std::uint64_t waiting = 0;
   for (const request& each : queue_) waiting += each.items;
-  if (waiting < options_.largest_batch && now_ns < queue_.front().arrived_ns + options_.deadline_ns) return false;
+  if (waiting < options_.largest_batch && now_ns < queue_.front().arrived_ns + options_.deadline_ns)
+    return false;
   into.items = 0;
   into.requests.clear();
   while (!queue_.empty() && into.items + queue_.front().items <= options_.largest_batch) {
@@ -143,13 +152,16 @@ mp::device_address server::take(std::size_t s, std::uint64_t bytes) {
   const mp::device_address at = memory_.take(s, bytes);
   charge_own();
   live_bytes_ += bytes;
-  if (memory_.managed_buffers()) counts_.peak_managed_bytes = std::max(counts_.peak_managed_bytes, live_bytes_ + shape_.layers * shape_.weights_bytes());
+  if (memory_.managed_buffers())
+    counts_.peak_managed_bytes =
+        std::max(counts_.peak_managed_bytes, live_bytes_ + shape_.layers * shape_.weights_bytes());
   return at;
 }
 
 // The CPU is about to touch the control data: on the simulated GPU its pages come back.
 void server::touch_control(std::size_t s, mp::access_kind kind) {
-  if (simulated_ != nullptr && controls_[s].managed) simulated_->touch_managed(controls_[s].device, control_bytes, kind);
+  if (simulated_ != nullptr && controls_[s].managed)
+    simulated_->touch_managed(controls_[s].device, control_bytes, kind);
 }
 
 bool server::start(std::size_t s, batch& b) {
@@ -158,7 +170,9 @@ bool server::start(std::size_t s, batch& b) {
   control_data& c = controls_[s];
   b.activations.clear();
   b.active = true;
-  const auto need = [this](mp::call_result answer) { return answer.ok() || fail(to_string(answer)); };
+  const auto need = [this](mp::call_result answer) {
+    return answer.ok() || fail(to_string(answer));
+  };
   const auto activation = [&] {
     const mp::device_address at = take(s, bytes);
     if (at != 0) b.activations.push_back(at);
@@ -167,13 +181,17 @@ bool server::start(std::size_t s, batch& b) {
   touch_control(s, mp::access_kind::write);
   std::memcpy(c.host, &b.items, sizeof b.items);
   c.host[answer_at] = 0;
-  if (c.copied && !need(gpu_.copy_async(c.device, address(c.host), answer_at, stream))) return false;
-  if (!need(gpu_.copy_async(scratch_[s], c.device, answer_at, stream))) return false;  // the GPU reads it
+  if (c.copied && !need(gpu_.copy_async(c.device, address(c.host), answer_at, stream)))
+    return false;
+  if (!need(gpu_.copy_async(scratch_[s], c.device, answer_at, stream)))
+    return false;  // the GPU reads it
   if (!activation()) return false;
   std::uint64_t offset = 0;
   for (const request& each : b.requests) {
     const std::uint64_t part = each.items * shape_.item_bytes();
-    if (!need(gpu_.copy_async(b.activations[0] + offset, address(buffers_[each.client]), part, stream))) return false;
+    if (!need(gpu_.copy_async(b.activations[0] + offset, address(buffers_[each.client]), part,
+                              stream)))
+      return false;
     offset += part;
   }
   // A warm-up batch has no requests: its input is zeros.
@@ -181,25 +199,35 @@ bool server::start(std::size_t s, batch& b) {
   for (unsigned layer = 0; layer < shape_.layers; ++layer) {
     if (!activation()) return false;
     const std::size_t last = b.activations.size() - 1;
-    if (!network_.layer(s, weights_[layer], b.activations[last - 1], b.activations[last], b.items)) return fail("a layer cannot be launched");
+    if (!network_.layer(s, weights_[layer], b.activations[last - 1], b.activations[last], b.items))
+      return fail("a layer cannot be launched");
   }
   offset = 0;
   for (const request& each : b.requests) {
     const std::uint64_t part = each.items * shape_.item_bytes();
-    if (!need(gpu_.copy_async(address(buffers_[each.client]), b.activations.back() + offset, part, stream))) return false;
+    if (!need(gpu_.copy_async(address(buffers_[each.client]), b.activations.back() + offset, part,
+                              stream)))
+      return false;
     offset += part;
   }
-  if (!need(gpu_.set_async(c.device + answer_at, answer_byte, answer_bytes, stream))) return false;  // the GPU answers
-  if (c.copied && !need(gpu_.copy_async(address(c.host) + answer_at, c.device + answer_at, answer_bytes, stream))) return false;
+  if (!need(gpu_.set_async(c.device + answer_at, answer_byte, answer_bytes, stream)))
+    return false;  // the GPU answers
+  if (c.copied && !need(gpu_.copy_async(address(c.host) + answer_at, c.device + answer_at,
+                                        answer_bytes, stream)))
+    return false;
   return need(gpu_.event_record(b.done, stream));
 }
 
 bool server::finish(std::size_t s, batch& b, const std::function<void(const request&)>& answered) {
-  // It is over; most servers learn it by a synchronise, which is when the driver's pool gives memory back.
-  if (const auto waited = gpu_.event_synchronize(b.done); !waited.ok()) return fail(to_string(waited));
+  // It is over; most servers learn it by a synchronise, which is when the driver's pool gives
+  // memory back.
+  if (const auto waited = gpu_.event_synchronize(b.done); !waited.ok())
+    return fail(to_string(waited));
   touch_control(s, mp::access_kind::read);
-  // The simulated GPU keeps contents of device memory as tags, so that its answer is there only where memory is mapped.
-  if (simulated_ == nullptr && controls_[s].host[answer_at] != answer_byte) return fail("a batch ended without its answer");
+  // The simulated GPU keeps contents of device memory as tags, so that its answer is there only
+  // where memory is mapped.
+  if (simulated_ == nullptr && controls_[s].host[answer_at] != answer_byte)
+    return fail("a batch ended without its answer");
   for (const mp::device_address each : b.activations) {
     memory_.give(s, each, b.items * shape_.item_bytes());
     charge_own();

@@ -1,5 +1,6 @@
-// The server: a queue, batches of 1 to 32 items that close when they are full or their oldest request is due, and as many
-// batches on the way as there are streams. One thread dispatches; any thread submits.
+// The server: a queue, batches of 1 to 32 items that close when they are full or their oldest
+// request is due, and as many batches on the way as there are streams. One thread dispatches; any
+// thread submits.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -16,9 +17,10 @@ namespace inference {
 
 struct server_options {
   unsigned clients = 16;
-  std::uint64_t largest_batch = 32;        // items
-  std::uint64_t largest_request = 4;       // items; client buffers are so large
-  std::uint64_t deadline_ns = 200'000;     // a batch starts when its oldest request has waited this long
+  std::uint64_t largest_batch = 32;   // items
+  std::uint64_t largest_request = 4;  // items; client buffers are so large
+  std::uint64_t deadline_ns =
+      200'000;  // a batch starts when its oldest request has waited this long
 };
 
 struct request {
@@ -30,12 +32,13 @@ struct request {
 struct server_counts {
   std::uint64_t batches = 0;
   std::uint64_t items = 0;
-  std::uint64_t peak_managed_bytes = 0;    // that the strategy has out, where it is all managed
+  std::uint64_t peak_managed_bytes = 0;  // that the strategy has out, where it is all managed
 };
 
 class server {
  public:
-  server(surroundings where, strategy& memory, network& layers, network_shape shape, server_options options);
+  server(surroundings where, strategy& memory, network& layers, network_shape shape,
+         server_options options);
   ~server();
   // Weights, control data and clients' buffers; runs every batch size once. Empty, or what failed.
   [[nodiscard]] std::string prepare();
@@ -45,7 +48,8 @@ class server {
   // A client's own buffer: it writes its input there, and finds the answer there.
   [[nodiscard]] unsigned char* buffer(unsigned client) const { return buffers_[client]; }
   void submit(const request& one);
-  // Starts what can start and finishes what is done; answered(request) for each that is. False where nothing happened.
+  // Starts what can start and finishes what is done; answered(request) for each that is. False
+  // where nothing happened.
   bool step(std::uint64_t now_ns, const std::function<void(const request&)>& answered);
   [[nodiscard]] bool busy() const;
   // When the oldest request in the queue is due; the largest number where there is none.
@@ -81,7 +85,7 @@ class server {
   std::vector<millpond::device_address> scratch_;
   std::vector<unsigned char*> buffers_;
   std::vector<batch> batches_;
-  mutable std::mutex mutex_;               // the queue
+  mutable std::mutex mutex_;  // the queue
   std::deque<request> queue_;
   std::string failure_;
   server_counts counts_;

@@ -25,9 +25,12 @@ enum class buffers : std::uint8_t { pageable, pinned, managed };
 enum class controls : std::uint8_t { copied, managed, mapped };
 enum class weight_place : std::uint8_t { device, as_activations };
 
-device_address address(void* at) { return reinterpret_cast<device_address>(at); }
+device_address address(void* at) {
+  return reinterpret_cast<device_address>(at);
+}
 
-// What all strategies but millpond's own have in common: the driver's plain calls, and a list of what to free.
+// What all strategies but millpond's own have in common: the driver's plain calls, and a list of
+// what to free.
 class common : public strategy {
  public:
   std::string begin(const surroundings& where) override {
@@ -71,12 +74,14 @@ class common : public strategy {
   control_data make_control(controls kind, buffers io) {
     control_data made;
     if (kind == controls::copied) {
-      made.host = static_cast<unsigned char*>(host(io == buffers::managed ? buffers::pinned : io, control_bytes));
+      made.host = static_cast<unsigned char*>(
+          host(io == buffers::managed ? buffers::pinned : io, control_bytes));
       made.device = device(control_bytes);
       made.copied = true;
     } else {
       made.managed = kind == controls::managed;
-      made.host = static_cast<unsigned char*>(host(made.managed ? buffers::managed : buffers::pinned, control_bytes));
+      made.host = static_cast<unsigned char*>(
+          host(made.managed ? buffers::managed : buffers::pinned, control_bytes));
       made.device = address(made.host);
     }
     return made;
@@ -92,24 +97,31 @@ class common : public strategy {
 // A strategy by the driver's own calls.
 class by_driver final : public common {
  public:
-  by_driver(const char* name, const char* meaning, activations a, buffers b, controls c, weight_place w)
+  by_driver(const char* name, const char* meaning, activations a, buffers b, controls c,
+            weight_place w)
       : name_(name), meaning_(meaning), activations_(a), buffers_(b), controls_(c), weights_(w) {}
   std::string name() const override { return name_; }
   std::string meaning() const override { return meaning_; }
   std::string begin(const surroundings& where) override {
     if (auto why = common::begin(where); !why.empty()) return why;
-    const bool needs_managed = activations_ == activations::managed || buffers_ == buffers::managed || controls_ == controls::managed;
-    if (needs_managed && !where.gpu->info().concurrent_managed_access) return "the device has no concurrent managed access";
-    if (activations_ != activations::driver_pool && activations_ != activations::driver_pool_kept) return {};
+    const bool needs_managed = activations_ == activations::managed ||
+                               buffers_ == buffers::managed || controls_ == controls::managed;
+    if (needs_managed && !where.gpu->info().concurrent_managed_access)
+      return "the device has no concurrent managed access";
+    if (activations_ != activations::driver_pool && activations_ != activations::driver_pool_kept)
+      return {};
     if (!where.gpu->info().memory_pools) return "the device has no memory pools";
-    if (!where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok()) return "the driver makes no pool";
+    if (!where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok())
+      return "the driver makes no pool";
     if (activations_ == activations::driver_pool_kept) {
-      static_cast<void>(where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
+      static_cast<void>(
+          where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
     }
     return {};
   }
   void end() override {
-    for (const device_address each : pool_weights_) static_cast<void>(at_.gpu->pool_free(each, at_.streams[0]));
+    for (const device_address each : pool_weights_)
+      static_cast<void>(at_.gpu->pool_free(each, at_.streams[0]));
     pool_weights_.clear();
     common::end();
     if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_destroy(pool_));
@@ -118,17 +130,23 @@ class by_driver final : public common {
   device_address take(std::size_t stream, std::uint64_t bytes) override {
     device_address at = 0;
     mp::call_result answer;
-    if (activations_ == activations::plain) answer = at_.gpu->memory_allocate(&at, bytes);
-    else if (activations_ == activations::managed) answer = at_.gpu->managed_allocate(&at, bytes);
-    else answer = at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]);
+    if (activations_ == activations::plain)
+      answer = at_.gpu->memory_allocate(&at, bytes);
+    else if (activations_ == activations::managed)
+      answer = at_.gpu->managed_allocate(&at, bytes);
+    else
+      answer = at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]);
     return answer.ok() ? at : 0;
   }
   void give(std::size_t stream, device_address at, std::uint64_t) override {
-    if (pool_ != nullptr) static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
-    else static_cast<void>(at_.gpu->memory_free(at));
+    if (pool_ != nullptr)
+      static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
+    else
+      static_cast<void>(at_.gpu->memory_free(at));
   }
   device_address weights(std::uint64_t bytes) override {
-    if (weights_ == weight_place::device || activations_ == activations::plain) return device(bytes);
+    if (weights_ == weight_place::device || activations_ == activations::plain)
+      return device(bytes);
     if (activations_ == activations::managed) return managed(bytes);
     const device_address at = take(0, bytes);
     if (at != 0) pool_weights_.push_back(at);
@@ -149,28 +167,35 @@ class by_driver final : public common {
   std::vector<device_address> pool_weights_;
 };
 
-// What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be told from the others.
+// What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be told
+// from the others.
 struct millpond_parts {
-  bool activations = true;   // from the pool, by lanes of each stream; else from the driver's kept pool
-  bool one_size = true;      // every activation a block of the largest size; else of its own
-  bool weights = true;       // from the pool; else cudaMalloc
-  bool pinned = true;        // clients' buffers and control data from the pinned pool; else cudaHostAlloc
+  bool activations =
+      true;              // from the pool, by lanes of each stream; else from the driver's kept pool
+  bool one_size = true;  // every activation a block of the largest size; else of its own
+  bool weights = true;   // from the pool; else cudaMalloc
+  bool pinned = true;  // clients' buffers and control data from the pinned pool; else cudaHostAlloc
 };
 
 class by_millpond final : public common {
  public:
-  by_millpond(const char* name, const char* meaning, millpond_parts parts) : name_(name), meaning_(meaning), parts_(parts) {}
+  by_millpond(const char* name, const char* meaning, millpond_parts parts)
+      : name_(name), meaning_(meaning), parts_(parts) {}
   std::string name() const override { return name_; }
   std::string meaning() const override { return meaning_; }
-  bool by_name_only() const override { return !(parts_.activations && parts_.one_size && parts_.weights && parts_.pinned); }
+  bool by_name_only() const override {
+    return !(parts_.activations && parts_.one_size && parts_.weights && parts_.pinned);
+  }
   std::string begin(const surroundings& where) override {
     if (auto why = common::begin(where); !why.empty()) return why;
-    // A server knows its largest batch: what it will need is taken before the first request, so that none waits for growth. With one size
-    // for all activations, and lanes that keep a batch's, each stream has the same blocks again and again: no search, no event, and no more
-    // memory than the largest batches need. With sizes of their own a quarter more is taken for blocks that one stream has freed and another
-    // may not have yet.
+    // A server knows its largest batch: what it will need is taken before the first request, so
+    // that none waits for growth. With one size for all activations, and lanes that keep a batch's,
+    // each stream has the same blocks again and again: no search, no event, and no more memory than
+    // the largest batches need. With sizes of their own a quarter more is taken for blocks that one
+    // stream has freed and another may not have yet.
     mp::pool_options options;
-    if (parts_.activations) options.initial_bytes = where.most_bytes + (parts_.one_size ? 0 : where.most_bytes / 4);
+    if (parts_.activations)
+      options.initial_bytes = where.most_bytes + (parts_.one_size ? 0 : where.most_bytes / 4);
     if (parts_.one_size) options.lane_large_bytes = blocks_a_lane * where.largest_bytes;
     auto device = mp::pool::create(where.gpu, std::move(options));
     if (!device) return device.error().message;
@@ -180,16 +205,22 @@ class by_millpond final : public common {
     pinned_ = std::move(*pinned);
     for (const mp::stream_handle stream : where.streams) {
       lanes_.emplace_back();
-      const std::size_t lanes = parts_.one_size ? (where.activations + blocks_a_lane - 1) / blocks_a_lane : 1;
+      const std::size_t lanes =
+          parts_.one_size ? (where.activations + blocks_a_lane - 1) / blocks_a_lane : 1;
       for (std::size_t i = 0; i < lanes; ++i) lanes_.back().of.push_back(device_->lane(stream));
     }
     if (!parts_.activations) {
-      if (!where.gpu->info().memory_pools || !where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok()) return "the driver makes no pool";
-      static_cast<void>(where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
+      if (!where.gpu->info().memory_pools ||
+          !where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok())
+        return "the driver makes no pool";
+      static_cast<void>(
+          where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
     }
     if (const auto* simulated = dynamic_cast<mp::simulated_gpu*>(where.gpu.get())) {
       const auto& paths = simulated->profile().allocator_path_ns;
-      const auto cost = [&](const char* path) { return paths.contains(path) ? paths.find(path)->second : 0.0; };
+      const auto cost = [&](const char* path) {
+        return paths.contains(path) ? paths.find(path)->second : 0.0;
+      };
       own_ns_ = parts_.activations ? cost("lane_hit") + cost("deallocation") : 0;
     }
     return {};
@@ -209,7 +240,8 @@ class by_millpond final : public common {
   }
   device_address take(std::size_t stream, std::uint64_t bytes) override {
     device_address at = 0;
-    if (pool_ != nullptr) return at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]).ok() ? at : 0;
+    if (pool_ != nullptr)
+      return at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]).ok() ? at : 0;
     try {
       stream_lanes& lanes = lanes_[stream];
       return address(lanes.next(lanes.taken).allocate(size_of(bytes)));
@@ -233,7 +265,9 @@ class by_millpond final : public common {
     kept_.emplace_back(*got, bytes);
     return address(*got);
   }
-  void* client_buffer(std::uint64_t bytes) override { return parts_.pinned ? from_pinned_pool(bytes) : host(buffers::pinned, bytes); }
+  void* client_buffer(std::uint64_t bytes) override {
+    return parts_.pinned ? from_pinned_pool(bytes) : host(buffers::pinned, bytes);
+  }
   control_data control(std::size_t) override {
     if (!parts_.pinned) return make_control(controls::mapped, buffers::pinned);
     auto* const at = static_cast<unsigned char*>(from_pinned_pool(control_bytes));
@@ -242,10 +276,14 @@ class by_millpond final : public common {
   double own_ns() const override { return own_ns_; }
   std::string counted() const override {
     const mp::pool_statistics s = device_->statistics();
-    const auto number = [](const char* what, std::uint64_t count) { return std::to_string(count) + " " + what; };
-    return number("allocations", s.allocations) + ", " + number("by a lane", s.lane_hits) + ", " + number("by a shelf", s.shelf_hits) + ", " +
-           number("by the heap", s.heap_hits) + "; " + number("events", s.seals) + ", " + number("questions", s.fence_queries) + ", " +
-           number("growths", s.growths) + ", " + number("moves", s.moves) + "; " + mp::format_bytes(s.peak_reserved_bytes) + " reserved";
+    const auto number = [](const char* what, std::uint64_t count) {
+      return std::to_string(count) + " " + what;
+    };
+    return number("allocations", s.allocations) + ", " + number("by a lane", s.lane_hits) + ", " +
+           number("by a shelf", s.shelf_hits) + ", " + number("by the heap", s.heap_hits) + "; " +
+           number("events", s.seals) + ", " + number("questions", s.fence_queries) + ", " +
+           number("growths", s.growths) + ", " + number("moves", s.moves) + "; " +
+           mp::format_bytes(s.peak_reserved_bytes) + " reserved";
   }
 
  private:
@@ -255,9 +293,13 @@ class by_millpond final : public common {
   struct stream_lanes {
     std::vector<mp::pool::lane_handle> of;
     std::size_t taken = 0, given = 0;
-    mp::pool::lane_handle& next(std::size_t& counted) { return of[counted++ / blocks_a_lane % of.size()]; }
+    mp::pool::lane_handle& next(std::size_t& counted) {
+      return of[counted++ / blocks_a_lane % of.size()];
+    }
   };
-  std::uint64_t size_of(std::uint64_t bytes) const { return parts_.one_size ? std::max(bytes, at_.largest_bytes) : bytes; }
+  std::uint64_t size_of(std::uint64_t bytes) const {
+    return parts_.one_size ? std::max(bytes, at_.largest_bytes) : bytes;
+  }
 
   void* from_pinned_pool(std::uint64_t bytes) {
     auto got = pinned_->try_allocate(bytes, mp::default_alignment, at_.streams[0]);
@@ -281,7 +323,9 @@ class by_peer final : public common {
  public:
   explicit by_peer(const millpond_peer& of) : of_(of) {}
   std::string name() const override { return of_.name; }
-  std::string meaning() const override { return "activations from this allocator; pinned buffers, control data in mapped pinned memory"; }
+  std::string meaning() const override {
+    return "activations from this allocator; pinned buffers, control data in mapped pinned memory";
+  }
   std::string begin(const surroundings& where) override {
     static_cast<void>(common::begin(where));
     if (where.gpu->simulated()) return "a plug-in needs a card";
@@ -302,7 +346,9 @@ class by_peer final : public common {
   }
   device_address weights(std::uint64_t bytes) override { return device(bytes); }
   void* client_buffer(std::uint64_t bytes) override { return host(buffers::pinned, bytes); }
-  control_data control(std::size_t) override { return make_control(controls::mapped, buffers::pinned); }
+  control_data control(std::size_t) override {
+    return make_control(controls::mapped, buffers::pinned);
+  }
 
  private:
   const millpond_peer& of_;
@@ -313,43 +359,60 @@ class by_peer final : public common {
 
 std::vector<std::unique_ptr<strategy>> own_strategies() {
   std::vector<std::unique_ptr<strategy>> all;
-  const auto add = [&](const char* name, const char* meaning, activations a, buffers b, controls c, weight_place w) {
+  const auto add = [&](const char* name, const char* meaning, activations a, buffers b, controls c,
+                       weight_place w) {
     all.push_back(std::make_unique<by_driver>(name, meaning, a, b, c, w));
   };
-  add("per-request", "cudaMalloc and cudaFree for each batch, pageable buffers", activations::plain, buffers::pageable,
-      controls::copied, weight_place::device);
-  add("managed", "cudaMallocManaged for everything, for each batch", activations::managed, buffers::managed,
-      controls::managed, weight_place::as_activations);
-  add("driver-pool", "cudaMallocAsync with the default threshold (0), pinned buffers", activations::driver_pool,
-      buffers::pinned, controls::copied, weight_place::as_activations);
-  add("driver-pool-kept", "cudaMallocAsync keeping its memory, pinned buffers", activations::driver_pool_kept,
-      buffers::pinned, controls::copied, weight_place::as_activations);
-  add("control-managed", "weights by cudaMalloc, activations from the kept driver pool, control data managed",
+  add("per-request", "cudaMalloc and cudaFree for each batch, pageable buffers", activations::plain,
+      buffers::pageable, controls::copied, weight_place::device);
+  add("managed", "cudaMallocManaged for everything, for each batch", activations::managed,
+      buffers::managed, controls::managed, weight_place::as_activations);
+  add("driver-pool", "cudaMallocAsync with the default threshold (0), pinned buffers",
+      activations::driver_pool, buffers::pinned, controls::copied, weight_place::as_activations);
+  add("driver-pool-kept", "cudaMallocAsync keeping its memory, pinned buffers",
+      activations::driver_pool_kept, buffers::pinned, controls::copied,
+      weight_place::as_activations);
+  add("control-managed",
+      "weights by cudaMalloc, activations from the kept driver pool, control data managed",
       activations::driver_pool_kept, buffers::pinned, controls::managed, weight_place::device);
-  add("control-pinned", "the same with control data in mapped pinned memory", activations::driver_pool_kept,
-      buffers::pinned, controls::mapped, weight_place::device);
+  add("control-pinned", "the same with control data in mapped pinned memory",
+      activations::driver_pool_kept, buffers::pinned, controls::mapped, weight_place::device);
   const auto add_millpond = [&](const char* name, const char* meaning, millpond_parts parts) {
     all.push_back(std::make_unique<by_millpond>(name, meaning, parts));
   };
-  add_millpond("millpond", "weights and activations from the pool, activations as blocks of the largest one's size that their stream's lanes keep; "
-               "clients' buffers and control data from the pinned pool", {});
-  add_millpond("millpond-exact", "the same with each activation a block of its own size", {.one_size = false});
-  add_millpond("millpond-activations", "activations from the pool; the rest as the plug-ins have it", {.weights = false, .pinned = false});
-  add_millpond("millpond-weights", "weights from the pool; the rest as control-pinned has it", {.activations = false, .pinned = false});
-  add_millpond("millpond-pinned", "clients' buffers and control data from the pinned pool; the rest as control-pinned has it",
-               {.activations = false, .weights = false});
+  add_millpond("millpond",
+               "weights and activations from the pool, activations as blocks of the largest one's "
+               "size that their stream's lanes keep; "
+               "clients' buffers and control data from the pinned pool",
+               {});
+  add_millpond("millpond-exact", "the same with each activation a block of its own size",
+               {.one_size = false});
+  add_millpond("millpond-activations",
+               "activations from the pool; the rest as the plug-ins have it",
+               {.weights = false, .pinned = false});
+  add_millpond("millpond-weights", "weights from the pool; the rest as control-pinned has it",
+               {.activations = false, .pinned = false});
+  add_millpond(
+      "millpond-pinned",
+      "clients' buffers and control data from the pinned pool; the rest as control-pinned has it",
+      {.activations = false, .weights = false});
   return all;
 }
 
-bool add_peers(const std::string& file, std::vector<std::unique_ptr<strategy>>& to, std::string& why) {
+bool add_peers(const std::string& file, std::vector<std::unique_ptr<strategy>>& to,
+               std::string& why) {
   void* const loaded = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const auto list = loaded != nullptr ? reinterpret_cast<millpond_peers_function>(::dlsym(loaded, "millpond_peers")) : nullptr;
+  const auto list =
+      loaded != nullptr
+          ? reinterpret_cast<millpond_peers_function>(::dlsym(loaded, "millpond_peers"))
+          : nullptr;
   if (list == nullptr) {
     const char* said = ::dlerror();
     why = said != nullptr ? said : "it exports no millpond_peers";
     return false;
   }
-  for (const millpond_peer* each = list(); each->name != nullptr; ++each) to.push_back(std::make_unique<by_peer>(*each));
+  for (const millpond_peer* each = list(); each->name != nullptr; ++each)
+    to.push_back(std::make_unique<by_peer>(*each));
   return true;
 }
 

@@ -1,5 +1,5 @@
-// The pool in a CUDA program: blocks on a stream, with no wait for the device. The same loop with cudaMalloc and cudaFree follows,
-// for what it costs.
+// The pool in a CUDA program: blocks on a stream, with no wait for the device. The same loop with
+// cudaMalloc and cudaFree follows, for what it costs.
 #include <millpond/pool.hpp>
 
 #include <cuda_runtime.h>
@@ -30,14 +30,22 @@ int main() {
       give_back(block, count * sizeof(float));
     }
     cudaStreamSynchronize(stream);
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / 2000;
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+               .count() /
+           2000;
   };
 
-  const double by_pool = loop([&](size_t bytes) { return static_cast<float*>((*pool)->allocate(bytes, stream)); },
-                              [&](float* block, size_t bytes) { (*pool)->deallocate(block, bytes, stream); });
-  const double by_cuda = loop([](size_t bytes) { float* block; cudaMalloc(&block, bytes); return block; },
-                              [](float* block, size_t) { cudaFree(block); });
-  std::printf("a round with the pool %.1f us, with cudaMalloc and cudaFree %.1f us; %s\n", by_pool, by_cuda,
-              cudaGetErrorString(cudaGetLastError()));
+  const double by_pool =
+      loop([&](size_t bytes) { return static_cast<float*>((*pool)->allocate(bytes, stream)); },
+           [&](float* block, size_t bytes) { (*pool)->deallocate(block, bytes, stream); });
+  const double by_cuda = loop(
+      [](size_t bytes) {
+        float* block;
+        cudaMalloc(&block, bytes);
+        return block;
+      },
+      [](float* block, size_t) { cudaFree(block); });
+  std::printf("a round with the pool %.1f us, with cudaMalloc and cudaFree %.1f us; %s\n", by_pool,
+              by_cuda, cudaGetErrorString(cudaGetLastError()));
   cudaStreamDestroy(stream);
 }

@@ -1,7 +1,8 @@
 """CuPy's arrays from millpond's pool.
 
-    python3 examples/python/cupy_arrays.py
+python3 examples/python/cupy_arrays.py
 """
+
 import sys
 
 import millpond

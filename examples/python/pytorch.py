@@ -1,7 +1,8 @@
 """PyTorch's tensors from millpond's pool: a few steps of training with batches of changing size.
 
-    python3 examples/python/pytorch.py
+python3 examples/python/pytorch.py
 """
+
 import sys
 
 import millpond
@@ -11,14 +12,18 @@ try:
 except ImportError:
     torch = None
 if torch is None or not torch.cuda.is_available():
-    print(f"millpond {millpond.__version__}: no PyTorch with a GPU here, so there is nothing to train")
+    print(
+        f"millpond {millpond.__version__}: no PyTorch with a GPU here, so there is nothing to train"
+    )
     sys.exit(0)
 
 import millpond.torch
 
 millpond.torch.use()  # before the first CUDA tensor
 
-model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()
+model = torch.nn.Sequential(
+    torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)
+).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(20):
     x = torch.randn(64 + 97 * step, 1024, device="cuda")

@@ -10,9 +10,10 @@
 
 namespace millpond {
 
-// Calls pool::give_back(older_than_ns, keep_bytes) every period until it is destroyed, which waits for a call in progress (a
-// few milliseconds at most). Holds the pool only while it calls: the pool may end first. Without a clock in the pool's
-// options an age is one period. Do not make one in a process that forks afterwards: the child has no such thread.
+// Calls pool::give_back(older_than_ns, keep_bytes) every period until it is destroyed, which waits
+// for a call in progress (a few milliseconds at most). Holds the pool only while it calls: the pool
+// may end first. Without a clock in the pool's options an age is one period. Do not make one in a
+// process that forks afterwards: the child has no such thread.
 class background_give_back {
  public:
   struct settings {

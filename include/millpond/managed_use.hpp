@@ -1,5 +1,5 @@
-// What a piece of managed memory is for, and what follows from it: advice, prefetches, and refusals of what is slow
-// whatever is done.
+// What a piece of managed memory is for, and what follows from it: advice, prefetches, and refusals
+// of what is slow whatever is done.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,9 +11,10 @@
 namespace millpond {
 
 enum class managed_intent : std::uint8_t {
-  unstated,      // no advice: pages move to who touches them
-  streaming,     // one side makes the data, the other uses it, over and over: prefetched before each use
-  read_mostly,   // written once, then read by both: both sides keep a copy
+  unstated,     // no advice: pages move to who touches them
+  streaming,    // one side makes the data, the other uses it, over and over: prefetched before each
+                // use
+  read_mostly,  // written once, then read by both: both sides keep a copy
   gpu_resident,  // lives on the device; the CPU looks at it seldom
   cpu_resident,  // lives on the host; the device looks at little of it, over the link
   ping_pong,     // both sides write in turn: prefetched each way
@@ -45,10 +46,11 @@ struct managed_plan {
   std::vector<std::string> warnings;  // slow by this much, and what is not
 };
 
-// Errors: invalid_argument where the use is slow by construction (read-mostly memory that the device writes costs a fault of
-// 130 us for each 4 KiB: 8.7 s a 256 MiB where a prefetch takes 5.6 ms; one H200, driver 580.159, 2026-11-30) or
-// contradicts itself; not_supported without concurrent managed access, where a CPU that touches managed memory while any
-// kernel runs is killed.
-[[nodiscard]] result<managed_plan> plan_managed(const managed_use& use, std::uint64_t bytes, const device_info& device);
+// Errors: invalid_argument where the use is slow by construction (read-mostly memory that the
+// device writes costs a fault of 130 us for each 4 KiB: 8.7 s a 256 MiB where a prefetch takes 5.6
+// ms; one H200, driver 580.159, 2026-11-30) or contradicts itself; not_supported without concurrent
+// managed access, where a CPU that touches managed memory while any kernel runs is killed.
+[[nodiscard]] result<managed_plan> plan_managed(const managed_use& use, std::uint64_t bytes,
+                                                const device_info& device);
 
 }  // namespace millpond

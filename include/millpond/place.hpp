@@ -1,8 +1,8 @@
 // A place: where in the program something was allocated or freed, for the messages that name both.
 //
-// Resources that keep places (the five kinds, guard_resource, buffer) take the caller's source location by
-// a defaulted argument. A call through memory_resource& carries none; there the innermost scoped_place of
-// the thread speaks:
+// Resources that keep places (the five kinds, guard_resource, buffer) take the caller's source
+// location by a defaulted argument. A call through memory_resource& carries none; there the
+// innermost scoped_place of the thread speaks:
 //
 //     const scoped_place here("weights of the encoder");
 //     void* weights = some_resource.allocate(bytes, stream);
@@ -15,11 +15,13 @@ namespace millpond {
 // Two words, copied freely. Thread-safe as any value.
 struct place {
   std::source_location where{};  // line 0 where none was told
-  const char* text = nullptr;    // must outlive every record of it: a literal, or pointer_registry::intern
+  const char* text =
+      nullptr;  // must outlive every record of it: a literal, or pointer_registry::intern
 
   constexpr place() = default;
   constexpr explicit place(std::source_location location) noexcept : where(location) {}
-  constexpr place(const char* words, std::source_location location) noexcept : where(location), text(words) {}
+  constexpr place(const char* words, std::source_location location) noexcept
+      : where(location), text(words) {}
 
   [[nodiscard]] bool known() const noexcept { return text != nullptr || where.line() != 0; }
   friend bool operator==(const place& a, const place& b) noexcept {
@@ -34,7 +36,8 @@ struct place {
 // The place that the calling thread has set, or one not known.
 [[nodiscard]] place current_place() noexcept;
 
-// Sets the thread's place until the end of the scope, then what it was before. Not to be shared by threads.
+// Sets the thread's place until the end of the scope, then what it was before. Not to be shared by
+// threads.
 class scoped_place {
  public:
   explicit scoped_place(place at) noexcept;

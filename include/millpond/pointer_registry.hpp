@@ -1,17 +1,19 @@
-// The pointer registry: what each pointer is. It knows, for every block that the kinds and the guards on it
-// have out, the owner, the kind, the size, the stream and the place of its allocation, and the same of the
-// blocks freed lately, so that a wrong free is answered with both calls and both places, and the memory stays.
+// The pointer registry: what each pointer is. It knows, for every block that the kinds and the
+// guards on it have out, the owner, the kind, the size, the stream and the place of its allocation,
+// and the same of the blocks freed lately, so that a wrong free is answered with both calls and
+// both places, and the memory stays.
 //
-// One registry serves all resources of a driver, best of a whole process: pass the same shared_ptr to each,
-// and a block freed through the wrong one is told apart from a foreign pointer. It is never a singleton.
+// One registry serves all resources of a driver, best of a whole process: pass the same shared_ptr
+// to each, and a block freed through the wrong one is told apart from a foreign pointer. It is
+// never a singleton.
 //
-// Layers: a pool hands out an address that its upstream handed out to it, as a whole or as the first block.
-// Each address has a stack of records; only the owner of the topmost may free it.
+// Layers: a pool hands out an address that its upstream handed out to it, as a whole or as the
+// first block. Each address has a stack of records; only the owner of the topmost may free it.
 //
-// Thread-safe: the table is 64 shards by address, a lock each; no lock is held while anything else is called.
-// One thread's add and take cost some tens of nanoseconds. Messages about interior and foreign pointers look
-// through every shard, which costs time in proportion to the live blocks; they are errors. In a forked child
-// every call refuses.
+// Thread-safe: the table is 64 shards by address, a lock each; no lock is held while anything else
+// is called. One thread's add and take cost some tens of nanoseconds. Messages about interior and
+// foreign pointers look through every shard, which costs time in proportion to the live blocks;
+// they are errors. In a forked child every call refuses.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +31,7 @@ namespace millpond {
 
 // Who hands out blocks and by which calls, for the messages.
 struct block_owner {
-  std::string name;           // "pinned_resource"
+  std::string name;  // "pinned_resource"
   memory_kind kind{};
   std::string allocate_call;  // "cuMemHostAlloc"
   std::string free_call;      // "cuMemFreeHost"
@@ -37,11 +39,11 @@ struct block_owner {
 
 // One block that is out.
 struct block_facts {
-  std::uint64_t address = 0;        // as the caller has it
-  std::uint64_t bytes = 0;          // as asked for
-  std::uint64_t base = 0;           // as the owner's own source gave it; differs by alignment
-  std::uint64_t reserved = 0;       // bytes from base
-  stream_handle stream = nullptr;   // of the allocation
+  std::uint64_t address = 0;       // as the caller has it
+  std::uint64_t bytes = 0;         // as asked for
+  std::uint64_t base = 0;          // as the owner's own source gave it; differs by alignment
+  std::uint64_t reserved = 0;      // bytes from base
+  stream_handle stream = nullptr;  // of the allocation
   const block_owner* owner = nullptr;
   place allocated{};
 };
@@ -66,10 +68,11 @@ struct leak_report {
 class pointer_registry {
  public:
   struct options {
-    // Freed blocks remembered for the message of a double free, rounded up to a multiple of 64. 4096 take
-    // half a MiB. 0: a double free is reported as a foreign pointer.
+    // Freed blocks remembered for the message of a double free, rounded up to a multiple of 64.
+    // 4096 take half a MiB. 0: a double free is reported as a foreign pointer.
     std::size_t remembered_frees = 4096;
-    // Told of leaks when an owner or the registry ends with blocks out. Default: prints text() to stderr.
+    // Told of leaks when an owner or the registry ends with blocks out. Default: prints text() to
+    // stderr.
     std::function<void(const leak_report&)> leak_sink;
   };
 
@@ -82,20 +85,19 @@ class pointer_registry {
 
   // A new owner, valid for the registry's life.
   [[nodiscard]] const block_owner* enrol(block_owner owner);
-  // Ends an owner: its records go, and are returned for it to give back; leaks are told to the sink and
-  // counted. Blocks of other owners stay.
+  // Ends an owner: its records go, and are returned for it to give back; leaks are told to the sink
+  // and counted. Blocks of other owners stay.
   std::vector<block_facts> dismiss(const block_owner* owner);
 
-  // Records a block that facts.owner hands out. Errors: out_of_memory for the record itself, not_permitted
-  // in a forked child; nothing is recorded then.
-  // A record of the same owner under this address is stale: someone freed that block behind our back. It is
-  // replaced, and counted.
+  // Records a block that facts.owner hands out. Errors: out_of_memory for the record itself,
+  // not_permitted in a forked child; nothing is recorded then. A record of the same owner under
+  // this address is stale: someone freed that block behind our back. It is replaced, and counted.
   result<void> add(const block_facts& facts);
 
-  // Takes the record of the block that `owner` is asked to free; the owner then frees it, or puts it back by
-  // restore. bytes: as the caller says, 0 where unknown. Errors, the block staying as it is:
-  // wrong_kind, double_free, interior_pointer, foreign_pointer (another owner of the same kind, or nobody's),
-  // invalid_argument (wrong size), not_permitted (forked child).
+  // Takes the record of the block that `owner` is asked to free; the owner then frees it, or puts
+  // it back by restore. bytes: as the caller says, 0 where unknown. Errors, the block staying as it
+  // is: wrong_kind, double_free, interior_pointer, foreign_pointer (another owner of the same kind,
+  // or nobody's), invalid_argument (wrong size), not_permitted (forked child).
   result<block_facts> take(const block_owner* owner, std::uint64_t address, std::uint64_t bytes,
                            stream_handle stream, const place& freed) noexcept;
   // After a failed free: the block is out again as it was.
@@ -112,9 +114,9 @@ class pointer_registry {
 
   struct counts {
     std::uint64_t live_blocks = 0;
-    std::uint64_t refused_frees = 0;   // takes that answered an error
-    std::uint64_t stale_records = 0;   // see add
-    std::uint64_t leaked_blocks = 0;   // found by dismiss
+    std::uint64_t refused_frees = 0;  // takes that answered an error
+    std::uint64_t stale_records = 0;  // see add
+    std::uint64_t leaked_blocks = 0;  // found by dismiss
     std::uint64_t leaked_bytes = 0;
   };
   [[nodiscard]] counts count() const;

@@ -1,5 +1,5 @@
-// result<T>: a value, or an error that says what failed and why. Used inside and at the edges that do
-// not throw; the throwing edge turns an error into an exception with the same text.
+// result<T>: a value, or an error that says what failed and why. Used inside and at the edges that
+// do not throw; the throwing edge turns an error into an exception with the same text.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,24 +8,25 @@
 namespace millpond {
 
 enum class error_code {
-  invalid_argument,   // the caller's arguments cannot be served by anyone
-  out_of_memory,      // the memory is not there now
-  driver_failure,     // a driver call failed; the message names it
-  not_supported,      // this driver or device lacks the function
-  wrong_kind,         // freed through another kind's call
-  double_free,        // freed twice
-  foreign_pointer,    // not a block of this resource
-  interior_pointer,   // points into a block, not at its start
-  bad_input,          // a file that is not what it should be; the message names the place
-  output_failure,     // a file that could not be written; the message names it and the system's reason
-  not_permitted,      // forbidden here and now: in a forked child, after shutdown, in a capture
+  invalid_argument,  // the caller's arguments cannot be served by anyone
+  out_of_memory,     // the memory is not there now
+  driver_failure,    // a driver call failed; the message names it
+  not_supported,     // this driver or device lacks the function
+  wrong_kind,        // freed through another kind's call
+  double_free,       // freed twice
+  foreign_pointer,   // not a block of this resource
+  interior_pointer,  // points into a block, not at its start
+  bad_input,         // a file that is not what it should be; the message names the place
+  output_failure,  // a file that could not be written; the message names it and the system's reason
+  not_permitted,   // forbidden here and now: in a forked child, after shutdown, in a capture
 };
 [[nodiscard]] const char* to_string(error_code code) noexcept;
 
 struct error {
   error_code code{};
   std::string message;
-  std::string json{};  // the same for programs where there is more to say (memory_report's, of out_of_memory), or empty
+  std::string json{};  // the same for programs where there is more to say (memory_report's, of
+                       // out_of_memory), or empty
 };
 
 template <class T>

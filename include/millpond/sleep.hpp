@@ -1,5 +1,5 @@
-// What pool::sleep and pool::wake take and answer: giving all physical memory back while the addresses stay, for
-// processes that take turns on one GPU.
+// What pool::sleep and pool::wake take and answer: giving all physical memory back while the
+// addresses stay, for processes that take turns on one GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,13 +13,15 @@
 
 namespace millpond {
 
-// Pinned host memory for contents that sleep. Made beforehand, since pinning costs more than the copy: huge pages,
-// touched by several threads, then registered with the driver (16 threads pin ten times faster than cudaHostAlloc: 2 GiB
-// in 91 ms against 960 ms on an H200's host, driver 580.159, 2026-11-30). One sleeper at a time uses a store. Thread-safe.
+// Pinned host memory for contents that sleep. Made beforehand, since pinning costs more than the
+// copy: huge pages, touched by several threads, then registered with the driver (16 threads pin ten
+// times faster than cudaHostAlloc: 2 GiB in 91 ms against 960 ms on an H200's host, driver 580.159,
+// 2026-11-30). One sleeper at a time uses a store. Thread-safe.
 class pinned_store {
  public:
   // threads: that touch the pages; 0: as many as the machine has, at most 16.
-  [[nodiscard]] static result<std::shared_ptr<pinned_store>> create(std::shared_ptr<driver> gpu, std::uint64_t bytes,
+  [[nodiscard]] static result<std::shared_ptr<pinned_store>> create(std::shared_ptr<driver> gpu,
+                                                                    std::uint64_t bytes,
                                                                     unsigned threads = 0);
   ~pinned_store();  // unregisters, which waits for the device
   pinned_store(const pinned_store&) = delete;
@@ -42,12 +44,13 @@ class pinned_store {
 };
 
 struct sleep_options {
-  // Contents of blocks with one of these tags (pool::set_tag) are dropped: what they hold after waking is undefined.
+  // Contents of blocks with one of these tags (pool::set_tag) are dropped: what they hold after
+  // waking is undefined.
   std::vector<std::string> drop = {};
   enum class untagged_blocks : std::uint8_t { keep, drop };
   untagged_blocks untagged = untagged_blocks::keep;
-  // Where kept contents go; it must hold them all. Without one sleep pins what it needs, and that takes longer than the
-  // copy.
+  // Where kept contents go; it must hold them all. Without one sleep pins what it needs, and that
+  // takes longer than the copy.
   std::shared_ptr<pinned_store> host = {};
 };
 

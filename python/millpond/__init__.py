@@ -10,10 +10,20 @@
 
 The package imports nothing but the standard library; PyTorch and CuPy are imported when they are asked for.
 """
+
 from ._native import MillpondError, OutOfMemory, command_path, gpu_count, library_path, version
 
 __version__ = version()
-__all__ = ["MillpondError", "OutOfMemory", "command_path", "doctor", "gpu_count", "library_path", "run_command", "version"]
+__all__ = [
+    "MillpondError",
+    "OutOfMemory",
+    "command_path",
+    "doctor",
+    "gpu_count",
+    "library_path",
+    "run_command",
+    "version",
+]
 
 
 def run_command(*arguments):

@@ -1,4 +1,5 @@
 """libmillpond.so by ctypes: loading, errors, and the structures of millpond.h that Python fills."""
+
 import ctypes
 import os
 import threading
@@ -21,23 +22,65 @@ class OutOfMemory(MillpondError, MemoryError):
 
 
 class PoolOptions(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_size_t), ("kind", ctypes.c_int), ("reuse", ctypes.c_int),
-                ("context_fences", ctypes.c_int), ("reserved", ctypes.c_int), ("limit_bytes", ctypes.c_uint64),
-                ("initial_bytes", ctypes.c_uint64), ("slack", ctypes.c_double), ("lane_small_bytes", ctypes.c_uint64),
-                ("lane_large_bytes", ctypes.c_uint64), ("max_wait_ns", ctypes.c_uint64),
-                ("on_pressure", ctypes.c_void_p), ("user", ctypes.c_void_p)]
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+        ("reuse", ctypes.c_int),
+        ("context_fences", ctypes.c_int),
+        ("reserved", ctypes.c_int),
+        ("limit_bytes", ctypes.c_uint64),
+        ("initial_bytes", ctypes.c_uint64),
+        ("slack", ctypes.c_double),
+        ("lane_small_bytes", ctypes.c_uint64),
+        ("lane_large_bytes", ctypes.c_uint64),
+        ("max_wait_ns", ctypes.c_uint64),
+        ("on_pressure", ctypes.c_void_p),
+        ("user", ctypes.c_void_p),
+    ]
 
 
 # The pool's own counts, by the names of millpond::pool_statistics, and what no allocator could do with less than.
-POOL_COUNTS = ("growths", "moves", "activations", "host_waits", "stream_waits", "fence_queries", "lane_hits", "heap_hits",
-               "given_back_bytes", "cached_bytes", "pending_bytes", "idle_bytes", "peak_out_bytes", "peak_needed_bytes",
-               "seals", "shelf_hits", "lanes_flushed", "lock_waits")
+POOL_COUNTS = (
+    "growths",
+    "moves",
+    "activations",
+    "host_waits",
+    "stream_waits",
+    "fence_queries",
+    "lane_hits",
+    "heap_hits",
+    "given_back_bytes",
+    "cached_bytes",
+    "pending_bytes",
+    "idle_bytes",
+    "peak_out_bytes",
+    "peak_needed_bytes",
+    "seals",
+    "shelf_hits",
+    "lanes_flushed",
+    "lock_waits",
+)
 
 
 class TorchNumbers(ctypes.Structure):
-    _fields_ = [("struct_bytes", ctypes.c_size_t)] + [(name, ctypes.c_uint64) for name in (
-        "requested", "peak_requested", "allocated", "freed", "allocations", "deallocations", "live_blocks",
-        "peak_live_blocks", "reserved", "peak_reserved", "graph_bytes", "out_of_memory", *POOL_COUNTS)]
+    _fields_ = [("struct_bytes", ctypes.c_size_t)] + [
+        (name, ctypes.c_uint64)
+        for name in (
+            "requested",
+            "peak_requested",
+            "allocated",
+            "freed",
+            "allocations",
+            "deallocations",
+            "live_blocks",
+            "peak_live_blocks",
+            "reserved",
+            "peak_reserved",
+            "graph_bytes",
+            "out_of_memory",
+            *POOL_COUNTS,
+        )
+    ]
 
 
 def _file(folder, *names):
@@ -45,8 +88,10 @@ def _file(folder, *names):
         path = _package / folder / name
         if path.exists():
             return str(path)
-    raise MillpondError(f"{_package / folder / names[0]} is missing: this millpond was not installed whole; "
-                        "install it with `pip install .` from its source, or from its wheel")
+    raise MillpondError(
+        f"{_package / folder / names[0]} is missing: this millpond was not installed whole; "
+        "install it with `pip install .` from its source, or from its wheel"
+    )
 
 
 def library_path():
@@ -76,8 +121,14 @@ _SIGNATURES = {
     "millpond_pool_options_init": (None, [ctypes.POINTER(PoolOptions)]),
     "millpond_torch_configure": (ctypes.c_int, [ctypes.POINTER(PoolOptions), ctypes.c_int]),
     "millpond_torch_start": (ctypes.c_int, [ctypes.c_int]),
-    "millpond_torch_malloc": (ctypes.c_int, [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]),
-    "millpond_torch_free": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]),
+    "millpond_torch_malloc": (
+        ctypes.c_int,
+        [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)],
+    ),
+    "millpond_torch_free": (
+        ctypes.c_int,
+        [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p],
+    ),
     "millpond_torch_record_stream": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
     "millpond_torch_empty_cache": (ctypes.c_int, []),
     "millpond_torch_memory_fraction": (ctypes.c_int, [ctypes.c_double, ctypes.c_int]),
@@ -102,7 +153,9 @@ def library():
                 try:
                     function = getattr(loaded, name)
                 except AttributeError:
-                    raise MillpondError(f"{path} has no {name}: it is of another version than this Python package") from None
+                    raise MillpondError(
+                        f"{path} has no {name}: it is of another version than this Python package"
+                    ) from None
                 function.restype, function.argtypes = result, arguments
             if loaded.millpond_compatible(ABI) != OK:
                 raise MillpondError(loaded.millpond_last_error().decode())
@@ -128,8 +181,15 @@ def gpu_count():
     return count.value if library().millpond_gpu_count(ctypes.byref(count)) == OK else 0
 
 
-def pool_options(reuse="idle", limit_bytes=0, initial_bytes=0, slack=None, max_wait_seconds=1.0, lane_small_bytes=0,
-                 lane_large_bytes=0):
+def pool_options(
+    reuse="idle",
+    limit_bytes=0,
+    initial_bytes=0,
+    slack=None,
+    max_wait_seconds=1.0,
+    lane_small_bytes=0,
+    lane_large_bytes=0,
+):
     """The options of a pool (millpond/pool.hpp says what each means)."""
     options = PoolOptions()
     library().millpond_pool_options_init(ctypes.byref(options))

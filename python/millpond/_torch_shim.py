@@ -1,4 +1,5 @@
 """The entry points for PyTorch: those of the wheel, or the same compiled once for the user's PyTorch."""
+
 import hashlib
 import os
 import shutil
@@ -11,7 +12,11 @@ from . import _native
 
 
 def cache_folder():
-    base = os.environ.get("MILLPOND_CACHE") or os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = (
+        os.environ.get("MILLPOND_CACHE")
+        or os.environ.get("XDG_CACHE_HOME")
+        or os.path.join(os.path.expanduser("~"), ".cache")
+    )
     return Path(base) / "millpond"
 
 
@@ -30,10 +35,28 @@ def compile_command(torch, compiler_name, out):
     lib = Path(torch.__file__).parent / "lib"
     own = Path(_native.library_path()).resolve()
     abi = int(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True))
-    return [compiler_name, "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DMILLPOND_WITH_TORCH",
-            f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{source}", f"-I{include}", str(source / "torch_entry.cpp"),
-            str(source / "python_frames.cpp"), str(own), f"-Wl,-rpath,{own.parent}", f"-L{lib}", "-lc10",
-            f"-Wl,-rpath,{lib}", "-ldl", "-o", str(out)]
+    return [
+        compiler_name,
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-DMILLPOND_WITH_TORCH",
+        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        f"-I{source}",
+        f"-I{include}",
+        str(source / "torch_entry.cpp"),
+        str(source / "python_frames.cpp"),
+        str(own),
+        f"-Wl,-rpath,{own.parent}",
+        f"-L{lib}",
+        "-lc10",
+        f"-Wl,-rpath,{lib}",
+        "-ldl",
+        "-o",
+        str(out),
+    ]
 
 
 def entry_library(torch, compile_shim=True):
@@ -43,12 +66,22 @@ def entry_library(torch, compile_shim=True):
         return plain
     chosen = compiler()
     if chosen is None:
-        warnings.warn("millpond: no C++ compiler is found, so that running out of memory is a RuntimeError, with the same text, "
-                      "and not a torch.OutOfMemoryError", stacklevel=4)
+        warnings.warn(
+            "millpond: no C++ compiler is found, so that running out of memory is a RuntimeError, with the same text, "
+            "and not a torch.OutOfMemoryError",
+            stacklevel=4,
+        )
         return plain
     # Whatever the result depends on is in its name.
-    facts = [torch.__version__, torch.__file__, str(Path(_native.library_path()).resolve()), _native.version()]
-    facts += [path.read_text() for path in sorted(_native.native_folder().iterdir()) if path.is_file()]
+    facts = [
+        torch.__version__,
+        torch.__file__,
+        str(Path(_native.library_path()).resolve()),
+        _native.version(),
+    ]
+    facts += [
+        path.read_text() for path in sorted(_native.native_folder().iterdir()) if path.is_file()
+    ]
     name = "torch_entry_" + hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24] + ".so"
     folder = cache_folder()
     made = folder / name
@@ -59,14 +92,21 @@ def entry_library(torch, compile_shim=True):
         # Compiled beside, then moved: two processes may do this at once.
         handle, scratch = tempfile.mkstemp(suffix=".so", dir=folder)
         os.close(handle)
-        done = subprocess.run(compile_command(torch, chosen, scratch), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            compile_command(torch, chosen, scratch), capture_output=True, text=True, timeout=300
+        )
         if done.returncode == 0:
             os.replace(scratch, made)
             return str(made)
         os.unlink(scratch)
-        why = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        why = next(
+            (line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200]
+        )
     except (OSError, subprocess.SubprocessError) as failure:
         why = str(failure)
-    warnings.warn(f"millpond: the entry points for PyTorch {torch.__version__} cannot be compiled ({why}); running out of memory is a "
-                  "RuntimeError, with the same text, and not a torch.OutOfMemoryError", stacklevel=4)
+    warnings.warn(
+        f"millpond: the entry points for PyTorch {torch.__version__} cannot be compiled ({why}); running out of memory is a "
+        "RuntimeError, with the same text, and not a torch.OutOfMemoryError",
+        stacklevel=4,
+    )
     return plain

@@ -3,6 +3,7 @@
 The blocks are those allocated since record_memory_history(): the pool's own books have no names in them. Segments are the
 2 MiB pages that hold live blocks, joined where they touch.
 """
+
 import json
 import pickle
 
@@ -22,7 +23,9 @@ def record_memory_history(enabled=True, max_entries=100000, stacks="python"):
         ours._entry.millpond_entry_tell_frames(1 if enabled and stacks is not None else 0)
 
 
-def torch_record_memory_history(enabled="all", *args, max_entries=100000, stacks="python", **kwargs):
+def torch_record_memory_history(
+    enabled="all", *args, max_entries=100000, stacks="python", **kwargs
+):
     """torch.cuda.memory._record_memory_history's own arguments."""
     record_memory_history(enabled not in (None, False), min(max_entries, 10_000_000), stacks)
 
@@ -41,7 +44,11 @@ def _segments(device, live, stacks):
     segments = []
     for address, size, stream, stack in sorted(live):
         end = address + size
-        if not segments or address // _PAGE * _PAGE > segments[-1]["end"] or segments[-1]["stream"] != stream:
+        if (
+            not segments
+            or address // _PAGE * _PAGE > segments[-1]["end"]
+            or segments[-1]["stream"] != stream
+        ):
             start = address // _PAGE * _PAGE
             if segments and start < segments[-1]["end"]:
                 start = segments[-1]["end"]  # a page that two streams share belongs to the first
@@ -56,20 +63,48 @@ def _segments(device, live, stacks):
 
         def gap(until):
             if until > at:
-                blocks.append({"address": at, "size": until - at, "requested_size": 0, "state": "inactive", "frames": []})
+                blocks.append(
+                    {
+                        "address": at,
+                        "size": until - at,
+                        "requested_size": 0,
+                        "state": "inactive",
+                        "frames": [],
+                    }
+                )
 
         for address, size, stack in segment["live"]:
             gap(address)
             block = -(-size // 512) * 512
-            blocks.append({"address": address, "size": block, "requested_size": size, "state": "active_allocated",
-                           "frames": stacks[stack - 1] if stack else []})
+            blocks.append(
+                {
+                    "address": address,
+                    "size": block,
+                    "requested_size": size,
+                    "state": "active_allocated",
+                    "frames": stacks[stack - 1] if stack else [],
+                }
+            )
             at = address + block
         end = max(segment["end"], at)
         gap(end)
         used = sum(b["size"] for b in blocks if b["state"] != "inactive")
-        out.append({"device": device, "address": segment["start"], "total_size": end - segment["start"], "allocated_size": used,
-                    "active_size": used, "requested_size": sum(b["requested_size"] for b in blocks), "stream": segment["stream"],
-                    "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks})
+        out.append(
+            {
+                "device": device,
+                "address": segment["start"],
+                "total_size": end - segment["start"],
+                "allocated_size": used,
+                "active_size": used,
+                "requested_size": sum(b["requested_size"] for b in blocks),
+                "stream": segment["stream"],
+                "segment_type": "large",
+                "segment_pool_id": (0, 0),
+                "is_expandable": True,
+                "frames": [],
+                "blocks": blocks,
+            }
+        )
     return out
 
 
@@ -83,16 +118,27 @@ def snapshot():
         stacks = [_frames(text) for text in told["stacks"]]
         trace = []
         for action, address, size, stream, time_us, stack in told["entries"]:
-            entry = {"action": _ACTIONS[action], "size": size, "stream": stream, "time_us": time_us,
-                     "frames": stacks[stack - 1] if stack else []}
+            entry = {
+                "action": _ACTIONS[action],
+                "size": size,
+                "stream": stream,
+                "time_us": time_us,
+                "frames": stacks[stack - 1] if stack else [],
+            }
             entry["device_free" if _ACTIONS[action] == "oom" else "addr"] = address
             trace.append(entry)
-            if _ACTIONS[action] == "free_requested":  # millpond needs no second step before the address is free
+            if (
+                _ACTIONS[action] == "free_requested"
+            ):  # millpond needs no second step before the address is free
                 trace.append({**entry, "action": "free_completed"})
         traces.append(trace)
         segments += _segments(device, [(a, b, s, k) for _, a, b, s, _, k in told["live"]], stacks)
-    return {"segments": segments, "device_traces": traces, "external_annotations": [],
-            "allocator_settings": {"allocator": f"millpond {_native.version()}"}}
+    return {
+        "segments": segments,
+        "device_traces": traces,
+        "external_annotations": [],
+        "allocator_settings": {"allocator": f"millpond {_native.version()}"},
+    }
 
 
 def dump_snapshot(filename="dump_snapshot.pickle"):

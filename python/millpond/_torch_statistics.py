@@ -2,6 +2,7 @@
 
 PyTorch's own functions raise with any allocator but its own; programs call them everywhere, so use() answers in their place.
 """
+
 import collections
 import ctypes
 
@@ -31,12 +32,19 @@ def memory_stats(device=None):
     n = numbers(device)
     stats = collections.OrderedDict()
     for key, now, peak, up, down in (
-            ("allocation", n.live_blocks, n.peak_live_blocks, n.allocations, n.deallocations),
-            ("active", n.live_blocks, n.peak_live_blocks, n.allocations, n.deallocations),
-            ("allocated_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
-            ("requested_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
-            ("active_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
-            ("reserved_bytes", n.reserved, n.peak_reserved, n.peak_reserved, n.peak_reserved - n.reserved)):
+        ("allocation", n.live_blocks, n.peak_live_blocks, n.allocations, n.deallocations),
+        ("active", n.live_blocks, n.peak_live_blocks, n.allocations, n.deallocations),
+        ("allocated_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
+        ("requested_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
+        ("active_bytes", n.requested, n.peak_requested, n.allocated, n.freed),
+        (
+            "reserved_bytes",
+            n.reserved,
+            n.peak_reserved,
+            n.peak_reserved,
+            n.peak_reserved - n.reserved,
+        ),
+    ):
         for field, value in (("current", now), ("peak", peak), ("allocated", up), ("freed", down)):
             stats[f"{key}.all.{field}"] = int(value)
     stats["num_ooms"] = int(n.out_of_memory)
@@ -71,11 +79,19 @@ def memory_summary(device=None, abbreviated=False):
                 return f"{value:.4g} {unit}"
             value /= 1024
 
-    rows = [("live, as asked for", n.requested, n.peak_requested), ("reserved of the GPU", n.reserved, n.peak_reserved)]
-    lines = [f"millpond {_native.version()}, device {_index(device)}", f"{'':22}{'now':>12}{'peak':>12}"]
+    rows = [
+        ("live, as asked for", n.requested, n.peak_requested),
+        ("reserved of the GPU", n.reserved, n.peak_reserved),
+    ]
+    lines = [
+        f"millpond {_native.version()}, device {_index(device)}",
+        f"{'':22}{'now':>12}{'peak':>12}",
+    ]
     lines += [f"{name:22}{size(now):>12}{size(peak):>12}" for name, now, peak in rows]
     lines.append(f"{'blocks':22}{n.live_blocks:>12}{n.peak_live_blocks:>12}")
-    lines.append(f"lent to captured graphs {size(n.graph_bytes)}; {n.allocations} allocations, {n.out_of_memory} out of memory")
+    lines.append(
+        f"lent to captured graphs {size(n.graph_bytes)}; {n.allocations} allocations, {n.out_of_memory} out of memory"
+    )
     return "\n".join(lines)
 
 
@@ -98,14 +114,26 @@ def patch(torch):
         "memory_summary": memory_summary,
         "memory_snapshot": lambda *args, **kwargs: _torch_snapshot.snapshot()["segments"],
         "_snapshot": lambda *args, **kwargs: _torch_snapshot.snapshot(),
-        "_dump_snapshot": lambda filename="dump_snapshot.pickle", *args, **kwargs: _torch_snapshot.dump_snapshot(filename),
+        "_dump_snapshot": lambda filename="dump_snapshot.pickle", *args, **kwargs: (
+            _torch_snapshot.dump_snapshot(filename)
+        ),
         "_record_memory_history": _torch_snapshot.torch_record_memory_history,
     }
     _put(ours, memory, torch.cuda)
     # The same for any kind of device, from PyTorch 2.9 on; its other functions ask these.
     accelerator = getattr(torch, "accelerator", None)
-    _put({name: ours[name] for name in ("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats")},
-         getattr(accelerator, "memory", None), accelerator)
+    _put(
+        {
+            name: ours[name]
+            for name in (
+                "memory_stats",
+                "reset_peak_memory_stats",
+                "reset_accumulated_memory_stats",
+            )
+        },
+        getattr(accelerator, "memory", None),
+        accelerator,
+    )
 
 
 def _put(functions, *modules):

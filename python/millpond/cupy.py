@@ -6,6 +6,7 @@
 CuPy asks for memory on the current stream and gives it back with no stream told: a block goes back on the stream that
 it was allocated on, as CuPy's own stream-ordered allocator does.
 """
+
 import ctypes
 
 from . import _native
@@ -36,7 +37,9 @@ def _memory_class(cupy):
             self._stream = cupy.cuda.get_current_stream()  # kept alive as long as the block
             self.ptr = 0
             ptr = ctypes.c_void_p()
-            status = _native.library().millpond_torch_malloc(bytes_, self.device_id, self._stream.ptr or None, ctypes.byref(ptr))
+            status = _native.library().millpond_torch_malloc(
+                bytes_, self.device_id, self._stream.ptr or None, ctypes.byref(ptr)
+            )
             if status == _native.OUT_OF_MEMORY:
                 raise cupy.cuda.memory.OutOfMemoryError(bytes_, 0, 0)
             check(status)
@@ -44,7 +47,9 @@ def _memory_class(cupy):
 
         def __del__(self):
             if self.ptr and _native is not None:
-                _native.library().millpond_torch_free(self.ptr, self.size, self.device_id, self._stream.ptr or None)
+                _native.library().millpond_torch_free(
+                    self.ptr, self.size, self.device_id, self._stream.ptr or None
+                )
                 self.ptr = 0
 
     return Memory

@@ -8,6 +8,7 @@
 use() also answers torch.cuda.memory_stats and its kin, which PyTorch itself refuses with any other allocator than its own.
 Nothing here imports torch before use() is called.
 """
+
 import ctypes
 import os
 
@@ -16,8 +17,18 @@ from ._native import MillpondError, check
 from ._torch_shim import entry_library
 from ._torch_snapshot import dump_snapshot, record_memory_history, snapshot
 
-__all__ = ["allocator", "dump_snapshot", "in_use", "mem_pool", "memory_stats", "memory_summary", "record_memory_history",
-           "reset_peak_memory_stats", "snapshot", "use"]
+__all__ = [
+    "allocator",
+    "dump_snapshot",
+    "in_use",
+    "mem_pool",
+    "memory_stats",
+    "memory_summary",
+    "record_memory_history",
+    "reset_peak_memory_stats",
+    "snapshot",
+    "use",
+]
 
 _allocator = None
 _entry = None
@@ -43,7 +54,9 @@ def use(*, patch_statistics=True, compile_shim=True, **options):
 
     if _allocator is not None:
         if options:
-            raise RuntimeError("millpond already serves PyTorch; its options are chosen in the first call of use()")
+            raise RuntimeError(
+                "millpond already serves PyTorch; its options are chosen in the first call of use()"
+            )
         return _allocator
     library = _native.library()
     if library.millpond_check_single_copy() != _native.OK:
@@ -55,9 +68,13 @@ def use(*, patch_statistics=True, compile_shim=True, **options):
         torch.cuda.memory.change_current_allocator(made)
     except (RuntimeError, AttributeError) as why:
         if not hasattr(torch._C, "_cuda_changeCurrentAllocator"):
-            raise RuntimeError("this PyTorch was built without CUDA: there is no allocator to replace") from None
-        raise RuntimeError("millpond.torch.use() comes too late: PyTorch has used its own allocator already. Call it before the "
-                           f"first CUDA tensor, best right after `import torch` ({why})") from None
+            raise RuntimeError(
+                "this PyTorch was built without CUDA: there is no allocator to replace"
+            ) from None
+        raise RuntimeError(
+            "millpond.torch.use() comes too late: PyTorch has used its own allocator already. Call it before the "
+            f"first CUDA tensor, best right after `import torch` ({why})"
+        ) from None
     _allocator, _entry = made, entry
     if patch_statistics:
         from . import _torch_statistics
@@ -84,20 +101,30 @@ def _make_allocator(torch, compile_shim):
     path = entry_library(torch, compile_shim)
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise RuntimeError("this PyTorch was built without CUDA: there is no allocator to replace")
-    made = torch.cuda.memory.CUDAPluggableAllocator(path, "millpond_entry_malloc", "millpond_entry_free")
+    made = torch.cuda.memory.CUDAPluggableAllocator(
+        path, "millpond_entry_malloc", "millpond_entry_free"
+    )
     entry = ctypes.CDLL(path)
     inner = made.allocator()
     # What older PyTorch lacks is left out: then its own default stands.
-    for setter, name in (("set_init_fn", "init"), ("set_reset_fn", "reset"), ("set_memory_fraction_fn", "memory_fraction"),
-                         ("set_base_alloc_fn", "base"), ("set_record_stream_fn", "record_stream"),
-                         ("set_begin_allocate_to_pool", "begin_pool"), ("set_end_allocate_to_pool_fn", "end_pool"),
-                         ("set_release_pool", "release_pool")):
+    for setter, name in (
+        ("set_init_fn", "init"),
+        ("set_reset_fn", "reset"),
+        ("set_memory_fraction_fn", "memory_fraction"),
+        ("set_base_alloc_fn", "base"),
+        ("set_record_stream_fn", "record_stream"),
+        ("set_begin_allocate_to_pool", "begin_pool"),
+        ("set_end_allocate_to_pool_fn", "end_pool"),
+        ("set_release_pool", "release_pool"),
+    ):
         if hasattr(inner, setter):
             function = getattr(entry, f"millpond_entry_{name}")
             getattr(inner, setter)(ctypes.cast(function, ctypes.c_void_p).value)
         elif setter == "set_record_stream_fn":
-            raise RuntimeError(f"PyTorch {torch.__version__} cannot tell another allocator of record_stream, so that tensors used on "
-                               "several streams would be unsafe: PyTorch 2.1 or newer is needed")
+            raise RuntimeError(
+                f"PyTorch {torch.__version__} cannot tell another allocator of record_stream, so that tensors used on "
+                "several streams would be unsafe: PyTorch 2.1 or newer is needed"
+            )
     return made, entry
 
 

@@ -1,8 +1,9 @@
 // The functions that PyTorch's CUDAPluggableAllocator calls, by the C++ signatures that it wants.
 //
-// Built twice from this one file: with the wheel, knowing nothing of PyTorch, and then an error is a std::runtime_error; and,
-// where the user has a compiler, once for their PyTorch (MILLPOND_WITH_TORCH), and then running out of memory is a real
-// torch.OutOfMemoryError. PyTorch takes a null pointer for an answer, not for an error, so that errors are thrown.
+// Built twice from this one file: with the wheel, knowing nothing of PyTorch, and then an error is
+// a std::runtime_error; and, where the user has a compiler, once for their PyTorch
+// (MILLPOND_WITH_TORCH), and then running out of memory is a real torch.OutOfMemoryError. PyTorch
+// takes a null pointer for an answer, not for an error, so that errors are thrown.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,7 +23,8 @@ using mempool_id = std::pair<unsigned long long, unsigned long long>;
 
 void raise_if(millpond_status status) {
   if (status == MILLPOND_OK) return;
-  const std::string text = std::string("CUDA out of memory, or refused, by millpond: ") + millpond_last_error();
+  const std::string text =
+      std::string("CUDA out of memory, or refused, by millpond: ") + millpond_last_error();
 #if defined(MILLPOND_WITH_TORCH)
   if (status == MILLPOND_OUT_OF_MEMORY) TORCH_CHECK_WITH(OutOfMemoryError, false, text);
 #endif
@@ -30,8 +32,12 @@ void raise_if(millpond_status status) {
 }
 
 using stream_filter = std::function<bool(millpond_stream)>;
-int ask(millpond_stream stream, void* user) { return (*static_cast<stream_filter*>(user))(stream) ? 1 : 0; }
-void drop(void* user) { delete static_cast<stream_filter*>(user); }
+int ask(millpond_stream stream, void* user) {
+  return (*static_cast<stream_filter*>(user))(stream) ? 1 : 0;
+}
+void drop(void* user) {
+  delete static_cast<stream_filter*>(user);
+}
 
 }  // namespace
 
@@ -48,8 +54,12 @@ ENTRY void* millpond_entry_malloc(std::size_t bytes, int device, millpond_stream
 ENTRY void millpond_entry_free(void* ptr, std::size_t bytes, int device, millpond_stream stream) {
   static_cast<void>(millpond_torch_free(ptr, bytes, device, stream));
 }
-ENTRY void millpond_entry_init(int device_count) { raise_if(millpond_torch_start(device_count)); }
-ENTRY void millpond_entry_reset() { raise_if(millpond_torch_empty_cache()); }
+ENTRY void millpond_entry_init(int device_count) {
+  raise_if(millpond_torch_start(device_count));
+}
+ENTRY void millpond_entry_reset() {
+  raise_if(millpond_torch_empty_cache());
+}
 ENTRY void millpond_entry_memory_fraction(double fraction, int device) {
   raise_if(millpond_torch_memory_fraction(fraction, device));
 }

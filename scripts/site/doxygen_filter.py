@@ -3,6 +3,7 @@ same column, belongs to it. A comment before a blank line is about what follows 
 
 usage: doxygen_filter.py HEADER
 """
+
 import re
 import sys
 
@@ -32,7 +33,12 @@ def filtered(text):
             made.append(f"{found.group(1)}{found.group(2)}///< {found.group(3)}")
             column = line.index("//", len(found.group(1)))
             at += 1
-            while at < len(lines) and (more := FULL.match(lines[at])) and abs(len(more.group(1)) - column) <= 1 and column > 8:
+            while (
+                at < len(lines)
+                and (more := FULL.match(lines[at]))
+                and abs(len(more.group(1)) - column) <= 1
+                and column > 8
+            ):
                 made.append(f"{more.group(1)}///< {more.group(2)}")
                 at += 1
             continue

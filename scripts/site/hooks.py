@@ -1,5 +1,6 @@
 """What mkdocs cannot know: the reference is made from the headers, and documents link to files outside docs/ (an example, a
 header), which the site carries as they are."""
+
 import os
 import re
 from pathlib import Path
@@ -25,11 +26,21 @@ def carried(path):
 def on_files(files, config):
     made = Path(os.environ.get("MILLPOND_REFERENCE", ROOT / "build/site-reference"))
     if not (made / "reference/index.md").exists():
-        raise SystemExit(f"no {made}/reference/index.md: scripts/docs makes it before it calls mkdocs")
+        raise SystemExit(
+            f"no {made}/reference/index.md: scripts/docs makes it before it calls mkdocs"
+        )
     for path in sorted((made / "reference").glob("*.md")):
         # The index leads to them; a menu of fifty headers would hide the rest.
-        files.append(File.generated(config, f"reference/{path.name}", content=path.read_text(),
-                                    inclusion=InclusionLevel.NOT_IN_NAV if path.name != "index.md" else InclusionLevel.INCLUDED))
+        files.append(
+            File.generated(
+                config,
+                f"reference/{path.name}",
+                content=path.read_text(),
+                inclusion=InclusionLevel.NOT_IN_NAV
+                if path.name != "index.md"
+                else InclusionLevel.INCLUDED,
+            )
+        )
     for page in list(files.documentation_pages()):
         if page.generated_by:
             continue
@@ -45,7 +56,12 @@ def on_page_markdown(markdown, page, config, files):
         path = outside(page.file.src_uri, match.group(2))
         if path is None:
             return match.group(0)
-        return match.group(1) + os.path.relpath(carried(path), Path(page.file.src_uri).parent or ".") + match.group(3)
+        return (
+            match.group(1)
+            + os.path.relpath(carried(path), Path(page.file.src_uri).parent or ".")
+            + match.group(3)
+        )
+
     # What the tests of the documents read is no matter of the reader's.
     markdown = re.sub(r"^<!-- (?:run|not run|output)[^>]*-->\n", "", markdown, flags=re.M)
     return OUTSIDE.sub(put, markdown)

@@ -2,14 +2,26 @@
 
 usage: reference.py XML_FOLDER OUTPUT_FOLDER
 """
+
 import re
 import sys
 import xml.etree.ElementTree as tree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PUBLIC = ("public-type", "public-static-attrib", "public-attrib", "public-static-func", "public-func", "enum", "typedef",
-          "var", "func", "define", "user-defined")
+PUBLIC = (
+    "public-type",
+    "public-static-attrib",
+    "public-attrib",
+    "public-static-func",
+    "public-func",
+    "enum",
+    "typedef",
+    "var",
+    "func",
+    "define",
+    "user-defined",
+)
 
 
 def flat(node):
@@ -18,7 +30,13 @@ def flat(node):
 
 
 def escaped(text):
-    return text.replace("\\", "\\\\").replace("&", "&amp;").replace("<", "&lt;").replace("*", r"\*").replace("[", r"\[")
+    return (
+        text.replace("\\", "\\\\")
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace("*", r"\*")
+        .replace("[", r"\[")
+    )
 
 
 def inline(node):
@@ -28,10 +46,16 @@ def inline(node):
         if child.tag in ("computeroutput", "verbatim"):
             made += f"`{flat(child)}`"
         elif child.tag == "itemizedlist":
-            items = [" ".join(inline(para) for para in item.iter("para")) for item in child.findall("listitem")]
+            items = [
+                " ".join(inline(para) for para in item.iter("para"))
+                for item in child.findall("listitem")
+            ]
             made += "\n\n" + "\n".join(f"- {item}" for item in items) + "\n\n"
         elif child.tag in ("orderedlist",):
-            items = [" ".join(inline(para) for para in item.iter("para")) for item in child.findall("listitem")]
+            items = [
+                " ".join(inline(para) for para in item.iter("para"))
+                for item in child.findall("listitem")
+            ]
             made += "\n\n" + "\n".join(f"{n}. {item}" for n, item in enumerate(items, 1)) + "\n\n"
         elif child.tag == "programlisting":
             lines = [code_line(line) for line in child.findall("codeline")]
@@ -54,14 +78,27 @@ def words(of):
     parts = []
     for tag in ("briefdescription", "detaileddescription"):
         node = of.find(tag)
-        parts += [inline(para).strip() for para in (node if node is not None else []) if para.tag == "para"]
+        parts += [
+            inline(para).strip()
+            for para in (node if node is not None else [])
+            if para.tag == "para"
+        ]
     return "\n\n".join(part for part in parts if part)
 
 
 def spaced(text):
     """C++ as it is written here: `driver* gpu`, `result<void>`."""
-    text = text.replace("< ", "<").replace(" >", ">").replace("={}", " = {}").replace(")=0", ") = 0")
-    return re.sub(r" ([*&]+) ?", r"\1 ", text).replace("* ,", "*,").replace("* )", "*)").replace("& )", "&)").replace("& ,", "&,").strip()
+    text = (
+        text.replace("< ", "<").replace(" >", ">").replace("={}", " = {}").replace(")=0", ") = 0")
+    )
+    return (
+        re.sub(r" ([*&]+) ?", r"\1 ", text)
+        .replace("* ,", "*,")
+        .replace("* )", "*)")
+        .replace("& )", "&)")
+        .replace("& ,", "&,")
+        .strip()
+    )
 
 
 def cell(text):
@@ -87,7 +124,11 @@ def signature(of):
     type_text = spaced(flat(of.find("type")))
     name = flat(of.find("name"))
     if kind == "typedef":
-        return made + (f"using {name} = {type_text};" if flat(of.find("definition")).startswith("using") else flat(of.find("definition")) + ";")
+        return made + (
+            f"using {name} = {type_text};"
+            if flat(of.find("definition")).startswith("using")
+            else flat(of.find("definition")) + ";"
+        )
     if of.get("static") == "yes" and not type_text.startswith("static"):
         made += "static "
     made += (type_text + " " if type_text else "") + name + spaced(flat(of.find("argsstring")))
@@ -111,8 +152,8 @@ def heading(of):
 
 def together(file, first, second):
     """No empty line lies between two lines of a header."""
-    lines = (ROOT / file[file.index("include/"):]).read_text().splitlines()
-    return all(line.strip() for line in lines[first - 1:second])
+    lines = (ROOT / file[file.index("include/") :]).read_text().splitlines()
+    return all(line.strip() for line in lines[first - 1 : second])
 
 
 def members(nodes, level):
@@ -122,7 +163,18 @@ def members(nodes, level):
 
     def close():
         if group:
-            made.extend([f"{'#' * level} {group['name']}", "", "```cpp", *group["code"], "```", "", group["text"], ""])
+            made.extend(
+                [
+                    f"{'#' * level} {group['name']}",
+                    "",
+                    "```cpp",
+                    *group["code"],
+                    "```",
+                    "",
+                    group["text"],
+                    "",
+                ]
+            )
 
     for each in nodes:
         text, line = words(each), int(each.find("location").get("line"))
@@ -141,16 +193,27 @@ def fields(nodes):
     for each in nodes:
         initial = flat(each.find("initializer")).lstrip("= ").strip()
         kind = cell(spaced(flat(each.find("type"))))
-        made.append(f"| `{heading(each)}` | `{kind}{flat(each.find('argsstring'))}`{f', {chr(96)}{cell(initial)}{chr(96)}' if initial and initial != '{}' else ''} | {cell(words(each))} |")
+        made.append(
+            f"| `{heading(each)}` | `{kind}{flat(each.find('argsstring'))}`{f', {chr(96)}{cell(initial)}{chr(96)}' if initial and initial != '{}' else ''} | {cell(words(each))} |"
+        )
     return [*made, ""]
 
 
 def sections(compound, level, file):
     """What a compound declares in this file, by sort."""
-    nodes = [node for section in compound.findall("sectiondef") if section.get("kind") in PUBLIC
-             for node in section.findall("memberdef") if node.find("location").get("file", "").endswith(file)]
+    nodes = [
+        node
+        for section in compound.findall("sectiondef")
+        if section.get("kind") in PUBLIC
+        for node in section.findall("memberdef")
+        if node.find("location").get("file", "").endswith(file)
+    ]
     nodes.sort(key=lambda node: int(node.find("location").get("line")))
-    nodes = [node for node in nodes if node.get("kind") != "friend" and not flat(node.find("name")).startswith("@")]
+    nodes = [
+        node
+        for node in nodes
+        if node.get("kind") != "friend" and not flat(node.find("name")).startswith("@")
+    ]
     made = []
     for node in nodes:
         if node.get("kind") == "enum":
@@ -158,7 +221,9 @@ def sections(compound, level, file):
     variables = [node for node in nodes if node.get("kind") == "variable"]
     if variables:
         made += fields(variables)
-    return made + members([node for node in nodes if node.get("kind") in ("function", "typedef", "define")], level)
+    return made + members(
+        [node for node in nodes if node.get("kind") in ("function", "typedef", "define")], level
+    )
 
 
 def compound_page(compound, found, level, file):
@@ -186,29 +251,53 @@ def pages(folder):
     made, index = {}, []
     for file in (each for each in found.values() if each.get("kind") == "file"):
         path = file.find("location").get("file")
-        path = path[path.index("include/") + len("include/"):]
+        path = path[path.index("include/") + len("include/") :]
         text = words(file)
         page = [f"# {path}", "", text, "", f"`#include <{path}>`", ""]
         # Classes before free functions: these take those.
         for inner in file.findall("innerclass"):
             compound = found.get(inner.get("refid"))
             name = flat(inner)
-            outer_is_class = any(flat(other) != name and name.startswith(flat(other) + "::") for other in file.findall("innerclass"))
-            if compound is None or outer_is_class or inner.get("prot") == "private" or "::detail::" in name:
+            outer_is_class = any(
+                flat(other) != name and name.startswith(flat(other) + "::")
+                for other in file.findall("innerclass")
+            )
+            if (
+                compound is None
+                or outer_is_class
+                or inner.get("prot") == "private"
+                or "::detail::" in name
+            ):
                 continue
             page += compound_page(compound, found, 2, path)
         free = []
-        for space in [file] + [found[inner.get("refid")] for inner in file.findall("innernamespace")
-                               if inner.get("refid") in found and "detail" not in flat(inner)]:
+        for space in [file] + [
+            found[inner.get("refid")]
+            for inner in file.findall("innernamespace")
+            if inner.get("refid") in found and "detail" not in flat(inner)
+        ]:
             free += sections(space, 3, path)
         if free:
             page += ["## Functions and values", "", *free]
-        uri = "reference/" + path.removeprefix("millpond/").replace("/", "_").replace(".", "_") + ".md"
+        uri = (
+            "reference/"
+            + path.removeprefix("millpond/").replace("/", "_").replace(".", "_")
+            + ".md"
+        )
         made[uri] = "\n".join(page) + "\n"
-        first = re.split(r"(?<=[\w)])\. ", text.split("\n\n")[0].split(" `const ")[0] + " ")[0].rstrip(".")
+        first = re.split(r"(?<=[\w)])\. ", text.split("\n\n")[0].split(" `const ")[0] + " ")[
+            0
+        ].rstrip(".")
         index.append((path, uri.removeprefix("reference/"), first))
-    lines = ["# Reference", "", "The public headers, as Doxygen read them. What is promised is in their comments; the words are the "
-             "[glossary](../glossary.md)'s.", "", "| header | |", "| --- | --- |"]
+    lines = [
+        "# Reference",
+        "",
+        "The public headers, as Doxygen read them. What is promised is in their comments; the words are the "
+        "[glossary](../glossary.md)'s.",
+        "",
+        "| header | |",
+        "| --- | --- |",
+    ]
     lines += [f"| [{path}]({uri}) | {cell(text)} |" for path, uri, text in sorted(index)]
     made["reference/index.md"] = "\n".join(lines) + "\n"
     return made

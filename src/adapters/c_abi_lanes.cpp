@@ -28,7 +28,8 @@ millpond_status deallocate_to(Lane* lane, void* ptr, uint64_t bytes) {
 
 }  // namespace
 
-millpond_status millpond_lane_create(millpond_memory* pool, millpond_stream stream, millpond_lane** lane) {
+millpond_status millpond_lane_create(millpond_memory* pool, millpond_stream stream,
+                                     millpond_lane** lane) {
   return guarded([&] {
     if (lane == nullptr) return null_argument("lane");
     *lane = nullptr;
@@ -37,9 +38,15 @@ millpond_status millpond_lane_create(millpond_memory* pool, millpond_stream stre
     return MILLPOND_OK;
   });
 }
-millpond_status millpond_lane_allocate(millpond_lane* lane, uint64_t bytes, void** ptr) { return allocate_from(lane, bytes, ptr); }
-millpond_status millpond_lane_deallocate(millpond_lane* lane, void* ptr, uint64_t bytes) { return deallocate_to(lane, ptr, bytes); }
-void millpond_lane_destroy(millpond_lane* lane) { delete lane; }
+millpond_status millpond_lane_allocate(millpond_lane* lane, uint64_t bytes, void** ptr) {
+  return allocate_from(lane, bytes, ptr);
+}
+millpond_status millpond_lane_deallocate(millpond_lane* lane, void* ptr, uint64_t bytes) {
+  return deallocate_to(lane, ptr, bytes);
+}
+void millpond_lane_destroy(millpond_lane* lane) {
+  delete lane;
+}
 
 millpond_status millpond_graph_arena_create(millpond_memory* pool, millpond_graph_arena** arena) {
   return guarded([&] {
@@ -50,9 +57,12 @@ millpond_status millpond_graph_arena_create(millpond_memory* pool, millpond_grap
     return MILLPOND_OK;
   });
 }
-void millpond_graph_arena_destroy(millpond_graph_arena* arena) { delete arena; }
+void millpond_graph_arena_destroy(millpond_graph_arena* arena) {
+  delete arena;
+}
 
-millpond_status millpond_capture_into(millpond_memory* pool, const millpond_graph_arena* arena, millpond_stream stream) {
+millpond_status millpond_capture_into(millpond_memory* pool, const millpond_graph_arena* arena,
+                                      millpond_stream stream) {
   return guarded([&] {
     if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
     if (arena == nullptr) return null_argument("the arena");
@@ -61,7 +71,8 @@ millpond_status millpond_capture_into(millpond_memory* pool, const millpond_grap
   });
 }
 
-millpond_status millpond_capture_lane_create(millpond_memory* pool, millpond_stream stream, millpond_capture_lane** lane) {
+millpond_status millpond_capture_lane_create(millpond_memory* pool, millpond_stream stream,
+                                             millpond_capture_lane** lane) {
   return guarded([&] {
     if (lane == nullptr) return null_argument("lane");
     *lane = nullptr;
@@ -70,10 +81,14 @@ millpond_status millpond_capture_lane_create(millpond_memory* pool, millpond_str
     return MILLPOND_OK;
   });
 }
-millpond_status millpond_capture_lane_allocate(millpond_capture_lane* lane, uint64_t bytes, void** ptr) {
+millpond_status millpond_capture_lane_allocate(millpond_capture_lane* lane, uint64_t bytes,
+                                               void** ptr) {
   return allocate_from(lane, bytes, ptr);
 }
-millpond_status millpond_capture_lane_deallocate(millpond_capture_lane* lane, void* ptr, uint64_t bytes) {
+millpond_status millpond_capture_lane_deallocate(millpond_capture_lane* lane, void* ptr,
+                                                 uint64_t bytes) {
   return deallocate_to(lane, ptr, bytes);
 }
-void millpond_capture_lane_destroy(millpond_capture_lane* lane) { delete lane; }
+void millpond_capture_lane_destroy(millpond_capture_lane* lane) {
+  delete lane;
+}

@@ -41,7 +41,8 @@ millpond_status null_argument(const char* which);
 millpond_status no_pool(const millpond_memory* memory);
 [[nodiscard]] const char* last_error() noexcept;
 
-// Runs body, which answers a status, and turns whatever it throws into one: no exception crosses a C frame.
+// Runs body, which answers a status, and turns whatever it throws into one: no exception crosses a
+// C frame.
 template <class Body>
 millpond_status guarded(Body&& body) noexcept {
   try {

@@ -30,6 +30,8 @@ void context_guard::enter(driver& gpu) noexcept {
   if (c.get == nullptr || c.set == nullptr || c.get(&before_) != 0) return;
   changed_ = gpu.bind_thread().ok();
 }
-void context_guard::leave() noexcept { calls().set(before_); }
+void context_guard::leave() noexcept {
+  calls().set(before_);
+}
 
 }  // namespace millpond

@@ -1,5 +1,6 @@
-// Foreign programs call with any device current; the driver's calls want ours. Only where there are several devices:
-// with one, whatever context is current is the device's primary one, or the pool binds it when a call says that none is.
+// Foreign programs call with any device current; the driver's calls want ours. Only where there are
+// several devices: with one, whatever context is current is the device's primary one, or the pool
+// binds it when a call says that none is.
 #pragma once
 #include "millpond/driver.hpp"
 

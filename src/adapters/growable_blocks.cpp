@@ -21,10 +21,12 @@ struct growable_blocks::state {
   std::uint64_t trim_locked();
 };
 
-// With room to spare where there is memory; to the byte, and without what is kept, where there is little.
+// With room to spare where there is memory; to the byte, and without what is kept, where there is
+// little.
 result<void> growable_blocks::state::extend(growable_memory& block, std::uint64_t bytes) {
   if (bytes > block.max_bytes()) {
-    return error{error_code::out_of_memory, "the block cannot grow to " + format_bytes(bytes) + ": its addresses end at " +
+    return error{error_code::out_of_memory, "the block cannot grow to " + format_bytes(bytes) +
+                                                ": its addresses end at " +
                                                 format_bytes(block.max_bytes())};
   }
   const auto spare = static_cast<std::uint64_t>(static_cast<double>(block.bytes()) * options.step);
@@ -44,17 +46,20 @@ std::uint64_t growable_blocks::state::trim_locked() {
 
 growable_blocks::growable_blocks(std::unique_ptr<state> inside) : state_(std::move(inside)) {}
 
-result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr<driver> gpu, growable_blocks_options options) {
+result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr<driver> gpu,
+                                                                 growable_blocks_options options) {
   if (gpu == nullptr) return error{error_code::invalid_argument, "growable_blocks: no driver"};
   if (gpu->info().granularity == 0) {
-    return error{error_code::not_supported, "growable_blocks: " + gpu->info().name + " has no virtual memory management"};
+    return error{error_code::not_supported,
+                 "growable_blocks: " + gpu->info().name + " has no virtual memory management"};
   }
   auto inside = std::make_unique<state>();
   if (options.reserve_bytes == 0) options.reserve_bytes = gpu->info().total_bytes / 4;
   inside->options = options;
   inside->gpu = std::move(gpu);
   static_cast<void>(inside->gpu->bind_thread());
-  if (const call_result answer = inside->gpu->stream_create(&inside->quiet); !answer.ok()) return to_error(answer, "making a stream");
+  if (const call_result answer = inside->gpu->stream_create(&inside->quiet); !answer.ok())
+    return to_error(answer, "making a stream");
   return std::shared_ptr<growable_blocks>(new growable_blocks(std::move(inside)));
 }
 
@@ -88,7 +93,8 @@ result<void*> growable_blocks::allocate(std::uint64_t bytes) {
   growable_options each;
   each.step_bytes = s.gpu->info().granularity;
   each.name = "growable block";
-  auto made = growable_memory::create(s.gpu, std::max(s.options.reserve_bytes, bytes), s.quiet, std::move(each));
+  auto made = growable_memory::create(s.gpu, std::max(s.options.reserve_bytes, bytes), s.quiet,
+                                      std::move(each));
   if (!made) return made.error();
   return hand_out(std::move(*made));
 }
@@ -97,7 +103,9 @@ result<void> growable_blocks::grow(void* ptr, std::uint64_t bytes) {
   state& s = *state_;
   const std::lock_guard lock(s.mutex);
   const auto found = s.live.find(reinterpret_cast<device_address>(ptr));
-  if (found == s.live.end()) return error{error_code::foreign_pointer, "growable_blocks::grow: no block of this memory starts there"};
+  if (found == s.live.end())
+    return error{error_code::foreign_pointer,
+                 "growable_blocks::grow: no block of this memory starts there"};
   return bytes <= found->second.bytes() ? result<void>() : s.extend(found->second, bytes);
 }
 
@@ -107,7 +115,8 @@ result<void> growable_blocks::deallocate(void* ptr) {
   const std::lock_guard lock(s.mutex);
   const auto found = s.live.find(reinterpret_cast<device_address>(ptr));
   if (found == s.live.end()) {
-    return error{error_code::foreign_pointer, "growable_blocks::deallocate: no block of this memory starts there"};
+    return error{error_code::foreign_pointer,
+                 "growable_blocks::deallocate: no block of this memory starts there"};
   }
   const std::uint64_t bytes = found->second.bytes();
   s.kept.emplace(bytes, std::move(found->second));
@@ -131,6 +140,8 @@ std::uint64_t growable_blocks::trim() {
   const std::lock_guard lock(state_->mutex);
   return state_->trim_locked();
 }
-driver& growable_blocks::gpu() const noexcept { return *state_->gpu; }
+driver& growable_blocks::gpu() const noexcept {
+  return *state_->gpu;
+}
 
 }  // namespace millpond

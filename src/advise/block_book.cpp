@@ -6,7 +6,9 @@
 namespace millpond::advise {
 namespace {
 
-std::uint64_t extent_of(std::uint64_t bytes) { return std::max<std::uint64_t>(bytes, 1); }
+std::uint64_t extent_of(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, 1);
+}
 
 // Sizes that differ by less than an eighth of a doubling fall together.
 std::uint64_t size_step(std::uint64_t bytes) {
@@ -20,8 +22,10 @@ std::uint64_t size_step(std::uint64_t bytes) {
 std::uint32_t block_book::site_of(const trace::event& of) {
   std::uint64_t key = of.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{of.stack} << 24)
                                     : size_step(of.bytes) << 24;
-  key ^= (of.object & 0xffff) << 8 ^ static_cast<std::uint64_t>(of.of) ^ (std::uint64_t{of.device} << 4);
-  const auto [found, is_new] = site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
+  key ^= (of.object & 0xffff) << 8 ^ static_cast<std::uint64_t>(of.of) ^
+         (std::uint64_t{of.device} << 4);
+  const auto [found, is_new] =
+      site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (is_new) {
     site_facts& made = sites_.emplace_back();
     made.stack = of.stack;
@@ -38,7 +42,8 @@ void block_book::forget_freed(std::uint64_t begin, std::uint64_t end) {
 
 std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) {
   const std::uint64_t end_address = of.address + extent_of(of.bytes);
-  while (const auto* there = live_.overlapping(of.address, end_address)) end(static_cast<std::uint32_t>(there->id), index);
+  while (const auto* there = live_.overlapping(of.address, end_address))
+    end(static_cast<std::uint32_t>(there->id), index);
   forget_freed(of.address, end_address);
   const auto id = static_cast<std::uint32_t>(blocks_.size());
   block_facts& made = blocks_.emplace_back();
@@ -83,9 +88,12 @@ block_book::free_answer block_book::look_up_free(std::uint64_t address) const {
   if (id != trace::address_map::none && blocks_[id].freed == no_index) {
     return {free_status::freed, static_cast<std::uint32_t>(id)};
   }
-  if (const auto* around = live_.holding(address)) return {free_status::inside, static_cast<std::uint32_t>(around->id)};
-  if (id != trace::address_map::none) return {free_status::already_freed, static_cast<std::uint32_t>(id)};
-  if (const auto* around = freed_.holding(address)) return {free_status::unknown, static_cast<std::uint32_t>(around->id)};
+  if (const auto* around = live_.holding(address))
+    return {free_status::inside, static_cast<std::uint32_t>(around->id)};
+  if (id != trace::address_map::none)
+    return {free_status::already_freed, static_cast<std::uint32_t>(id)};
+  if (const auto* around = freed_.holding(address))
+    return {free_status::unknown, static_cast<std::uint32_t>(around->id)};
   return {};
 }
 

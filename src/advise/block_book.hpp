@@ -14,37 +14,37 @@ namespace millpond::advise {
 
 inline constexpr std::uint32_t no_index = UINT32_MAX;
 
-// One block. Indexes count the trace's events from 0; kernel numbers count its kernels, copies and memsets, which is
-// how time is told for a block's idleness.
+// One block. Indexes count the trace's events from 0; kernel numbers count its kernels, copies and
+// memsets, which is how time is told for a block's idleness.
 struct block_facts {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t extent = 0;                 // copies and memsets reached so far into it
-  std::uint32_t allocated = no_index;       // event
-  std::uint32_t freed = no_index;           // event; no_index: live at the end
-  std::uint32_t first_use = no_index;       // event
-  std::uint32_t last_use = no_index;        // event
-  std::uint32_t allocated_at = 0;           // kernels before it
+  std::uint64_t extent = 0;            // copies and memsets reached so far into it
+  std::uint32_t allocated = no_index;  // event
+  std::uint32_t freed = no_index;      // event; no_index: live at the end
+  std::uint32_t first_use = no_index;  // event
+  std::uint32_t last_use = no_index;   // event
+  std::uint32_t allocated_at = 0;      // kernels before it
   std::uint32_t first_used_at = 0;
   std::uint32_t last_used_at = 0;
   std::uint32_t freed_at = 0;
-  std::uint32_t longest_gap = 0;            // kernels between two uses
-  std::uint32_t gap_begin = no_index;       // event of the use before it
-  std::uint32_t gap_end = no_index;         // and of the one after it
-  std::uint32_t stack = 0;                  // of the allocation
+  std::uint32_t longest_gap = 0;       // kernels between two uses
+  std::uint32_t gap_begin = no_index;  // event of the use before it
+  std::uint32_t gap_end = no_index;    // and of the one after it
+  std::uint32_t stack = 0;             // of the allocation
   std::uint32_t free_stack = 0;
   std::uint32_t site = 0;
-  std::uint32_t state = no_index;           // of a live block: its slot among the states
-  std::uint32_t call = 0;                   // string id: what allocated it
+  std::uint32_t state = no_index;  // of a live block: its slot among the states
+  std::uint32_t call = 0;          // string id: what allocated it
   std::uint16_t device = 0;
   trace::kind of{};
-  bool by_kernel = false;                   // an argument of a kernel was seen to point into it
-  bool in_structure = false;                // only an address inside a larger argument
-  bool stored = false;                      // its address was copied to the device: kernels may find it there
+  bool by_kernel = false;     // an argument of a kernel was seen to point into it
+  bool in_structure = false;  // only an address inside a larger argument
+  bool stored = false;        // its address was copied to the device: kernels may find it there
 };
 
-// Blocks that one place allocated: a call stack and a call where stacks were recorded, else a call, a kind and a
-// size to an eighth of a doubling.
+// Blocks that one place allocated: a call stack and a call where stacks were recorded, else a call,
+// a kind and a size to an eighth of a doubling.
 struct site_facts {
   std::uint32_t stack = 0;
   std::uint32_t call = 0;
@@ -56,11 +56,11 @@ struct site_facts {
   std::uint16_t device = 0;
   std::uint64_t count = 0, bytes = 0, largest_bytes = 0, smallest_bytes = UINT64_MAX;
   std::uint64_t live = 0, live_bytes = 0;
-  std::uint64_t freed_since = 0;            // of its blocks, since it last allocated
-  std::uint64_t rounds = 0;                 // allocations that came after a free of its own blocks
-  std::uint64_t busy_frees = 0;             // frees that found the device busy
-  double allocate_ns = 0, free_ns = 0;      // recorded time of the calls
-  double slowest_ns = 0;                    // of one of its allocations: the first of a kind makes contexts and pools
+  std::uint64_t freed_since = 0;        // of its blocks, since it last allocated
+  std::uint64_t rounds = 0;             // allocations that came after a free of its own blocks
+  std::uint64_t busy_frees = 0;         // frees that found the device busy
+  double allocate_ns = 0, free_ns = 0;  // recorded time of the calls
+  double slowest_ns = 0;  // of one of its allocations: the first of a kind makes contexts and pools
   std::uint64_t timed_calls = 0;
 };
 

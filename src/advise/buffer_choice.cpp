@@ -13,13 +13,16 @@ namespace {
 using question = buffer_question;
 using pages_costs = sim::pages::page_costs;
 
-// 2 GiB of huge pages touched by 16 threads and registered: 38 + 53 ms (H200's host, driver 580.159, 2026-11-30).
+// 2 GiB of huge pages touched by 16 threads and registered: 38 + 53 ms (H200's host, driver
+// 580.159, 2026-11-30).
 constexpr double pin_ns_a_byte = 91e6 / (2.0 * static_cast<double>(GiB));
-// malloc and the first touch of its pages: 2.9 us a 64 MiB block that the heap has already, and 250 ns a page that it has not.
+// malloc and the first touch of its pages: 2.9 us a 64 MiB block that the heap has already, and 250
+// ns a page that it has not.
 constexpr double pageable_pair_ns = 60;
 // Of a machine's memory, at most this share is pinned by one program.
 constexpr double pinned_share = 0.5;
-// Fewer than these in a program, and gone within this, is memory that a pool holds for nobody most of the time.
+// Fewer than these in a program, and gone within this, is memory that a pool holds for nobody most
+// of the time.
 constexpr double few_allocations = 10, short_life_s = 10;
 
 double link_ns(std::uint64_t bytes, double bytes_per_s) {
@@ -45,104 +48,153 @@ struct costs {
   double copy_call_ns = 0;
 };
 
-bool on_host(const question& q) { return includes(q.writers, memory_side::host) || includes(q.readers, memory_side::host); }
-bool on_device(const question& q) { return includes(q.writers, memory_side::device) || includes(q.readers, memory_side::device); }
-std::uint64_t exchanged(const question& q) { return q.exchange_bytes != 0 ? std::min(q.exchange_bytes, q.bytes) : q.bytes; }
+bool on_host(const question& q) {
+  return includes(q.writers, memory_side::host) || includes(q.readers, memory_side::host);
+}
+bool on_device(const question& q) {
+  return includes(q.writers, memory_side::device) || includes(q.readers, memory_side::device);
+}
+std::uint64_t exchanged(const question& q) {
+  return q.exchange_bytes != 0 ? std::min(q.exchange_bytes, q.bytes) : q.bytes;
+}
 
 buffer_option finish(buffer_option made, const question& q) {
-  made.total_ns = made.setup_ns + q.allocations * (made.allocation_ns + q.exchanges * made.exchange_ns);
+  made.total_ns =
+      made.setup_ns + q.allocations * (made.allocation_ns + q.exchanges * made.exchange_ns);
   return made;
 }
 
 buffer_option in_pool(const question& q, const costs& c) {
-  return finish({memory_kind::device, "device memory from a pool", c.call("cuMemCreate", q.bytes) + c.call("cuMemSetAccess", q.bytes),
-                 c.pool_pair_ns, 0, 0}, q);
+  return finish(
+      {memory_kind::device, "device memory from a pool",
+       c.call("cuMemCreate", q.bytes) + c.call("cuMemSetAccess", q.bytes), c.pool_pair_ns, 0, 0},
+      q);
 }
 buffer_option by_calls(const question& q, const costs& c) {
-  return finish({memory_kind::device, "device memory by cuMemAlloc and cuMemFree, which waits for the whole device", 0,
-                 c.call("cuMemAlloc", q.bytes) + c.call("cuMemFree", q.bytes), 0, 0}, q);
+  return finish({memory_kind::device,
+                 "device memory by cuMemAlloc and cuMemFree, which waits for the whole device", 0,
+                 c.call("cuMemAlloc", q.bytes) + c.call("cuMemFree", q.bytes), 0, 0},
+                q);
 }
 buffer_option pinned_copies(const question& q, const costs& c) {
   const std::uint64_t bytes = exchanged(q);
   return finish({memory_kind::pinned, "pinned memory from a pool, copied to and from device memory",
                  static_cast<double>(q.bytes) * pin_ns_a_byte, 2 * c.pool_pair_ns,
-                 c.copy_call_ns + link_ns(bytes, c.profile.host_to_device_bytes_per_s) + link_ns(bytes, c.pages.read_pass_bytes_per_s), 0}, q);
+                 c.copy_call_ns + link_ns(bytes, c.profile.host_to_device_bytes_per_s) +
+                     link_ns(bytes, c.pages.read_pass_bytes_per_s),
+                 0},
+                q);
 }
 buffer_option mapped(const question& q, const costs& c) {
-  return finish({memory_kind::pinned, "pinned memory from a pool, mapped: kernels touch it over the link",
-                 static_cast<double>(q.bytes) * pin_ns_a_byte, c.pool_pair_ns,
-                 c.pages.remote_round_trip_ns + link_ns(exchanged(q), c.profile.host_memory_bytes_per_s), 0}, q);
+  return finish(
+      {memory_kind::pinned, "pinned memory from a pool, mapped: kernels touch it over the link",
+       static_cast<double>(q.bytes) * pin_ns_a_byte, c.pool_pair_ns,
+       c.pages.remote_round_trip_ns + link_ns(exchanged(q), c.profile.host_memory_bytes_per_s), 0},
+      q);
 }
 buffer_option pageable_copies(const question& q, const costs& c) {
-  const double rate = includes(q.writers, memory_side::host) ? c.profile.pageable_to_device_bytes_per_s
-                                                             : c.profile.device_to_pageable_bytes_per_s;
-  return finish({memory_kind::pageable, "pageable memory with plain copies", 0, pageable_pair_ns + c.pool_pair_ns,
-                 c.copy_call_ns + link_ns(exchanged(q), rate), 0}, q);
+  const double rate = includes(q.writers, memory_side::host)
+                          ? c.profile.pageable_to_device_bytes_per_s
+                          : c.profile.device_to_pageable_bytes_per_s;
+  return finish(
+      {memory_kind::pageable, "pageable memory with plain copies", 0,
+       pageable_pair_ns + c.pool_pair_ns, c.copy_call_ns + link_ns(exchanged(q), rate), 0},
+      q);
 }
 buffer_option managed_prefetched(const question& q, const costs& c) {
   const std::uint64_t bytes = exchanged(q);
-  const bool back = includes(q.writers, memory_side::device) && includes(q.readers, memory_side::host);
-  const double prefetch = c.pages.prefetch_call_ns +
-                          link_ns(bytes, back ? c.profile.managed_prefetch_back_bytes_per_s : c.profile.managed_prefetch_bytes_per_s);
-  return finish({memory_kind::managed, "managed memory, prefetched before each use", 0,
-                 c.call("cuMemAllocManaged", q.bytes) + c.call("cuMemFree.managed", q.bytes), prefetch, 0}, q);
+  const bool back =
+      includes(q.writers, memory_side::device) && includes(q.readers, memory_side::host);
+  const double prefetch =
+      c.pages.prefetch_call_ns + link_ns(bytes, back ? c.profile.managed_prefetch_back_bytes_per_s
+                                                     : c.profile.managed_prefetch_bytes_per_s);
+  return finish(
+      {memory_kind::managed, "managed memory, prefetched before each use", 0,
+       c.call("cuMemAllocManaged", q.bytes) + c.call("cuMemFree.managed", q.bytes), prefetch, 0},
+      q);
 }
 buffer_option host_only(const question& q) {
   return finish({memory_kind::pageable, "pageable memory", 0, pageable_pair_ns, 0, 0}, q);
 }
 
 result<void> check(const question& q, const gpu_profile& p) {
-  const auto wrong = [](const char* what) { return error{error_code::invalid_argument, std::string("choose: ") + what}; };
+  const auto wrong = [](const char* what) {
+    return error{error_code::invalid_argument, std::string("choose: ") + what};
+  };
   if (q.bytes == 0) return wrong("a buffer of 0 bytes needs no memory");
   if (!on_host(q) && !on_device(q)) return wrong("nobody writes or reads it");
-  if (!(q.allocations >= 0) || !(q.exchanges >= 0) || !(q.lifetime_s >= 0)) return wrong("counts and times are not negative");
+  if (!(q.allocations >= 0) || !(q.exchanges >= 0) || !(q.lifetime_s >= 0))
+    return wrong("counts and times are not negative");
   const auto too_large = [&](const char* where, std::uint64_t has, const char* instead) {
-    return error{error_code::out_of_memory, fmt::format("choose: {} is more than the {} of {}; {}", format_bytes(q.bytes),
-                                                        format_bytes(has), where, instead)};
+    return error{error_code::out_of_memory,
+                 fmt::format("choose: {} is more than the {} of {}; {}", format_bytes(q.bytes),
+                             format_bytes(has), where, instead)};
   };
   if (on_device(q) && !on_host(q) && q.bytes > p.device.total_bytes) {
-    return too_large("device memory", p.device.total_bytes, "work on it in parts, from pinned memory, or in managed memory that is larger than the device");
+    return too_large("device memory", p.device.total_bytes,
+                     "work on it in parts, from pinned memory, or in managed memory that is larger "
+                     "than the device");
   }
-  if (on_host(q) && q.bytes > p.host_bytes) return too_large("host memory", p.host_bytes, "work on it in parts");
+  if (on_host(q) && q.bytes > p.host_bytes)
+    return too_large("host memory", p.host_bytes, "work on it in parts");
   return {};
 }
 
-void fill_settings(buffer_choice& made, const question& q, const gpu_profile& profile, const costs& c) {
+void fill_settings(buffer_choice& made, const question& q, const gpu_profile& profile,
+                   const costs& c) {
   const bool repeats = q.requests == question::pattern::repeating;
   switch (made.kind) {
     case memory_kind::device:
-      made.pool = repeats ? "planned_resource" : made.cost.how.find("pool") != std::string::npos ? "millpond::pool" : "none";
-      if (repeats) made.settings.push_back("planned_resource over millpond::pool: each iteration at fixed offsets");
-      else made.settings.push_back("pool::create(gpu), one lane a stream: pool.lane(stream)");
+      made.pool = repeats                                           ? "planned_resource"
+                  : made.cost.how.find("pool") != std::string::npos ? "millpond::pool"
+                                                                    : "none";
+      if (repeats)
+        made.settings.push_back(
+            "planned_resource over millpond::pool: each iteration at fixed offsets");
+      else
+        made.settings.push_back("pool::create(gpu), one lane a stream: pool.lane(stream)");
       if (q.size == question::growth::grows) {
-        made.settings.push_back(profile.device.virtual_memory
-                                    ? fmt::format("growable_buffer<T>: it grows in place, {} a step, and nothing is copied",
-                                                  format_duration(c.call("cuMemCreate", 32 * MiB) + c.call("cuMemMap", 32 * MiB) + c.call("cuMemSetAccess", 32 * MiB)))
-                                    : "buffer<T>: reserve for the usual size; a resize copies on the stream");
+        made.settings.push_back(
+            profile.device.virtual_memory
+                ? fmt::format(
+                      "growable_buffer<T>: it grows in place, {} a step, and nothing is copied",
+                      format_duration(c.call("cuMemCreate", 32 * MiB) +
+                                      c.call("cuMemMap", 32 * MiB) +
+                                      c.call("cuMemSetAccess", 32 * MiB)))
+                : "buffer<T>: reserve for the usual size; a resize copies on the stream");
       }
       // A pool keeps what it has for the next one. Where there is none, others may want it.
       if (!repeats && q.allocations < few_allocations && q.lifetime_s < short_life_s) {
-        made.settings.push_back("pool.trim(), or background_give_back: few such buffers and none for long, so the pool need not keep the memory between them");
+        made.settings.push_back(
+            "pool.trim(), or background_give_back: few such buffers and none for long, so the pool "
+            "need not keep the memory between them");
       }
       break;
     case memory_kind::pinned:
       made.pool = "pinned pool";
-      made.settings.push_back(fmt::format("make_pinned_pool(gpu, {{.initial_bytes = {}}})", std::max<std::uint64_t>(q.bytes, 32 * MiB)));
-      if (made.cost.how.find("mapped") != std::string::npos && q.bytes <= 8) made.settings.push_back("control_block<T>");
-      if (made.cost.how.find("mapped") == std::string::npos) made.settings.push_back("copy_async from it to a block of a device pool");
+      made.settings.push_back(fmt::format("make_pinned_pool(gpu, {{.initial_bytes = {}}})",
+                                          std::max<std::uint64_t>(q.bytes, 32 * MiB)));
+      if (made.cost.how.find("mapped") != std::string::npos && q.bytes <= 8)
+        made.settings.push_back("control_block<T>");
+      if (made.cost.how.find("mapped") == std::string::npos)
+        made.settings.push_back("copy_async from it to a block of a device pool");
       if (q.writers == memory_side::host && q.readers == memory_side::device) {
         made.settings.push_back(".caching = write_combined where the CPU only writes it");
       }
       break;
     case memory_kind::managed:
       made.pool = "none";
-      made.settings.push_back("managed_resource with its use stated (streaming, or ping-pong where both write), and managed_buffer's views");
+      made.settings.push_back(
+          "managed_resource with its use stated (streaming, or ping-pong where both write), and "
+          "managed_buffer's views");
       break;
     case memory_kind::pageable:
       made.pool = "none";
       if (on_device(q)) {
-        made.settings.push_back(exchanged(q) >= MiB ? "staging::to_device: several threads through a pinned buffer, at the pinned rate"
-                                                          : "copy_async: the driver stages it");
+        made.settings.push_back(
+            exchanged(q) >= MiB
+                ? "staging::to_device: several threads through a pinned buffer, at the pinned rate"
+                : "copy_async: the driver stages it");
       }
       break;
     case memory_kind::driver_pool: break;
@@ -171,29 +223,40 @@ result<buffer_choice> choose(const buffer_question& q, const gpu_profile& profil
   std::size_t taken = 0;
   std::string rule;
   const auto find = [&](memory_kind kind) {
-    return static_cast<std::size_t>(std::ranges::find(all, kind, &buffer_option::kind) - all.begin());
+    return static_cast<std::size_t>(std::ranges::find(all, kind, &buffer_option::kind) -
+                                    all.begin());
   };
   if (!on_device(q)) {
     rule = "the device never touches it, and pinning would take memory from every other process";
   } else if (!on_host(q)) {
-    taken = static_cast<std::size_t>(std::ranges::find_if(all, [](const auto& o) { return o.how.find("pool") != std::string::npos; }) - all.begin());
-    rule = q.requests == buffer_question::pattern::repeating
-               ? "only the device touches it, and each iteration asks for the same: its place can be planned"
-               : "only the device touches it: device memory, and a pool, whose free waits for nobody";
-  } else if (q.program == buffer_question::stage::prototype && find(memory_kind::managed) < all.size()) {
+    taken = static_cast<std::size_t>(
+        std::ranges::find_if(
+            all, [](const auto& o) { return o.how.find("pool") != std::string::npos; }) -
+        all.begin());
+    rule =
+        q.requests == buffer_question::pattern::repeating
+            ? "only the device touches it, and each iteration asks for the same: its place can be "
+              "planned"
+            : "only the device touches it: device memory, and a pool, whose free waits for nobody";
+  } else if (q.program == buffer_question::stage::prototype &&
+             find(memory_kind::managed) < all.size()) {
     taken = find(memory_kind::managed);
     rule = "a prototype: one pointer for both sides, prefetched";
   } else {
-    // In production managed memory is chosen only where nothing else holds the data: when its pages move is the driver's
-    // decision, and its worst cases are a thousand times its best.
+    // In production managed memory is chosen only where nothing else holds the data: when its pages
+    // move is the driver's decision, and its worst cases are a thousand times its best.
     if (q.bytes <= profile.device.total_bytes) {
-      taken = static_cast<std::size_t>(std::ranges::find_if(all, [](const auto& o) { return o.kind != memory_kind::managed; }) - all.begin());
+      taken = static_cast<std::size_t>(
+          std::ranges::find_if(all, [](const auto& o) { return o.kind != memory_kind::managed; }) -
+          all.begin());
     }
-    rule = all[taken].kind == memory_kind::pageable ? "it goes over so seldom that pinning would not pay for itself"
+    rule = all[taken].kind == memory_kind::pageable
+               ? "it goes over so seldom that pinning would not pay for itself"
            : all[taken].kind == memory_kind::managed
                ? "it is larger than the device, and the driver moves what is needed"
            : all[taken].how.find("mapped") != std::string::npos
-               ? "both sides touch it and it is small beside what a copy costs to start: no copy at all"
+               ? "both sides touch it and it is small beside what a copy costs to start: no copy "
+                 "at all"
                : "it goes to and fro often enough to pay for pinning";
   }
   buffer_choice made;
@@ -203,7 +266,9 @@ result<buffer_choice> choose(const buffer_question& q, const gpu_profile& profil
     if (i != taken) made.others.push_back(all[i]);
   }
   made.reason = fmt::format("{} ({} over the program", rule, format_duration(made.cost.total_ns));
-  if (made.cost.exchange_ns > 0) made.reason += fmt::format(", {} an exchange of {}", format_duration(made.cost.exchange_ns), format_bytes(exchanged(q)));
+  if (made.cost.exchange_ns > 0)
+    made.reason += fmt::format(", {} an exchange of {}", format_duration(made.cost.exchange_ns),
+                               format_bytes(exchanged(q)));
   made.reason += ")";
   for (const buffer_option& each : made.others) {
     made.reason += fmt::format("; {}: {}", each.how, format_duration(each.total_ns));

@@ -1,4 +1,5 @@
-// Which memory each place of the program should use, with the gain that the replays promise and the code to change.
+// Which memory each place of the program should use, with the gain that the replays promise and the
+// code to change.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,24 +15,26 @@ namespace millpond::advise {
 
 struct place_advice {
   place_summary where;
-  std::string now;             // "cudaMalloc, device memory"
-  std::string use;             // "device + pool", "pinned + pool", "mapped", "managed + prefetch", "leave"
-  std::string why;             // a sentence with the numbers that decided
-  double time_now_ns = 0;      // recorded, or a measured cost times the count; 0 where nothing changes
+  std::string now;  // "cudaMalloc, device memory"
+  std::string use;  // "device + pool", "pinned + pool", "mapped", "managed + prefetch", "leave"
+  std::string why;  // a sentence with the numbers that decided
+  double time_now_ns = 0;  // recorded, or a measured cost times the count; 0 where nothing changes
   double time_then_ns = 0;
-  bool time_estimated = false; // nothing was recorded: a measured cost times the count
+  bool time_estimated = false;  // nothing was recorded: a measured cost times the count
   std::vector<std::string> code;
 };
 
 struct whole_advice {
-  std::string strategy;        // the replay that is best for device memory; empty: none ran
+  std::string strategy;  // the replay that is best for device memory; empty: none ran
   std::string why;
-  std::string planned;         // a sentence where the workload repeats so that it can be planned; else empty
+  std::string
+      planned;  // a sentence where the workload repeats so that it can be planned; else empty
   std::vector<place_advice> places;  // largest gain first
 };
 
 // `outcomes` are of the same trace's device memory; may be empty. Deterministic.
 [[nodiscard]] whole_advice advise_places(const explanation& of, const trace::trace_info& trace,
-                                         std::span<const replay::outcome> outcomes, const plan::iterations* repeats);
+                                         std::span<const replay::outcome> outcomes,
+                                         const plan::iterations* repeats);
 
 }  // namespace millpond::advise

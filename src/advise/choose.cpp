@@ -11,8 +11,8 @@ namespace {
 
 using replay::outcome;
 
-// The time that decides: whole requests where the workload has them (staging counts there too), else the
-// allocator's calls.
+// The time that decides: whole requests where the workload has them (staging counts there too),
+// else the allocator's calls.
 double time_of(const outcome& each) {
   return each.step.count() > 0 ? each.step.sum_ns() : each.allocator_ns;
 }
@@ -22,14 +22,15 @@ std::string time_text(const outcome& each) {
     return fmt::format("{} a step (p99 {})", format_duration(each.step.mean_ns()),
                        format_duration(each.step.percentile_ns(0.99)));
   }
-  return fmt::format("{} in the allocator (allocate p50 {}, p99 {})", format_duration(each.allocator_ns),
+  return fmt::format("{} in the allocator (allocate p50 {}, p99 {})",
+                     format_duration(each.allocator_ns),
                      format_duration(each.allocate.percentile_ns(0.5)),
                      format_duration(each.allocate.percentile_ns(0.99)));
 }
 
 std::string memory_text(const outcome& each) {
-  return fmt::format("{} reserved, {:.3f} of the peak of live bytes", format_bytes(each.peak_reserved_bytes),
-                     each.reserved_ratio());
+  return fmt::format("{} reserved, {:.3f} of the peak of live bytes",
+                     format_bytes(each.peak_reserved_bytes), each.reserved_ratio());
 }
 
 std::string times_text(double factor) {
@@ -50,8 +51,9 @@ std::string disqualified(const outcome& each, bool calm_exists) {
     return "it was sized from this very workload, and has no answer to a larger one";
   }
   if (calm_exists && each.device_waits > 0) {
-    return fmt::format("{} of its calls waited for the whole device, {} in all, and every stream waited with them",
-                       each.device_waits, format_duration(each.device_wait_ns));
+    return fmt::format(
+        "{} of its calls waited for the whole device, {} in all, and every stream waited with them",
+        each.device_waits, format_duration(each.device_wait_ns));
   }
   return {};
 }
@@ -65,7 +67,8 @@ std::string compared(const outcome& other, const outcome& taken, const std::stri
                    : fmt::format("{:.0f}% of the time", 100 * time);
   const double memory = static_cast<double>(other.peak_reserved_bytes) /
                         static_cast<double>(std::max<std::uint64_t>(1, taken.peak_reserved_bytes));
-  text += fmt::format(", {:+.1f}% of memory ({})", 100 * (memory - 1), format_bytes(other.peak_reserved_bytes));
+  text += fmt::format(", {:+.1f}% of memory ({})", 100 * (memory - 1),
+                      format_bytes(other.peak_reserved_bytes));
   return fmt::format("{}: {}", other.label(), text);
 }
 
@@ -84,10 +87,12 @@ recommendation least_bad(std::span<const outcome> outcomes) {
     return made;
   }
   made.strategy = best->label();
-  made.why = best->failures > 0
-                 ? fmt::format("no strategy served every request; this one failed the fewest ({}): {}",
-                               best->failures, best->first_failure)
-                 : fmt::format("nothing else was compared or right; {}, {}", time_text(*best), memory_text(*best));
+  made.why =
+      best->failures > 0
+          ? fmt::format("no strategy served every request; this one failed the fewest ({}): {}",
+                        best->failures, best->first_failure)
+          : fmt::format("nothing else was compared or right; {}, {}", time_text(*best),
+                        memory_text(*best));
   return made;
 }
 
@@ -103,7 +108,9 @@ recommendation choose(std::span<const outcome> outcomes, const choose_options& o
   }
   if (left.empty()) return least_bad(outcomes);
 
-  const auto narrow = [&left](auto keep) { std::erase_if(left, [&](const outcome* each) { return !keep(*each); }); };
+  const auto narrow = [&left](auto keep) {
+    std::erase_if(left, [&](const outcome* each) { return !keep(*each); });
+  };
   const auto by_time = [](const outcome* a, const outcome* b) { return time_of(*a) < time_of(*b); };
   const auto by_memory = [](const outcome* a, const outcome* b) {
     return a->peak_reserved_bytes < b->peak_reserved_bytes;
@@ -123,9 +130,10 @@ recommendation choose(std::span<const outcome> outcomes, const choose_options& o
   recommendation made;
   made.strategy = taken.label();
   made.why = fmt::format("{}, {}", time_text(taken), memory_text(taken));
-  made.why += taken.device_waits == 0 ? ", and no call waits for the whole device."
-                                      : fmt::format(", with {} waits for the whole device, as all the others have.",
-                                                    taken.device_waits);
+  made.why += taken.device_waits == 0
+                  ? ", and no call waits for the whole device."
+                  : fmt::format(", with {} waits for the whole device, as all the others have.",
+                                taken.device_waits);
   if (&taken != &fastest) {
     made.why += fmt::format(
         " {} is faster by {}, which is {:.2g}% of the program's {}; it takes {:.0f}% more memory.",

@@ -19,15 +19,17 @@ struct choose_options {
 };
 
 struct recommendation {
-  std::string strategy;               // an outcome's label; empty when nothing served the workload
-  std::string why;                    // sentences with the numbers that decided
-  std::vector<std::string> against;   // one sentence for each strategy that was not taken, in their order
+  std::string strategy;  // an outcome's label; empty when nothing served the workload
+  std::string why;       // sentences with the numbers that decided
+  std::vector<std::string>
+      against;  // one sentence for each strategy that was not taken, in their order
 };
 
-// A strategy is out when its memory was wrong, when it failed a request, when it has to know the workload
-// beforehand, or when it waits for the whole device while another one does not. Of the rest: those whose time
-// is within negligible_time_share of the fastest, of these the ones with the least memory, of these the fastest.
-// Where nothing is left, the least bad is named and said to be so. Deterministic.
+// A strategy is out when its memory was wrong, when it failed a request, when it has to know the
+// workload beforehand, or when it waits for the whole device while another one does not. Of the
+// rest: those whose time is within negligible_time_share of the fastest, of these the ones with the
+// least memory, of these the fastest. Where nothing is left, the least bad is named and said to be
+// so. Deterministic.
 [[nodiscard]] recommendation choose(std::span<const replay::outcome> outcomes,
                                     const choose_options& options = {});
 

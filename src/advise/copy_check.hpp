@@ -1,5 +1,5 @@
-// Copies and memsets: pageable memory in asynchronous copies, pinned memory that copies do not need, writes that the next
-// write makes pointless.
+// Copies and memsets: pageable memory in asynchronous copies, pinned memory that copies do not
+// need, writes that the next write makes pointless.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -32,10 +32,11 @@ class copy_check {
   void written(const trace::event& at, std::uint32_t index, std::uint32_t block, bool copy);
 
   examination& of_;
-  std::unordered_map<std::uint32_t, write> writes_;   // of live blocks: the last one, unread
+  std::unordered_map<std::uint32_t, write> writes_;  // of live blocks: the last one, unread
   std::uint64_t pinned_live_ = 0, pinned_peak_ = 0, largest_pinned_ = 0;
   std::uint32_t pinned_peak_event_ = no_index, largest_pinned_stack_ = 0, largest_pinned_call_ = 0;
-  std::uint64_t in_flight_ = 0, most_in_flight_ = 0;  // pinned bytes copied since the host last waited
+  std::uint64_t in_flight_ = 0,
+                most_in_flight_ = 0;  // pinned bytes copied since the host last waited
   std::uint64_t pinned_by_kernels_ = 0;
 };
 

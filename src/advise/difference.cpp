@@ -15,7 +15,8 @@ std::string symbols_of(std::uint32_t stack, const trace::trace_info& trace) {
   std::string made;
   for (const trace::frame& each : trace.stacks.at(stack)) {
     std::string_view symbol = trace.strings.at(each.symbol);
-    if (const auto address = symbol.rfind(" (+0x"); address != std::string_view::npos) symbol = symbol.substr(0, address);
+    if (const auto address = symbol.rfind(" (+0x"); address != std::string_view::npos)
+      symbol = symbol.substr(0, address);
     made += std::string(symbol) + '\n';
   }
   return made;
@@ -23,8 +24,11 @@ std::string symbols_of(std::uint32_t stack, const trace::trace_info& trace) {
 
 std::string key_of(const place_summary& of, const trace::trace_info& trace) {
   const std::string call(trace.strings.at(of.call));
-  if (of.stack != 0 && !trace.stacks.at(of.stack).empty()) return call + '\n' + symbols_of(of.stack, trace);
-  return fmt::format("{} {} {}", call, to_string(of.of), static_cast<int>(8 * std::log2(static_cast<double>(std::max<std::uint64_t>(of.largest_bytes, 1)))));
+  if (of.stack != 0 && !trace.stacks.at(of.stack).empty())
+    return call + '\n' + symbols_of(of.stack, trace);
+  return fmt::format("{} {} {}", call, to_string(of.of),
+                     static_cast<int>(8 * std::log2(static_cast<double>(
+                                              std::max<std::uint64_t>(of.largest_bytes, 1)))));
 }
 
 std::string name_of(const place_summary& of, const trace::trace_info& trace) {
@@ -33,7 +37,8 @@ std::string name_of(const place_summary& of, const trace::trace_info& trace) {
   std::string made = call.empty() ? fmt::format("{} memory", to_string(of.of)) : std::string(call);
   if (frames.empty()) return made + fmt::format(", {}", format_bytes(of.largest_bytes));
   made += fmt::format(" in {}", trace.strings.at(frames[0].symbol));
-  if (frames[0].line != 0) made += fmt::format(" ({}:{})", trace.strings.at(frames[0].file), frames[0].line);
+  if (frames[0].line != 0)
+    made += fmt::format(" ({}:{})", trace.strings.at(frames[0].file), frames[0].line);
   return made;
 }
 
@@ -53,24 +58,32 @@ std::vector<finding> only_in(const explained& these, const explained& those) {
   std::vector<finding> made;
   for (const finding& each : these.what.findings) {
     auto& left = known[key_of(each, these.trace)];
-    if (left == 0) made.push_back(each);
-    else --left;
+    if (left == 0)
+      made.push_back(each);
+    else
+      --left;
   }
   return made;
 }
 
-void measures(difference& made, const explained& before, const explained& after, const difference_limits& limits) {
+void measures(difference& made, const explained& before, const explained& after,
+              const difference_limits& limits) {
   const examined &a = before.what.what, &b = after.what.what;
   const auto bytes = [&](const char* name, std::uint64_t was, std::uint64_t is) {
     const auto x = static_cast<double>(was), y = static_cast<double>(is);
-    made.measures.push_back({measure::unit::bytes, name, x, y, grew(x, y, limits.bytes_share, static_cast<double>(limits.least_bytes))});
+    made.measures.push_back(
+        {measure::unit::bytes, name, x, y,
+         grew(x, y, limits.bytes_share, static_cast<double>(limits.least_bytes))});
   };
   const auto time = [&](const char* name, double was, double is) {
-    made.measures.push_back({measure::unit::nanoseconds, name, was, is, grew(was, is, limits.time_share, limits.least_ns)});
+    made.measures.push_back({measure::unit::nanoseconds, name, was, is,
+                             grew(was, is, limits.time_share, limits.least_ns)});
   };
   const auto count = [&](const char* name, std::uint64_t was, std::uint64_t is) {
     const auto x = static_cast<double>(was), y = static_cast<double>(is);
-    made.measures.push_back({measure::unit::count, name, x, y, grew(x, y, limits.count_share, static_cast<double>(limits.least_count))});
+    made.measures.push_back(
+        {measure::unit::count, name, x, y,
+         grew(x, y, limits.count_share, static_cast<double>(limits.least_count))});
   };
   bytes("peak of live device memory", a.peak_live_bytes, b.peak_live_bytes);
   bytes("live at the end", a.end_live_bytes, b.end_live_bytes);
@@ -82,11 +95,14 @@ void measures(difference& made, const explained& before, const explained& after,
     return all;
   };
   count("allocations after a free of the same place", rounds(before.what), rounds(after.what));
-  made.measures.back().regressed = false;  // told, not judged: a leak that was mended frees, and so allocates again
-  if (a.allocator_ns > 0 || b.allocator_ns > 0) time("time in calls that allocate and free", a.allocator_ns, b.allocator_ns);
+  made.measures.back().regressed =
+      false;  // told, not judged: a leak that was mended frees, and so allocates again
+  if (a.allocator_ns > 0 || b.allocator_ns > 0)
+    time("time in calls that allocate and free", a.allocator_ns, b.allocator_ns);
 }
 
-void places(difference& made, const explained& before, const explained& after, const difference_limits& limits) {
+void places(difference& made, const explained& before, const explained& after,
+            const difference_limits& limits) {
   std::map<std::string, place_change> all;
   const auto add = [&](const explained& side, bool is_after) {
     for (const place_summary& each : side.what.places) {
@@ -101,24 +117,30 @@ void places(difference& made, const explained& before, const explained& after, c
   add(after, true);
   for (auto& [key, each] : all) {
     if (each.peak_before == each.peak_after && each.blocks_before == each.blocks_after) continue;
-    each.regressed = grew(static_cast<double>(each.peak_before), static_cast<double>(each.peak_after), limits.bytes_share,
-                          static_cast<double>(limits.least_bytes));
+    each.regressed =
+        grew(static_cast<double>(each.peak_before), static_cast<double>(each.peak_after),
+             limits.bytes_share, static_cast<double>(limits.least_bytes));
     made.places.push_back(each);
   }
   const auto change = [](const place_change& of) {
-    return of.peak_after > of.peak_before ? of.peak_after - of.peak_before : of.peak_before - of.peak_after;
+    return of.peak_after > of.peak_before ? of.peak_after - of.peak_before
+                                          : of.peak_before - of.peak_after;
   };
-  std::ranges::stable_sort(made.places, [&](const place_change& a, const place_change& b) { return change(a) > change(b); });
+  std::ranges::stable_sort(made.places, [&](const place_change& a, const place_change& b) {
+    return change(a) > change(b);
+  });
 }
 
 }  // namespace
 
 bool difference::regressed() const noexcept {
   return std::ranges::any_of(measures, &measure::regressed) ||
-         std::ranges::any_of(appeared, [](const finding& each) { return each.how_bad != severity::note; });
+         std::ranges::any_of(appeared,
+                             [](const finding& each) { return each.how_bad != severity::note; });
 }
 
-difference compare(const explained& before, const explained& after, const difference_limits& limits) {
+difference compare(const explained& before, const explained& after,
+                   const difference_limits& limits) {
   difference made;
   measures(made, before, after, limits);
   places(made, before, after, limits);

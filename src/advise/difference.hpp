@@ -10,8 +10,8 @@
 namespace millpond::advise {
 
 struct difference_limits {
-  double bytes_share = 0.05;    // a peak or a place may grow by so much of what it was
-  double time_share = 0.20;     // recorded times differ from run to run more than sizes do
+  double bytes_share = 0.05;  // a peak or a place may grow by so much of what it was
+  double time_share = 0.20;   // recorded times differ from run to run more than sizes do
   double count_share = 0.10;
   std::uint64_t least_bytes = std::uint64_t{1} << 20;  // less is no regression, whatever its share
   double least_ns = 1e6;
@@ -22,22 +22,22 @@ struct measure {
   enum class unit : std::uint8_t { bytes, nanoseconds, count } in{};
   std::string name;
   double before = 0, after = 0;
-  bool regressed = false;       // grew beyond its limit
+  bool regressed = false;  // grew beyond its limit
 };
 
 struct place_change {
-  std::string place;            // its innermost frame and call, or its call, kind and size
+  std::string place;  // its innermost frame and call, or its call, kind and size
   std::uint32_t stack_before = 0, stack_after = 0;
-  std::uint64_t peak_before = 0, peak_after = 0;       // bytes live at each program's peak
+  std::uint64_t peak_before = 0, peak_after = 0;  // bytes live at each program's peak
   std::uint64_t blocks_before = 0, blocks_after = 0;
   bool regressed = false;
 };
 
 struct difference {
   std::vector<measure> measures;
-  std::vector<place_change> places;   // that changed, largest change first
-  std::vector<finding> appeared;      // places are the second trace's
-  std::vector<finding> gone;          // places are the first one's
+  std::vector<place_change> places;  // that changed, largest change first
+  std::vector<finding> appeared;     // places are the second trace's
+  std::vector<finding> gone;         // places are the first one's
   [[nodiscard]] bool regressed() const noexcept;
 };
 
@@ -47,8 +47,10 @@ struct explained {
   const trace::trace_info& trace;
 };
 
-// Places are the same where their calls and their frames' symbols are: lines move when code is edited. Findings are the same
-// where the flaw and the first place are. New errors and wastes are regressions, notes are not.
-[[nodiscard]] difference compare(const explained& before, const explained& after, const difference_limits& limits = {});
+// Places are the same where their calls and their frames' symbols are: lines move when code is
+// edited. Findings are the same where the flaw and the first place are. New errors and wastes are
+// regressions, notes are not.
+[[nodiscard]] difference compare(const explained& before, const explained& after,
+                                 const difference_limits& limits = {});
 
 }  // namespace millpond::advise

@@ -33,7 +33,8 @@ const char* usual_free(trace::kind of) {
 
 std::string examination::allocate_call(const block_facts& of) const {
   const std::string_view named = text(of.call);
-  return named.empty() ? fmt::format("an allocation of {} memory", to_string(of.of)) : std::string(named);
+  return named.empty() ? fmt::format("an allocation of {} memory", to_string(of.of))
+                       : std::string(named);
 }
 
 std::string examination::allocate_code(const block_facts& of) const {
@@ -48,7 +49,8 @@ std::string examination::free_call(std::uint64_t call, trace::kind of) const {
 
 std::string examination::right_free(const block_facts& of) const {
   const std::string_view by = text(of.call);
-  if (by.find("Register") != std::string_view::npos) return by.starts_with("cu") && by[2] == 'd' ? "cudaHostUnregister" : "cuMemHostUnregister";
+  if (by.find("Register") != std::string_view::npos)
+    return by.starts_with("cu") && by[2] == 'd' ? "cudaHostUnregister" : "cuMemHostUnregister";
   if (by.starts_with("cuMemMap")) return "cuMemUnmap";
   if (by.starts_with("cuMem")) {
     switch (of.of) {
@@ -61,11 +63,13 @@ std::string examination::right_free(const block_facts& of) const {
 }
 
 std::string examination::name_block(const block_facts& of) {
-  return fmt::format("block of {} at {:#x} (event {})", format_bytes(of.bytes), of.address, of.allocated);
+  return fmt::format("block of {} at {:#x} (event {})", format_bytes(of.bytes), of.address,
+                     of.allocated);
 }
 
 void examination::place_allocation(finding& of, const block_facts& block) const {
-  of.places.push_back({block.call == 0 ? "allocated" : "allocated by " + allocate_call(block), block.stack});
+  of.places.push_back(
+      {block.call == 0 ? "allocated" : "allocated by " + allocate_call(block), block.stack});
 }
 
 void examination::place_free(finding& of, const block_facts& block, std::string_view call) const {

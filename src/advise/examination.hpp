@@ -14,14 +14,17 @@ namespace millpond::advise {
 
 struct examination {
   const explain_options& options;
-  const trace::trace_info& info;   // grows while the trace is read
+  const trace::trace_info& info;  // grows while the trace is read
   block_book book;
   stream_clocks clocks;
   finding_list found;
   examined what;
-  std::map<std::uint64_t, std::uint64_t> marks;   // how often each range or mark came, by its name's string id
+  std::map<std::uint64_t, std::uint64_t>
+      marks;  // how often each range or mark came, by its name's string id
 
-  [[nodiscard]] std::string_view text(std::uint64_t id) const { return info.strings.at(static_cast<std::uint32_t>(id)); }
+  [[nodiscard]] std::string_view text(std::uint64_t id) const {
+    return info.strings.at(static_cast<std::uint32_t>(id));
+  }
   // "cudaMalloc", or "an allocation of device memory" where the trace does not say.
   [[nodiscard]] std::string allocate_call(const block_facts& of) const;
   // The same for a line of code: the usual call of the kind where the trace does not say.
@@ -37,7 +40,8 @@ struct examination {
 
 // Of the frees, those that wait for the device.
 [[nodiscard]] inline bool free_waits(trace::kind of_call) noexcept {
-  return of_call == trace::kind::device || of_call == trace::kind::pinned || of_call == trace::kind::managed;
+  return of_call == trace::kind::device || of_call == trace::kind::pinned ||
+         of_call == trace::kind::managed;
 }
 
 [[nodiscard]] std::string plural(std::uint64_t count, std::string_view one);

@@ -22,7 +22,8 @@ namespace {
 
 using trace::action;
 
-// Sends each event to the checks that it concerns, in the order in which their knowledge depends on each other.
+// Sends each event to the checks that it concerns, in the order in which their knowledge depends on
+// each other.
 class examiner {
  public:
   examiner(const explain_options& options, const trace::trace_info& info)
@@ -66,7 +67,9 @@ class examiner {
       case action::device_synchronize: synchronised(at); break;
       case action::event_record: order_.recorded(at); break;
       case action::event_wait: order_.waited(at); break;
-      case action::stream_create: all_.clocks.stream_created(at.stream, at.device, at.object != 1); break;
+      case action::stream_create:
+        all_.clocks.stream_created(at.stream, at.device, at.object != 1);
+        break;
       case action::capture_begin: order_.capture_began(at); break;
       case action::capture_end: order_.capture_ended(at); break;
       case action::graph_launch: order_.graph_launched(at, index); break;
@@ -165,7 +168,8 @@ class examiner {
     (at.object == 0 ? block.by_kernel : block.in_structure) = true;
     all_.book.used(id, index);
     copies_.touched(id);
-    if (block.of == trace::kind::managed && at.object == 0) managed_.used(at, index, id, order_.last_work());
+    if (block.of == trace::kind::managed && at.object == 0)
+      managed_.used(at, index, id, order_.last_work());
   }
 
   void stored(const trace::event& at) {
@@ -196,7 +200,8 @@ class examiner {
     if (from != no_index && from != to) all_.book.used(from, index);
     copies_.copied(at, index, to, from);
     const auto direction = static_cast<trace::copy_direction>(at.object & 0xff);
-    if ((at.object & trace::copy_asynchronous) == 0 && direction == trace::copy_direction::device_to_host) {
+    if ((at.object & trace::copy_asynchronous) == 0 &&
+        direction == trace::copy_direction::device_to_host) {
       all_.clocks.host_waits_for_stream(at.stream, at.device);
       copies_.synchronised();
     }
@@ -213,7 +218,8 @@ class examiner {
     if (block == no_index) return;
     all_.book.used(block, index);
     copies_.set(at, index, block);
-    if (all_.book.blocks()[block].of == trace::kind::managed) managed_.written(block, index, at.stack);
+    if (all_.book.blocks()[block].of == trace::kind::managed)
+      managed_.written(block, index, at.stack);
   }
 
   void prefetched(const trace::event& at, std::uint32_t index) {
@@ -249,7 +255,8 @@ class examiner {
     for (std::uint32_t id = 0; id < blocks.size(); ++id) {
       const block_facts& each = blocks[id];
       place_summary& one = made[each.site];
-      const bool at_peak = each.allocated <= all_.book.peak_event() && (each.freed == no_index || each.freed > all_.book.peak_event());
+      const bool at_peak = each.allocated <= all_.book.peak_event() &&
+                           (each.freed == no_index || each.freed > all_.book.peak_event());
       if (at_peak) one.peak_bytes += each.bytes;
       if (each.by_kernel || each.in_structure || each.stored) ++one.used_by_kernels;
       if (each.of == trace::kind::managed && managed_.touched_by_cpu(id)) ++one.touched_by_cpu;
@@ -263,21 +270,26 @@ class examiner {
   void remarks() {
     auto& said = all_.what.remarks;
     if (!all_.what.kernel_pointers) {
-      said.emplace_back("the trace does not say which blocks kernels were given: uses, idleness and stream order were not "
-                        "examined");
+      said.emplace_back(
+          "the trace does not say which blocks kernels were given: uses, idleness and stream order "
+          "were not "
+          "examined");
     }
     if (!all_.what.calls_known && all_.what.allocations > 0) {
-      said.emplace_back("the trace does not say which calls were made: waits and their cost were not examined");
+      said.emplace_back(
+          "the trace does not say which calls were made: waits and their cost were not examined");
     }
     if (frees_.unknown_frees() > 0) {
-      said.push_back(fmt::format("{} of blocks that the trace does not show allocated", plural(frees_.unknown_frees(), "free")));
+      said.push_back(fmt::format("{} of blocks that the trace does not show allocated",
+                                 plural(frees_.unknown_frees(), "free")));
     }
     if (all_.info.meta.dropped_events > 0) {
       said.push_back(fmt::format("the recorder dropped {}: what depends on them may be missing",
                                  plural(all_.info.meta.dropped_events, "event")));
     }
     if (all_.clocks.overflowed()) {
-      said.push_back(fmt::format("streams over {} were not checked for order", stream_clocks::most_streams));
+      said.push_back(
+          fmt::format("streams over {} were not checked for order", stream_clocks::most_streams));
     }
     for (const auto& [name, value] : all_.info.meta.notes) {
       if (name == "python_frames") said.push_back("Python's frames: " + value);
@@ -313,9 +325,11 @@ result<explanation> explain(trace::trace_source& from, const explain_options& op
     if (!got) return got.error();
     if (*got == 0) break;
     if (index + *got >= no_index) {
-      return error{error_code::bad_input, fmt::format("{}: expected fewer than 2^32 events", from.info().name)};
+      return error{error_code::bad_input,
+                   fmt::format("{}: expected fewer than 2^32 events", from.info().name)};
     }
-    for (std::size_t at = 0; at < *got; ++at) each.add(batch[at], static_cast<std::uint32_t>(index++));
+    for (std::size_t at = 0; at < *got; ++at)
+      each.add(batch[at], static_cast<std::uint32_t>(index++));
     if (options.progress) options.progress(index);
   }
   return each.finish();

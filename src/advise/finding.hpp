@@ -68,18 +68,19 @@ struct finding_place {
 struct finding {
   flaw which{};
   severity how_bad{};
-  std::string summary;                // one or two sentences with the numbers
-  std::uint64_t count = 0;            // how often; the rest is about all of them
-  std::uint64_t bytes = 0;            // memory it costs, 0 where it costs none or is not known
-  double time_ns = 0;                 // time it costs
-  double time_after_ns = 0;           // what is left of it with the remedy
-  bool time_estimated = false;        // not recorded: a count times a measured cost, see `summary`
-  std::uint64_t peak_bytes = 0;       // live at most, as it is; 0 where the finding is not about the peak
-  std::uint64_t peak_after_bytes = 0; // and with the remedy
+  std::string summary;          // one or two sentences with the numbers
+  std::uint64_t count = 0;      // how often; the rest is about all of them
+  std::uint64_t bytes = 0;      // memory it costs, 0 where it costs none or is not known
+  double time_ns = 0;           // time it costs
+  double time_after_ns = 0;     // what is left of it with the remedy
+  bool time_estimated = false;  // not recorded: a count times a measured cost, see `summary`
+  std::uint64_t peak_bytes =
+      0;  // live at most, as it is; 0 where the finding is not about the peak
+  std::uint64_t peak_after_bytes = 0;  // and with the remedy
   std::vector<finding_place> places;
   std::vector<std::uint64_t> events;  // numbers in the trace, from 0: the first few
-  std::string seen;                   // what the finding rests on, and what could not be seen; may be empty
-  std::vector<std::string> remedy;    // what to do, then the lines to write
+  std::string seen;  // what the finding rests on, and what could not be seen; may be empty
+  std::vector<std::string> remedy;  // what to do, then the lines to write
 };
 
 // What was looked at.
@@ -87,18 +88,18 @@ struct examined {
   std::uint64_t events = 0, allocations = 0, frees = 0, kernels = 0, copies = 0, streams = 0;
   std::uint64_t peak_live_bytes = 0, peak_event = 0, end_live_bytes = 0, end_live_blocks = 0;
   std::uint64_t duration_ns = 0;
-  double allocator_ns = 0;            // recorded time in calls that allocate or free, of all threads together
+  double allocator_ns = 0;  // recorded time in calls that allocate or free, of all threads together
   std::uint64_t allocating_threads = 0;  // that made such calls
-  bool kernel_pointers = false;       // the trace says which blocks kernels were given
-  bool calls_known = false;           // the trace says which calls were made
-  std::vector<std::string> remarks;   // what could not be looked at, and why
+  bool kernel_pointers = false;          // the trace says which blocks kernels were given
+  bool calls_known = false;              // the trace says which calls were made
+  std::vector<std::string> remarks;      // what could not be looked at, and why
 };
 
-// What one place of the program allocated. A place is a call stack and a call where stacks were recorded, else a call, a
-// kind and a size to an eighth of a doubling.
+// What one place of the program allocated. A place is a call stack and a call where stacks were
+// recorded, else a call, a kind and a size to an eighth of a doubling.
 struct place_summary {
   std::uint32_t stack = 0;
-  std::uint32_t call = 0;             // string id of the call; 0 where not recorded
+  std::uint32_t call = 0;  // string id of the call; 0 where not recorded
   trace::kind of{};
   std::uint64_t blocks = 0, bytes = 0, largest_bytes = 0;
   std::uint64_t peak_bytes = 0;       // live when the whole program had most
@@ -110,7 +111,7 @@ struct place_summary {
 };
 
 struct explanation {
-  std::vector<finding> findings;      // worst first
+  std::vector<finding> findings;  // worst first
   examined what;
   std::vector<place_summary> places;  // most bytes at the peak first
 };

@@ -1,4 +1,5 @@
-// Findings while they are being found: one for each flaw and pair of places, however often it happens.
+// Findings while they are being found: one for each flaw and pair of places, however often it
+// happens.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,18 +14,21 @@ namespace millpond::advise {
 class finding_list {
  public:
   static constexpr std::size_t most_events = 8;
-  // Different places of one flaw that are told apart; what comes after them is counted with the last one.
+  // Different places of one flaw that are told apart; what comes after them is counted with the
+  // last one.
   static constexpr std::size_t most_of_a_flaw = 50;
 
   struct entry {
     finding& of;
     bool is_new;
   };
-  // The finding of this flaw at these two places, counted up by one, with the event among its evidence.
+  // The finding of this flaw at these two places, counted up by one, with the event among its
+  // evidence.
   entry add(flaw which, std::uint64_t place, std::uint64_t other_place, std::uint64_t event) {
     auto& number = numbers_[static_cast<std::size_t>(which)];
     key mine(which, place, other_place);
-    if (!index_.contains(mine) && number >= most_of_a_flaw) mine = last_[static_cast<std::size_t>(which)];
+    if (!index_.contains(mine) && number >= most_of_a_flaw)
+      mine = last_[static_cast<std::size_t>(which)];
     const auto [at, is_new] = index_.try_emplace(mine, findings_.size());
     if (is_new) {
       ++number;
@@ -35,7 +39,8 @@ class finding_list {
     }
     finding& found = findings_[at->second];
     ++found.count;
-    if (found.events.size() < most_events && (found.events.empty() || found.events.back() != event)) {
+    if (found.events.size() < most_events &&
+        (found.events.empty() || found.events.back() != event)) {
       found.events.push_back(event);
     }
     return {found, is_new};
@@ -46,7 +51,9 @@ class finding_list {
       if (one.which == which) change(one);
     }
   }
-  [[nodiscard]] bool any(flaw which) const noexcept { return numbers_[static_cast<std::size_t>(which)] > 0; }
+  [[nodiscard]] bool any(flaw which) const noexcept {
+    return numbers_[static_cast<std::size_t>(which)] > 0;
+  }
   [[nodiscard]] std::vector<finding> take() { return std::move(findings_); }
 
  private:

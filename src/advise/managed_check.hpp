@@ -1,4 +1,5 @@
-// Managed memory: touched by the CPU while the GPU may use it, pages that go back and forth, advice against the use.
+// Managed memory: touched by the CPU while the GPU may use it, pages that go back and forth, advice
+// against the use.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -13,14 +14,16 @@ class managed_check {
   explicit managed_check(examination& of) : of_(of) {}
   // Work that was given an address in a managed block.
   void used(const trace::event& at, std::uint32_t index, std::uint32_t block, epoch work);
-  void written(std::uint32_t block, std::uint32_t index, std::uint32_t stack);   // by a memset or a copy on the device
+  void written(std::uint32_t block, std::uint32_t index,
+               std::uint32_t stack);  // by a memset or a copy on the device
   void advised(const trace::event& at, std::uint32_t index);
   void prefetched(std::uint32_t block);
   // After the clocks took the wait in.
   void synchronised(const trace::event& at);
   void allocated(const trace::event& at, std::uint32_t block);
   void freed(const trace::event& at, std::uint32_t block);
-  // The driver tells of pages late, often after the block is gone: they are sorted out at the end, by their times.
+  // The driver tells of pages late, often after the block is gone: they are sorted out at the end,
+  // by their times.
   void pages(const trace::event& at, std::uint32_t index);
   [[nodiscard]] bool touched_by_cpu(std::uint32_t block) const {
     const auto found = blocks_.find(block);
@@ -29,7 +32,8 @@ class managed_check {
   void finish();
 
  private:
-  // Host times between which the GPU may have used the block: from the launch to the wait that covers it.
+  // Host times between which the GPU may have used the block: from the launch to the wait that
+  // covers it.
   struct span {
     std::uint64_t begin_ns = 0, end_ns = UINT64_MAX;
     std::uint32_t event = no_index, stack = 0, name = 0;
@@ -37,13 +41,13 @@ class managed_check {
   };
   struct facts {
     std::vector<span> open, closed;
-    std::uint64_t to_device = 0, to_host = 0;        // bytes that the program did not ask to be moved
-    std::uint64_t turns = 0;                         // changes of direction that it did not ask for
+    std::uint64_t to_device = 0, to_host = 0;  // bytes that the program did not ask to be moved
+    std::uint64_t turns = 0;                   // changes of direction that it did not ask for
     std::uint64_t cpu_faults = 0, gpu_faults = 0;
     double page_ns = 0;
     int last_direction = 0;
     std::uint32_t first_move = no_index, kernels = 0;
-    std::uint32_t read_mostly = no_index, prefers_host = no_index;   // events of the advice
+    std::uint32_t read_mostly = no_index, prefers_host = no_index;  // events of the advice
     std::uint32_t advice_stack = 0, write_event = no_index, write_stack = 0;
     bool prefetch = false;
   };
@@ -51,7 +55,7 @@ class managed_check {
     std::uint64_t time_ns, address, bytes;
     std::uint32_t duration_ns, event, stack;
     trace::page_change change;
-    bool asked_for;   // moved by the program's own prefetch
+    bool asked_for;  // moved by the program's own prefetch
   };
   struct lifetime {
     std::uint64_t begin, end, from_ns, to_ns;
@@ -72,7 +76,7 @@ class managed_check {
   std::unordered_map<std::uint32_t, facts> blocks_;
   std::vector<touch> touches_;
   std::vector<page_note> pages_;
-  std::vector<lifetime> lifetimes_;   // of managed blocks, in order of allocation
+  std::vector<lifetime> lifetimes_;  // of managed blocks, in order of allocation
 };
 
 }  // namespace millpond::advise

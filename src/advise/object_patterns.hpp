@@ -1,5 +1,5 @@
-// The object-level patterns of the DrGPUM paper, each with the peak that is left without it: unused, too large, early,
-// late, idle, redundant.
+// The object-level patterns of the DrGPUM paper, each with the peak that is left without it:
+// unused, too large, early, late, idle, redundant.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ class object_patterns {
   // When a block takes memory, in events: at most two stretches.
   struct stretches {
     std::uint32_t begin = 0, end = 0;
-    std::uint32_t hole_begin = 0, hole_end = 0;   // empty where equal
+    std::uint32_t hole_begin = 0, hole_end = 0;  // empty where equal
     std::uint64_t bytes = 0;
   };
   using change = std::function<stretches(std::uint32_t id, const block_facts& of)>;
@@ -38,9 +38,9 @@ class object_patterns {
 
   examination& of_;
   std::uint64_t peak_ = 0;
-  bool ended_ = false;                  // the program ended by itself
-  std::vector<bool> shared_;            // blocks that redundant() spoke of
-  std::vector<std::int64_t> changes_;   // of live bytes, an event
+  bool ended_ = false;                 // the program ended by itself
+  std::vector<bool> shared_;           // blocks that redundant() spoke of
+  std::vector<std::int64_t> changes_;  // of live bytes, an event
 };
 
 }  // namespace millpond::advise

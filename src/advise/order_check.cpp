@@ -48,7 +48,8 @@ void order_check::allocated(const trace::event& at, std::uint32_t, std::uint32_t
 void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32_t id) {
   block_facts& block = of_.book.blocks()[id];
   const bool call_known = at.object != 0;
-  const bool waits = call_known && free_waits(at.of) && !of_.text(at.object).starts_with("cuMemUnmap");
+  const bool waits =
+      call_known && free_waits(at.of) && !of_.text(at.object).starts_with("cuMemUnmap");
   if (waits) {
     of_.clocks.host_waits_for_device(at.device);
   } else if (!captures_.contains(at.stream)) {
@@ -72,7 +73,8 @@ void order_check::launched(const trace::event& at) {
   work_ = capturing_ ? epoch{} : of_.clocks.issue(at.stream, at.device);
 }
 
-std::uint32_t order_check::used(const trace::event& at, std::uint32_t index, std::uint64_t address) {
+std::uint32_t order_check::used(const trace::event& at, std::uint32_t index,
+                                std::uint64_t address) {
   if (capturing_) {
     auto& uses = capture_uses_[captures_[at.stream]];
     if (uses.size() < most_graph_uses) uses.push_back({address, at.stack, name_});
@@ -84,7 +86,8 @@ std::uint32_t order_check::used(const trace::event& at, std::uint32_t index, std
     if (dead != no_index) use_after_free(at, index, of_.book.blocks()[dead], address);
     return no_index;
   }
-  // An address inside a structure may stand there by chance; one that was only stored may never be followed.
+  // An address inside a structure may stand there by chance; one that was only stored may never be
+  // followed.
   if (at.what == trace::action::use && at.object != 0) return id;
   block_facts& block = of_.book.blocks()[id];
   state& mine = state_of(block);
@@ -119,66 +122,83 @@ void order_check::told(const trace::event& at) {
   }
 }
 
-void order_check::free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block, const use& by) {
+void order_check::free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
+                              const use& by) {
   const std::string call = of_.free_call(at.object, at.of);
   auto [made, is_new] = of_.found.add(flaw::free_while_in_use, place_key(by.stack, by.name),
                                       place_key(at.stack, at.object), index);
   made.bytes = std::max(made.bytes, block.bytes);
   if (!is_new) return;
   made.events.insert(made.events.begin(), by.event);
-  made.summary = fmt::format("{} on {} frees the {} while {} on {} (event {}) may still use it: nothing orders the free "
-                             "after it. The memory can be handed out again under the running work.",
-                             call, stream_text(at.stream), of_.name_block(block), by_whom(by.name), stream_text(by.stream),
-                             by.event);
+  made.summary = fmt::format(
+      "{} on {} frees the {} while {} on {} (event {}) may still use it: nothing orders the free "
+      "after it. The memory can be handed out again under the running work.",
+      call, stream_text(at.stream), of_.name_block(block), by_whom(by.name), stream_text(by.stream),
+      by.event);
   of_.place_allocation(made, block);
   made.places.push_back({"used by " + by_whom(by.name), by.stack});
   made.places.push_back({"freed by " + call, at.stack});
-  made.seen = "seen: the address among the work's arguments; not seen: whether the work has ended by then";
-  made.remedy = {"Make the stream of the free wait for the work, or free on the stream that used the block last:",
-                 "    cudaEventRecord(done, user_stream);",
-                 "    cudaStreamWaitEvent(free_stream, done);",
-                 "    cudaFreeAsync(ptr, free_stream);",
-                 "With millpond: pool.record_use(ptr, user_stream) before pool.deallocate(ptr, bytes, free_stream)."};
+  made.seen =
+      "seen: the address among the work's arguments; not seen: whether the work has ended by then";
+  made.remedy = {
+      "Make the stream of the free wait for the work, or free on the stream that used the block "
+      "last:",
+      "    cudaEventRecord(done, user_stream);", "    cudaStreamWaitEvent(free_stream, done);",
+      "    cudaFreeAsync(ptr, free_stream);",
+      "With millpond: pool.record_use(ptr, user_stream) before pool.deallocate(ptr, bytes, "
+      "free_stream)."};
 }
 
-void order_check::use_after_free(const trace::event& at, std::uint32_t index, const block_facts& block,
-                                 std::uint64_t address) {
-  // Eight bytes inside a structure may look like an address by chance, or be left over: nothing is claimed of them.
+void order_check::use_after_free(const trace::event& at, std::uint32_t index,
+                                 const block_facts& block, std::uint64_t address) {
+  // Eight bytes inside a structure may look like an address by chance, or be left over: nothing is
+  // claimed of them.
   if (at.what == trace::action::use && at.object != 0) return;
   auto [made, is_new] = of_.found.add(flaw::use_after_free, place_key(at.stack, name_),
                                       place_key(block.stack, block.call), index);
   if (!is_new) return;
   made.events.insert(made.events.begin(), block.freed);
-  made.summary = fmt::format("{} on {} was given {:#x}, in the {} that event {} had freed.", by_whom(name_),
-                             stream_text(at.stream), address, of_.name_block(block), block.freed);
+  made.summary =
+      fmt::format("{} on {} was given {:#x}, in the {} that event {} had freed.", by_whom(name_),
+                  stream_text(at.stream), address, of_.name_block(block), block.freed);
   if (at.status != 0) made.summary += fmt::format(" The driver refused it (status {}).", at.status);
   of_.place_allocation(made, block);
   made.places.push_back({"freed", block.free_stack});
   made.places.push_back({"used by " + by_whom(name_), at.stack});
-  made.seen = "seen: the address among the work's arguments; not seen: whether the work reads or writes there";
-  made.remedy = {"Move the free behind the last launch that is given the pointer, on the same stream:",
-                 "    kernel<<<grid, block, 0, stream>>>(ptr, ...);", "    cudaFreeAsync(ptr, stream);"};
+  made.seen =
+      "seen: the address among the work's arguments; not seen: whether the work reads or writes "
+      "there";
+  made.remedy = {
+      "Move the free behind the last launch that is given the pointer, on the same stream:",
+      "    kernel<<<grid, block, 0, stream>>>(ptr, ...);", "    cudaFreeAsync(ptr, stream);"};
 }
 
-void order_check::use_before(const trace::event& at, std::uint32_t index, const block_facts& block, const state& mine) {
+void order_check::use_before(const trace::event& at, std::uint32_t index, const block_facts& block,
+                             const state& mine) {
   auto [made, is_new] = of_.found.add(flaw::use_before_allocation, place_key(at.stack, name_),
                                       place_key(block.stack, block.call), index);
   if (!is_new) return;
-  made.summary = fmt::format("{} on {} uses the {}, allocated in the order of {}: nothing makes {} wait for that.",
-                             by_whom(name_), stream_text(at.stream), of_.name_block(block), stream_text(mine.stream),
-                             stream_text(at.stream));
+  made.summary = fmt::format(
+      "{} on {} uses the {}, allocated in the order of {}: nothing makes {} wait for that.",
+      by_whom(name_), stream_text(at.stream), of_.name_block(block), stream_text(mine.stream),
+      stream_text(at.stream));
   of_.place_allocation(made, block);
   made.places.push_back({"used by " + by_whom(name_), at.stack});
   made.events.insert(made.events.begin(), block.allocated);
-  made.seen = "seen: the address among the work's arguments, and every event and wait between the two streams";
+  made.seen =
+      "seen: the address among the work's arguments, and every event and wait between the two "
+      "streams";
   made.remedy = {"Allocate on the stream that uses the block, or make it wait:",
-                 "    cudaMallocAsync(&ptr, bytes, allocating_stream);", "    cudaEventRecord(ready, allocating_stream);",
+                 "    cudaMallocAsync(&ptr, bytes, allocating_stream);",
+                 "    cudaEventRecord(ready, allocating_stream);",
                  "    cudaStreamWaitEvent(using_stream, ready);"};
 }
 
 void order_check::synchronised(const trace::event& at) {
   switch (at.what) {
-    case trace::action::stream_synchronize: of_.clocks.host_waits_for_stream(at.stream, at.device); break;
+    case trace::action::stream_synchronize:
+      of_.clocks.host_waits_for_stream(at.stream, at.device);
+      break;
     case trace::action::event_synchronize: of_.clocks.host_waits_for_event(at.object); break;
     default: of_.clocks.host_waits_for_device(at.device); break;
   }

@@ -41,11 +41,11 @@ class order_check {
     std::uint32_t event;
     std::uint32_t stack;
     std::uint64_t stream;
-    std::uint32_t name;   // of the kernel, or 0
-    bool told;            // the free waits for it
+    std::uint32_t name;  // of the kernel, or 0
+    bool told;           // the free waits for it
   };
-  struct state {          // of a live block
-    epoch allocated;      // tracked only where the allocation is ordered on a stream
+  struct state {      // of a live block
+    epoch allocated;  // tracked only where the allocation is ordered on a stream
     std::uint64_t stream = 0;
     std::vector<use> uses;  // the last one of each stream
   };
@@ -54,9 +54,12 @@ class order_check {
     std::uint32_t stack;
     std::uint32_t name;
   };
-  void free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block, const use& by);
-  void use_after_free(const trace::event& at, std::uint32_t index, const block_facts& block, std::uint64_t address);
-  void use_before(const trace::event& at, std::uint32_t index, const block_facts& block, const state& mine);
+  void free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
+                   const use& by);
+  void use_after_free(const trace::event& at, std::uint32_t index, const block_facts& block,
+                      std::uint64_t address);
+  void use_before(const trace::event& at, std::uint32_t index, const block_facts& block,
+                  const state& mine);
   state& state_of(block_facts& block);
   [[nodiscard]] std::string by_whom(std::uint32_t name) const;
 
@@ -65,8 +68,8 @@ class order_check {
   std::vector<std::uint32_t> spare_;
   epoch work_;
   std::uint32_t name_ = 0;
-  bool capturing_ = false;                                      // the work of launched() goes into a capture
-  std::unordered_map<std::uint64_t, std::uint64_t> captures_;   // stream -> capture
+  bool capturing_ = false;  // the work of launched() goes into a capture
+  std::unordered_map<std::uint64_t, std::uint64_t> captures_;  // stream -> capture
   std::unordered_map<std::uint64_t, std::uint64_t> captured_events_;
   std::unordered_map<std::uint64_t, std::vector<graph_use>> capture_uses_;
   std::unordered_map<std::uint64_t, std::vector<graph_use>> graphs_;

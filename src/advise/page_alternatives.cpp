@@ -7,17 +7,24 @@ namespace {
 
 using namespace sim::pages;
 
-double transfer_ns(double bytes, double bytes_per_s) { return bytes_per_s > 0 ? bytes / bytes_per_s * 1e9 : 0; }
+double transfer_ns(double bytes, double bytes_per_s) {
+  return bytes_per_s > 0 ? bytes / bytes_per_s * 1e9 : 0;
+}
 
-bool oversubscribed(const run_options& o) { return o.device_bytes != 0 && o.bytes > o.device_bytes; }
+bool oversubscribed(const run_options& o) {
+  return o.device_bytes != 0 && o.bytes > o.device_bytes;
+}
 
 // The same kernels on memory that does not move: bytes that one kernel touches, at a rate.
 double kernel_ns(const run_options& o, const page_costs& costs, bool over_link) {
   const pattern touches({o.pattern, o.bytes, o.stride, o.touches, o.seed}, costs);
   const double bytes = static_cast<double>(touches.count() * touches.bytes_a_touch());
-  if (over_link) return costs.launch_ns + costs.remote_round_trip_ns + transfer_ns(bytes, costs.remote_bytes_per_s);
+  if (over_link)
+    return costs.launch_ns + costs.remote_round_trip_ns +
+           transfer_ns(bytes, costs.remote_bytes_per_s);
   const bool both = o.access == access_kind::read_write;
-  return costs.launch_ns + transfer_ns(bytes, both ? costs.read_write_pass_bytes_per_s : costs.read_pass_bytes_per_s);
+  return costs.launch_ns +
+         transfer_ns(bytes, both ? costs.read_write_pass_bytes_per_s : costs.read_pass_bytes_per_s);
 }
 
 }  // namespace
@@ -34,7 +41,8 @@ std::vector<page_alternative> page_alternatives(const run_options& asked, const 
     found.push_back({std::move(what), run(other, costs).total_ns(), std::move(why)});
   };
   if (asked.ideal_page_bytes == 0 && !asked.advice.empty()) {
-    as_driver([](run_options& o) { o.advice.clear(); }, "no advice", "pages move to the kernel that touches them");
+    as_driver([](run_options& o) { o.advice.clear(); }, "no advice",
+              "pages move to the kernel that touches them");
   }
   if (asked.each_kernel != run_options::before::prefetch || !asked.advice.empty()) {
     as_driver(
@@ -42,7 +50,8 @@ std::vector<page_alternative> page_alternatives(const run_options& asked, const 
           o.advice.clear();
           o.each_kernel = run_options::before::prefetch;
         },
-        "prefetch to the device before each kernel", "the link works at its rate and nothing faults");
+        "prefetch to the device before each kernel",
+        "the link works at its rate and nothing faults");
   }
   if (!writes && asked.rounds > 1) {
     as_driver(
@@ -57,13 +66,16 @@ std::vector<page_alternative> page_alternatives(const run_options& asked, const 
                    "no page moves: what the kernel touches crosses the link each time"});
   if (!oversubscribed(asked)) {
     // The data crosses once where only the device changes it, or each round in ping-pong.
-    const double in = asked.start == start_place::host || ping_pong
-                          ? transfer_ns(bytes, costs.to_device_bytes_per_s) * (ping_pong ? rounds : 1)
-                          : 0;
+    const double in =
+        asked.start == start_place::host || ping_pong
+            ? transfer_ns(bytes, costs.to_device_bytes_per_s) * (ping_pong ? rounds : 1)
+            : 0;
     const double out = ping_pong ? rounds * transfer_ns(bytes, costs.to_device_bytes_per_s) : 0;
     const double issued = costs.launch_ns * (ping_pong ? 2 * rounds : in > 0 ? 1 : 0);
-    found.push_back({"device memory and copies from pinned memory", in + out + issued + rounds * kernel_ns(asked, costs, false),
-                     ping_pong ? "two copies a round at the link's rate" : "one copy at the link's rate, then the memory's own"});
+    found.push_back({"device memory and copies from pinned memory",
+                     in + out + issued + rounds * kernel_ns(asked, costs, false),
+                     ping_pong ? "two copies a round at the link's rate"
+                               : "one copy at the link's rate, then the memory's own"});
   }
   std::ranges::stable_sort(found, {}, &page_alternative::ns);
   return found;

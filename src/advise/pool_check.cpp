@@ -10,12 +10,14 @@
 namespace millpond::advise {
 namespace {
 
-// The driver's pools reserve in such steps (seen on an H200, driver 580.159, 2026-11-30), and an allocation that
-// must reserve takes 46 us there against 0.32 from what is reserved.
+// The driver's pools reserve in such steps (seen on an H200, driver 580.159, 2026-11-30), and an
+// allocation that must reserve takes 46 us there against 0.32 from what is reserved.
 constexpr std::uint64_t pool_step_bytes = 32 * MiB;
 constexpr double refill_us = 46, kept_us = 0.32;
 
-std::uint64_t in_steps(std::uint64_t bytes) { return (bytes + pool_step_bytes - 1) / pool_step_bytes * pool_step_bytes; }
+std::uint64_t in_steps(std::uint64_t bytes) {
+  return (bytes + pool_step_bytes - 1) / pool_step_bytes * pool_step_bytes;
+}
 
 }  // namespace
 
@@ -72,20 +74,24 @@ void pool_check::finish() {
     made.time_after_ns = count * kept_us * 1e3;
     made.events.push_back(mine.last);
     made.summary = fmt::format(
-        "The driver pool keeps {} over a synchronise{}, so that {} allocations had to fetch memory from the driver again "
+        "The driver pool keeps {} over a synchronise{}, so that {} allocations had to fetch memory "
+        "from the driver again "
         "that the pool had had before ({} in all): {}{} in these calls.",
         mine.threshold == 0 ? "nothing" : format_bytes(mine.threshold),
         mine.threshold == 0 ? " (its release threshold is 0, the default)" : "", mine.refills,
-        format_bytes(mine.refilled_bytes), made.time_estimated ? "about " : "", format_duration(made.time_ns));
+        format_bytes(mine.refilled_bytes), made.time_estimated ? "about " : "",
+        format_duration(made.time_ns));
     block_facts block;
     block.stack = mine.stack;
     block.call = mine.call;
     block.of = trace::kind::driver_pool;
     of_.place_allocation(made, block);
-    made.seen = "seen: allocations, frees and synchronises; what the pool holds is worked out from them, in the driver's steps of 32 MiB";
-    made.remedy = {"Let the pool keep what it has; once, after it is made:",
-                   "    uint64_t keep = UINT64_MAX;",
-                   "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);"};
+    made.seen =
+        "seen: allocations, frees and synchronises; what the pool holds is worked out from them, "
+        "in the driver's steps of 32 MiB";
+    made.remedy = {
+        "Let the pool keep what it has; once, after it is made:", "    uint64_t keep = UINT64_MAX;",
+        "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);"};
   }
 }
 

@@ -19,9 +19,9 @@ class pool_check {
 
  private:
   struct pool {
-    std::uint64_t threshold = 0;       // the driver's default
+    std::uint64_t threshold = 0;  // the driver's default
     std::uint64_t live = 0, reserved = 0, peak_reserved = 0;
-    std::uint64_t refills = 0;         // growths to what had been reserved before
+    std::uint64_t refills = 0;  // growths to what had been reserved before
     std::uint64_t refilled_bytes = 0;
     double refill_ns = 0;
     bool timed = false;
@@ -30,7 +30,7 @@ class pool_check {
   };
   examination& of_;
   std::map<std::uint64_t, pool> pools_;
-  std::map<std::uint32_t, std::uint64_t> pool_of_;   // of live blocks
+  std::map<std::uint32_t, std::uint64_t> pool_of_;  // of live blocks
 };
 
 }  // namespace millpond::advise

@@ -38,12 +38,15 @@ bool recorded_part::carries(flaw which) const noexcept {
   }
 }
 
-void leave_unfounded_out(const recorded_part& part, std::vector<finding>& findings, std::vector<std::string>& remarks) {
+void leave_unfounded_out(const recorded_part& part, std::vector<finding>& findings,
+                         std::vector<std::string>& remarks) {
   if (!part.gaps && !part.window) return;
   std::erase_if(findings, [&](const finding& each) { return !part.carries(each.which); });
-  remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: what is never freed, stream order, unused memory and "
+  remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: what is never "
+                                   "freed, stream order, unused memory and "
                                    "idleness, which rest on every call, were left out"
-                                 : "only the end of the run is in the recording: unused memory and idleness, which rest on blocks' whole "
+                                 : "only the end of the run is in the recording: unused memory and "
+                                   "idleness, which rest on blocks' whole "
                                    "lives, were left out");
 }
 

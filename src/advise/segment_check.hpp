@@ -1,4 +1,5 @@
-// Fragmentation of a recorded allocator: what it had reserved, and why a request did not fit in what was free.
+// Fragmentation of a recorded allocator: what it had reserved, and why a request did not fit in
+// what was free.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -25,9 +26,10 @@ class segment_check {
       std::uint64_t bytes = 0, pieces = 0;
     };
     std::uint64_t largest = 0;
-    sort too_small, other_stream, would_fit;   // why a piece could not serve the request
+    sort too_small, other_stream, would_fit;  // why a piece could not serve the request
   };
-  [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request, std::uint64_t stream) const;
+  [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request,
+                             std::uint64_t stream) const;
 
   examination& of_;
   std::vector<segment> segments_;

@@ -1,4 +1,5 @@
-// What a place of the program does again and again: waits for the device, allocates for each request, leaks, grows.
+// What a place of the program does again and again: waits for the device, allocates for each
+// request, leaks, grows.
 #pragma once
 #include <cstdint>
 #include <vector>

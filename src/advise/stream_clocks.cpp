@@ -35,7 +35,8 @@ std::uint32_t stream_clocks::slot_of(std::uint64_t stream, std::uint16_t device)
   return slot;
 }
 
-void stream_clocks::stream_created(std::uint64_t stream, std::uint16_t device, bool waits_for_default) {
+void stream_clocks::stream_created(std::uint64_t stream, std::uint16_t device,
+                                   bool waits_for_default) {
   const std::uint32_t slot = slot_of(stream, device);
   if (slot != untracked && stream != 0) lanes_[slot].waits_for_default = waits_for_default;
 }
@@ -49,7 +50,9 @@ stream_clocks::lane& stream_clocks::brought_up(std::uint32_t slot) {
   }
   if (mine.is_default) {
     for (lane& other : lanes_) {
-      if (&other == &mine || other.device != mine.device || !other.waits_for_default || other.is_default) continue;
+      if (&other == &mine || other.device != mine.device || !other.waits_for_default ||
+          other.is_default)
+        continue;
       if (other.default_version == other.version) continue;
       join(mine.seen, other.seen);
       other.default_version = other.version;

@@ -1,9 +1,10 @@
-// What is ordered before what: a vector clock a stream, and one of the host, over the recorded order of
-// launches, events, waits and synchronises.
+// What is ordered before what: a vector clock a stream, and one of the host, over the recorded
+// order of launches, events, waits and synchronises.
 //
-// The host is one actor here though it has many threads: what one thread has waited for, every thread is
-// taken to know. That can miss a race between threads and never invents one. Streams that the trace does not say
-// are non-blocking wait for the default stream of their device, and it for them, as CUDA has it.
+// The host is one actor here though it has many threads: what one thread has waited for, every
+// thread is taken to know. That can miss a race between threads and never invents one. Streams that
+// the trace does not say are non-blocking wait for the default stream of their device, and it for
+// them, as CUDA has it.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -18,7 +19,8 @@ struct epoch {
   [[nodiscard]] bool tracked() const noexcept { return slot != UINT32_MAX; }
 };
 
-// Not thread-safe. Costs one addition a launch, and work in the number of streams where streams meet.
+// Not thread-safe. Costs one addition a launch, and work in the number of streams where streams
+// meet.
 class stream_clocks {
  public:
   static constexpr std::uint32_t most_streams = 4096;
@@ -43,9 +45,9 @@ class stream_clocks {
  private:
   using clock = std::vector<std::uint32_t>;
   struct lane {
-    clock seen;                    // seen[slot of this lane] counts its own work
+    clock seen;  // seen[slot of this lane] counts its own work
     std::uint64_t host_version = 0;
-    std::uint64_t version = 0;     // of `seen`
+    std::uint64_t version = 0;          // of `seen`
     std::uint64_t default_version = 0;  // of the default stream's clock when it was last taken in
     std::uint16_t device = 0;
     bool is_default = false;
@@ -56,12 +58,14 @@ class stream_clocks {
     return slot < of.size() ? of[slot] : 0;
   }
   std::uint32_t slot_of(std::uint64_t stream, std::uint16_t device);
-  lane& brought_up(std::uint32_t slot);  // with the host's and the default stream's knowledge taken in
+  lane& brought_up(
+      std::uint32_t slot);  // with the host's and the default stream's knowledge taken in
 
   std::vector<lane> lanes_;
-  std::unordered_map<std::uint64_t, std::uint32_t> slots_;      // by stream; the default stream by device
+  std::unordered_map<std::uint64_t, std::uint32_t>
+      slots_;  // by stream; the default stream by device
   std::unordered_map<std::uint64_t, clock> events_;
-  std::unordered_map<std::uint32_t, std::uint32_t> defaults_;   // device -> slot
+  std::unordered_map<std::uint32_t, std::uint32_t> defaults_;  // device -> slot
   clock host_;
   std::uint64_t host_version_ = 1;
   bool overflowed_ = false;

@@ -6,12 +6,15 @@
 namespace millpond {
 
 [[nodiscard]] constexpr bool is_power_of_two(std::uint64_t value) noexcept {
-  return value != 0 && (value & (value - 1)) == 0;  // has_single_bit counts bits by a call where the CPU may lack popcnt
+  return value != 0 && (value & (value - 1)) ==
+                           0;  // has_single_bit counts bits by a call where the CPU may lack popcnt
 }
-[[nodiscard]] constexpr std::uint64_t align_up(std::uint64_t value, std::uint64_t alignment) noexcept {
+[[nodiscard]] constexpr std::uint64_t align_up(std::uint64_t value,
+                                               std::uint64_t alignment) noexcept {
   return (value + alignment - 1) & ~(alignment - 1);
 }
-[[nodiscard]] constexpr std::uint64_t align_down(std::uint64_t value, std::uint64_t alignment) noexcept {
+[[nodiscard]] constexpr std::uint64_t align_down(std::uint64_t value,
+                                                 std::uint64_t alignment) noexcept {
   return value & ~(alignment - 1);
 }
 [[nodiscard]] constexpr bool is_aligned(std::uint64_t value, std::uint64_t alignment) noexcept {

@@ -11,9 +11,9 @@
 namespace millpond {
 namespace {
 
-// Longer than sixteen sections one after another take: once somebody sleeps, whoever unlocks pays for a call that wakes, and all
-// queue behind that. A pause takes 40 to 140 cycles; between looks there are ever more of them, since a look takes the line from
-// who works in the section.
+// Longer than sixteen sections one after another take: once somebody sleeps, whoever unlocks pays
+// for a call that wakes, and all queue behind that. A pause takes 40 to 140 cycles; between looks
+// there are ever more of them, since a look takes the line from who works in the section.
 constexpr int looks = 80;
 constexpr int most_pauses = 8;
 
@@ -23,11 +23,12 @@ void pause() noexcept {
 #endif
 }
 
-// The kernel's own call: std::atomic::wait yields the processor several times first, which on a busy machine costs a time
-// slice each.
+// The kernel's own call: std::atomic::wait yields the processor several times first, which on a
+// busy machine costs a time slice each.
 void futex(std::atomic<std::uint32_t>* at, int operation, std::uint32_t value) noexcept {
   static_assert(sizeof(*at) == sizeof(std::uint32_t));
-  static_cast<void>(::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(at), operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0));
+  static_cast<void>(::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(at),
+                              operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0));
 }
 
 }  // namespace
@@ -38,9 +39,12 @@ void brief_mutex::wait_for_it() noexcept {
     for (int pauses = 0; pauses <= i / 8 && pauses < most_pauses; ++pauses) pause();
     if (state_.load(std::memory_order_relaxed) == 0 && try_lock()) return;
   }
-  while (state_.exchange(waited_for, std::memory_order_acquire) != 0) futex(&state_, FUTEX_WAIT, waited_for);
+  while (state_.exchange(waited_for, std::memory_order_acquire) != 0)
+    futex(&state_, FUTEX_WAIT, waited_for);
 }
 
-void brief_mutex::wake_one() noexcept { futex(&state_, FUTEX_WAKE, 1); }
+void brief_mutex::wake_one() noexcept {
+  futex(&state_, FUTEX_WAKE, 1);
+}
 
 }  // namespace millpond

@@ -1,5 +1,6 @@
-// A mutex for sections of some hundred nanoseconds: one exchange to take it and one to give it back, a short spin where it
-// is taken, and only then the kernel. Meets the standard's Lockable, for std::lock_guard.
+// A mutex for sections of some hundred nanoseconds: one exchange to take it and one to give it
+// back, a short spin where it is taken, and only then the kernel. Meets the standard's Lockable,
+// for std::lock_guard.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -17,13 +18,17 @@ class brief_mutex {
   }
   [[nodiscard]] bool try_lock() noexcept {
     std::uint32_t nobody = 0;
-    return state_.compare_exchange_strong(nobody, taken, std::memory_order_acquire, std::memory_order_relaxed);
+    return state_.compare_exchange_strong(nobody, taken, std::memory_order_acquire,
+                                          std::memory_order_relaxed);
   }
   void unlock() noexcept {
-    if (__builtin_expect(state_.exchange(0, std::memory_order_release) == waited_for, 0)) wake_one();
+    if (__builtin_expect(state_.exchange(0, std::memory_order_release) == waited_for, 0))
+      wake_one();
   }
   // How often somebody found it taken. Exact when nobody is about to take it.
-  [[nodiscard]] std::uint64_t waits() const noexcept { return waits_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t waits() const noexcept {
+    return waits_.load(std::memory_order_relaxed);
+  }
 
  private:
   static constexpr std::uint32_t taken = 1, waited_for = 2;

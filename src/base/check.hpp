@@ -1,5 +1,6 @@
-// Checks: a bug in the program stops here with the values printed. MILLPOND_CHECK is always on and must
-// be cheap; MILLPOND_AUDIT_CHECK runs whole-structure walkers and exists only in the audit build.
+// Checks: a bug in the program stops here with the values printed. MILLPOND_CHECK is always on and
+// must be cheap; MILLPOND_AUDIT_CHECK runs whole-structure walkers and exists only in the audit
+// build.
 #pragma once
 #include <sstream>
 #include <string>
@@ -21,10 +22,10 @@ std::string print_values(const Values&... values) {
 }  // namespace millpond
 
 // MILLPOND_CHECK(condition, values...): the values are printed when the condition is false.
-#define MILLPOND_CHECK(condition, ...)                                       \
-  (__builtin_expect(static_cast<bool>(condition), 1)                         \
-       ? static_cast<void>(0)                                                \
-       : ::millpond::check_failed(__FILE__, __LINE__, #condition,            \
+#define MILLPOND_CHECK(condition, ...)                            \
+  (__builtin_expect(static_cast<bool>(condition), 1)              \
+       ? static_cast<void>(0)                                     \
+       : ::millpond::check_failed(__FILE__, __LINE__, #condition, \
                                   ::millpond::detail::print_values(__VA_ARGS__)))
 
 #if defined(MILLPOND_AUDIT)

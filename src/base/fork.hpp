@@ -1,6 +1,6 @@
-// Forks: a child inherits our objects but not the GPU, nor the threads that may have held our locks. Every
-// object that talks to a driver remembers how many forks had happened when it was made and refuses, before it
-// takes any lock, where the count differs.
+// Forks: a child inherits our objects but not the GPU, nor the threads that may have held our
+// locks. Every object that talks to a driver remembers how many forks had happened when it was made
+// and refuses, before it takes any lock, where the count differs.
 #pragma once
 #include <atomic>
 #include <cstdint>

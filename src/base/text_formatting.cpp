@@ -1,8 +1,8 @@
-// fmt, compiled once for the whole program. Included headers-only it would be compiled again in every file that
-// formats anything, which took more than half of those files' build time.
+// fmt, compiled once for the whole program. Included headers-only it would be compiled again in
+// every file that formats anything, which took more than half of those files' build time.
 //
-// The build puts fmt into an inline namespace of our own (CMakeLists.txt), so a program that links millpond
-// and its own fmt, of any version, meets no symbol twice.
+// The build puts fmt into an inline namespace of our own (CMakeLists.txt), so a program that links
+// millpond and its own fmt, of any version, meets no symbol twice.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
@@ -15,7 +15,8 @@ template std::locale locale_ref::get<std::locale>() const;
 template thousands_sep_result<char> thousands_sep_impl(locale_ref);
 template char decimal_point_impl(locale_ref);
 template void buffer<char>::append(const char*, const char*);
-template void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
+template void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>,
+                         locale_ref);
 
 }  // namespace detail
 FMT_END_NAMESPACE

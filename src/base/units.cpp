@@ -42,12 +42,16 @@ bool parse_bytes(std::string_view text, std::uint64_t& bytes) {
     double factor;
   };
   // In lower case: people write 4k, 4K, 4kb and 4 KiB, and mean it.
-  constexpr std::array scales{scale{"", 1},         scale{"b", 1},        scale{"kib", 0x1p10}, scale{"mib", 0x1p20}, scale{"gib", 0x1p30},
-                              scale{"tib", 0x1p40}, scale{"ki", 0x1p10},  scale{"mi", 0x1p20},  scale{"gi", 0x1p30},  scale{"ti", 0x1p40},
-                              scale{"k", 0x1p10},   scale{"m", 0x1p20},   scale{"g", 0x1p30},   scale{"t", 0x1p40},   scale{"kb", 1e3},
+  constexpr std::array scales{scale{"", 1},         scale{"b", 1},        scale{"kib", 0x1p10},
+                              scale{"mib", 0x1p20}, scale{"gib", 0x1p30}, scale{"tib", 0x1p40},
+                              scale{"ki", 0x1p10},  scale{"mi", 0x1p20},  scale{"gi", 0x1p30},
+                              scale{"ti", 0x1p40},  scale{"k", 0x1p10},   scale{"m", 0x1p20},
+                              scale{"g", 0x1p30},   scale{"t", 0x1p40},   scale{"kb", 1e3},
                               scale{"mb", 1e6},     scale{"gb", 1e9},     scale{"tb", 1e12}};
   const auto same = [unit](std::string_view name) {
-    return std::ranges::equal(name, unit, {}, {}, [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+    return std::ranges::equal(name, unit, {}, {}, [](char c) {
+      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    });
   };
   for (const scale& candidate : scales) {
     if (!same(candidate.name)) continue;

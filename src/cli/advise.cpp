@@ -1,7 +1,7 @@
-// millpond advise: replays every strategy on a trace and says, place by place, which memory to use, what that gains and what
-// to write.
-#include <CLI/CLI.hpp>
+// millpond advise: replays every strategy on a trace and says, place by place, which memory to use,
+// what that gains and what to write.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -29,8 +29,10 @@ struct advise_settings {
   std::size_t most = 10;
 };
 
-// The trace's device memory through every strategy; empty, with the reason, where it cannot be replayed.
-std::vector<replay::outcome> replays(const trace::trace_data& loaded, session& here, std::string& gpu, std::string& reason) {
+// The trace's device memory through every strategy; empty, with the reason, where it cannot be
+// replayed.
+std::vector<replay::outcome> replays(const trace::trace_data& loaded, session& here,
+                                     std::string& gpu, std::string& reason) {
   auto work = replay::lower(loaded);
   if (!work) {
     reason = work.error().message;
@@ -53,43 +55,63 @@ std::vector<replay::outcome> replays(const trace::trace_data& loaded, session& h
   return std::move(*outcomes);
 }
 
-void print_text(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace, const std::string& gpu,
-                const std::string& reason, std::size_t most) {
+void print_text(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace,
+                const std::string& gpu, const std::string& reason, std::size_t most) {
   if (!gpu.empty()) out << report::paragraph("replayed on ", gpu);
   if (!reason.empty()) out << report::paragraph("not replayed: ", reason);
-  if (!made.strategy.empty()) out << "device memory: " << made.strategy << '\n' << report::paragraph("  ", made.why);
+  if (!made.strategy.empty())
+    out << "device memory: " << made.strategy << '\n' << report::paragraph("  ", made.why);
   if (!made.planned.empty()) out << report::paragraph("plan: ", made.planned);
   out << '\n';
   std::size_t shown = 0;
   for (const advise::place_advice& each : made.places) {
     if (each.use == "leave" || shown == most) continue;
     out << report::paragraph(fmt::format("{}. ", ++shown),
-                             fmt::format("{} -> {} ({}, {} at the peak)", each.now, each.use, report::counted(each.where.blocks, "block", "blocks"),
+                             fmt::format("{} -> {} ({}, {} at the peak)", each.now, each.use,
+                                         report::counted(each.where.blocks, "block", "blocks"),
                                          format_bytes(each.where.peak_bytes)));
     const auto lines = report::stack_lines(each.where.stack, trace);
-    for (std::size_t n = 0; n < lines.size() && n < 3; ++n) out << report::wrapped("       " + lines[n], report::text_columns, 9) << '\n';
-    if (lines.empty()) out << fmt::format("       blocks of up to {}; no call stack recorded\n", format_bytes(each.where.largest_bytes));
+    for (std::size_t n = 0; n < lines.size() && n < 3; ++n)
+      out << report::wrapped("       " + lines[n], report::text_columns, 9) << '\n';
+    if (lines.empty())
+      out << fmt::format("       blocks of up to {}; no call stack recorded\n",
+                         format_bytes(each.where.largest_bytes));
     out << report::paragraph("   why:  ", each.why);
     if (each.time_now_ns > 0) {
-      out << fmt::format("   gain: {}{} -> {}\n", each.time_estimated ? "about " : "", format_duration(each.time_now_ns), format_duration(each.time_then_ns));
+      out << fmt::format("   gain: {}{} -> {}\n", each.time_estimated ? "about " : "",
+                         format_duration(each.time_now_ns), format_duration(each.time_then_ns));
     }
     for (const std::string& line : each.code) out << "   " << line << '\n';
   }
-  const auto left = static_cast<std::uint64_t>(std::ranges::count(made.places, std::string("leave"), &advise::place_advice::use));
+  const auto left = static_cast<std::uint64_t>(
+      std::ranges::count(made.places, std::string("leave"), &advise::place_advice::use));
   out << (shown > 0 ? "\n" : "")
-      << fmt::format("{} of {} {} best left as {}\n", left, report::counted(made.places.size(), "place", "places"), left == 1 ? "is" : "are",
-                     left == 1 ? "it is" : "they are");
+      << fmt::format("{} of {} {} best left as {}\n", left,
+                     report::counted(made.places.size(), "place", "places"),
+                     left == 1 ? "is" : "are", left == 1 ? "it is" : "they are");
 }
 
-void print_json(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace, const std::string& gpu,
-                const std::string& reason) {
-  ordered_json whole{{"gpu", gpu}, {"not_replayed", reason}, {"strategy", made.strategy}, {"why", made.why}, {"planned", made.planned}};
+void print_json(std::ostream& out, const advise::whole_advice& made, const trace::trace_info& trace,
+                const std::string& gpu, const std::string& reason) {
+  ordered_json whole{{"gpu", gpu},
+                     {"not_replayed", reason},
+                     {"strategy", made.strategy},
+                     {"why", made.why},
+                     {"planned", made.planned}};
   ordered_json places = ordered_json::array();
   for (const advise::place_advice& each : made.places) {
-    places.push_back({{"now", each.now}, {"use", each.use}, {"why", each.why}, {"blocks", each.where.blocks},
-                      {"bytes", each.where.bytes}, {"peak_bytes", each.where.peak_bytes}, {"rounds", each.where.rounds},
-                      {"time_now_us", each.time_now_ns / 1e3}, {"time_then_us", each.time_then_ns / 1e3},
-                      {"time_estimated", each.time_estimated}, {"frames", report::stack_lines(each.where.stack, trace)}, {"code", each.code}});
+    places.push_back({{"now", each.now},
+                      {"use", each.use},
+                      {"why", each.why},
+                      {"blocks", each.where.blocks},
+                      {"bytes", each.where.bytes},
+                      {"peak_bytes", each.where.peak_bytes},
+                      {"rounds", each.where.rounds},
+                      {"time_now_us", each.time_now_ns / 1e3},
+                      {"time_then_us", each.time_then_ns / 1e3},
+                      {"time_estimated", each.time_estimated},
+                      {"frames", report::stack_lines(each.where.stack, trace)},
+                      {"code", each.code}});
   }
   whole["places"] = places;
   out << whole.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
@@ -110,9 +132,12 @@ exit_status advise_trace(const advise_settings& settings, session& here) {
   std::optional<plan::iterations> repeats;
   if (lives) repeats = plan::find_iterations(*lives);
   here.end_progress();
-  const advise::whole_advice made = advise::advise_places(*explained, source->info(), outcomes, repeats ? &*repeats : nullptr);
-  if (here.json()) print_json(here.out(), made, source->info(), gpu, reason);
-  else print_text(here.out(), made, source->info(), gpu, reason, settings.most);
+  const advise::whole_advice made =
+      advise::advise_places(*explained, source->info(), outcomes, repeats ? &*repeats : nullptr);
+  if (here.json())
+    print_json(here.out(), made, source->info(), gpu, reason);
+  else
+    print_text(here.out(), made, source->info(), gpu, reason, settings.most);
   return exit_status::done;
 }
 
@@ -120,7 +145,10 @@ exit_status advise_trace(const advise_settings& settings, session& here) {
 
 command_body add_advise(CLI::App& app) {
   auto settings = std::make_shared<advise_settings>();
-  app.add_option("TRACE", settings->input, "A recording: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz")->type_name("FILE")->required();
+  app.add_option("TRACE", settings->input,
+                 "A recording: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz")
+      ->type_name("FILE")
+      ->required();
   app.add_option("--seed", settings->seed, "Of the simulated GPU")->capture_default_str();
   app.add_option("--most", settings->most, "Places to print")->capture_default_str();
   return [settings](session& here) { return advise_trace(*settings, here); };

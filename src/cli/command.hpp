@@ -1,8 +1,8 @@
 // The frame of the command: what every subcommand is given, and how it answers.
 //
-// A subcommand is one file with one function that adds its options to a CLI::App and returns its body.
-// The frame adds --json and --gpu to each, opens the GPU when the body asks for it, and turns errors
-// into one line on stderr and an exit status. The list of subcommands is in commands.cpp.
+// A subcommand is one file with one function that adds its options to a CLI::App and returns its
+// body. The frame adds --json and --gpu to each, opens the GPU when the body asks for it, and turns
+// errors into one line on stderr and an exit status. The list of subcommands is in commands.cpp.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -47,7 +47,7 @@ class session {
   struct settings {
     bool json = false;
     gpu_choice gpu;
-    std::uint64_t seed = 1;   // of the simulated GPU's call times
+    std::uint64_t seed = 1;  // of the simulated GPU's call times
   };
   session(settings chosen, std::ostream& out, std::ostream& err);
 
@@ -56,8 +56,9 @@ class session {
   [[nodiscard]] std::ostream& err() const noexcept { return err_; }
   [[nodiscard]] const gpu_choice& gpu() const noexcept { return settings_.gpu; }
 
-  // One more GPU as --gpu asks: the card where there is one, else a fresh simulated one. A subcommand
-  // may open several simulated GPUs, from one thread at a time; a card is opened once and shared.
+  // One more GPU as --gpu asks: the card where there is one, else a fresh simulated one. A
+  // subcommand may open several simulated GPUs, from one thread at a time; a card is opened once
+  // and shared.
   [[nodiscard]] result<std::shared_ptr<driver>> open_gpu();
   // Why the simulated GPU serves although nobody asked for it; empty otherwise. After open_gpu().
   [[nodiscard]] const std::string& why_simulated() const noexcept { return why_simulated_; }
@@ -69,7 +70,8 @@ class session {
   // The host's steady clock, the only one of the program. From any thread.
   [[nodiscard]] static std::uint64_t now_ns() noexcept;
 
-  // One line of progress on stderr that the next one overwrites; nothing unless stderr is a terminal.
+  // One line of progress on stderr that the next one overwrites; nothing unless stderr is a
+  // terminal.
   void progress(std::string_view text);
   // Removes the line of progress. Called by the frame too.
   void end_progress();
@@ -93,15 +95,16 @@ using command_body = std::function<exit_status(session&)>;
 
 struct command_entry {
   const char* name;
-  const char* summary;                      // one line of `millpond --help`
-  const char* examples;                     // shown under the subcommand's help
+  const char* summary;   // one line of `millpond --help`
+  const char* examples;  // shown under the subcommand's help
   command_body (*add)(CLI::App& app);
 };
 // Every subcommand, in the order of the help.
 [[nodiscard]] std::span<const command_entry> all_commands() noexcept;
 
 // The whole command: parses, runs one subcommand, gives the exit status.
-[[nodiscard]] int run_command(int count, const char* const* arguments, std::ostream& out, std::ostream& err);
+[[nodiscard]] int run_command(int count, const char* const* arguments, std::ostream& out,
+                              std::ostream& err);
 
 // The nearest of `names` to a mistyped word, or empty when none is near.
 [[nodiscard]] std::string nearest_name(std::string_view word, std::span<const std::string> names);
@@ -109,9 +112,9 @@ struct command_entry {
 // "0.1.0", and where it was built from.
 struct build_facts {
   std::string version;
-  std::string commit;    // "unknown" outside a git checkout; "-dirty" is appended for changed files
+  std::string commit;  // "unknown" outside a git checkout; "-dirty" is appended for changed files
   std::string compiler;
-  std::string flavour;   // CMake's build type
+  std::string flavour;  // CMake's build type
 };
 [[nodiscard]] const build_facts& build_info();
 

@@ -32,7 +32,8 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond compare trace.mpt --gpu 0 --json\n"
                     "  millpond compare --workload inference --seed 7\n",
                     add_compare},
-      command_entry{"advise", "Which memory each place of a recorded program should use, and what to write",
+      command_entry{"advise",
+                    "Which memory each place of a recorded program should use, and what to write",
                     "  millpond advise server.mpt\n"
                     "  millpond advise data/traces/resnet_serving.csv.gz --json\n",
                     add_advise},
@@ -49,10 +50,12 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond record -o train.mpt --last 1000000 -- python3 train.py\n"
                     "The exit status is the program's; 3 where nothing was recorded.\n",
                     add_record},
-      command_entry{"explain", "What is wrong with a recorded program's memory, where, and what to write instead",
-                    "  millpond explain server.mpt\n"
-                    "  millpond explain data/traces/resnet_serving.csv.gz --json\n",
-                    add_explain},
+      command_entry{
+          "explain",
+          "What is wrong with a recorded program's memory, where, and what to write instead",
+          "  millpond explain server.mpt\n"
+          "  millpond explain data/traces/resnet_serving.csv.gz --json\n",
+          add_explain},
       command_entry{"report", "One page of charts that opens offline; or the trace for other tools",
                     "  millpond report server.mpt -o report.html\n"
                     "  millpond report before.mpt after.mpt -o both.html\n"
@@ -64,13 +67,15 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond calibrate -o my_card.toml\n"
                     "  millpond compare trace.mpt --gpu sim:my_card.toml\n",
                     add_calibrate},
-      command_entry{"plan", "Fixed offsets for known lifetimes, from an instance or a trace's iteration",
+      command_entry{"plan",
+                    "Fixed offsets for known lifetimes, from an instance or a trace's iteration",
                     "  millpond plan data/planning/A.1048576.csv --capacity 1048576 -o plan.csv\n"
                     "  millpond plan --check plan.csv --capacity 1048576\n"
                     "  millpond plan data/traces/llama_train.csv.gz --json\n"
                     "  millpond plan streams.csv --waits waits.csv -o plan.csv\n",
                     add_plan},
-      command_entry{"pages", "What managed memory does under a pattern of access, and what would be better",
+      command_entry{"pages",
+                    "What managed memory does under a pattern of access, and what would be better",
                     "  millpond pages --size 1GiB --pattern stream\n"
                     "  millpond pages --size 1GiB --pattern stream --page 64KiB\n"
                     "  millpond pages --size 256MiB --advice preferred-host,read-mostly --json\n"
@@ -80,21 +85,25 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond run --pool -- ./program --its --arguments\n"
                     "  millpond run --pool --report --limit 16GiB -- python3 train.py\n",
                     add_run},
-      command_entry{"top", "What a running program does with memory, live: kinds, rates, latencies, holes, hot places",
-                    "  millpond top -- ./server --port 80\n"
-                    "  millpond top 4242                          # a process under `millpond record`\n"
-                    "  millpond top server.mpt --once --json      # what a trace says until now\n"
-                    "Keys: q leaves (a program that top started gets an interrupt), s sorts the\n"
-                    "places, space holds. Without a terminal a view is printed each interval; with\n"
-                    "--json one document a line.\n",
-                    add_top},
-      command_entry{"completion", "Completion for a shell, or the manual page, on standard output",
-                    "  millpond completion bash >~/.local/share/bash-completion/completions/millpond\n"
-                    "  millpond completion zsh >~/.zfunc/_millpond\n"
-                    "  millpond completion fish >~/.config/fish/completions/millpond.fish\n"
-                    "  millpond completion man | man -l -\n"
-                    "An installed millpond has them in their places.\n",
-                    add_completion},
+      command_entry{
+          "top",
+          "What a running program does with memory, live: kinds, rates, latencies, holes, hot "
+          "places",
+          "  millpond top -- ./server --port 80\n"
+          "  millpond top 4242                          # a process under `millpond record`\n"
+          "  millpond top server.mpt --once --json      # what a trace says until now\n"
+          "Keys: q leaves (a program that top started gets an interrupt), s sorts the\n"
+          "places, space holds. Without a terminal a view is printed each interval; with\n"
+          "--json one document a line.\n",
+          add_top},
+      command_entry{
+          "completion", "Completion for a shell, or the manual page, on standard output",
+          "  millpond completion bash >~/.local/share/bash-completion/completions/millpond\n"
+          "  millpond completion zsh >~/.zfunc/_millpond\n"
+          "  millpond completion fish >~/.config/fish/completions/millpond.fish\n"
+          "  millpond completion man | man -l -\n"
+          "An installed millpond has them in their places.\n",
+          add_completion},
   };
   return table;
 }

@@ -1,6 +1,6 @@
 // millpond compare: every strategy on one workload, what it costs, and which one to use.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <ostream>
 #include <utility>
@@ -29,7 +29,8 @@ result<std::vector<const replay::strategy_facts*>> find_all(const std::vector<st
     const replay::strategy_facts* one = replay::find_strategy(name);
     if (one == nullptr) {
       return error{error_code::invalid_argument,
-                   fmt::format("--strategy: expected {}, found `{}`", fmt::join(strategy_names(), ", "), name)};
+                   fmt::format("--strategy: expected {}, found `{}`",
+                               fmt::join(strategy_names(), ", "), name)};
     }
     found.push_back(one);
   }
@@ -54,7 +55,8 @@ exit_status compare(session& here, const compare_arguments& arguments) {
 
   report::comparison made = arguments.input.describe(here, **first, *work);
   made.outcomes = std::move(*outcomes);
-  made.choice = advise::choose(made.outcomes, {.program_ns = static_cast<double>(work->duration_ns)});
+  made.choice =
+      advise::choose(made.outcomes, {.program_ns = static_cast<double>(work->duration_ns)});
   here.end_progress();
   here.out() << (here.json() ? report::comparison_json(made) : report::comparison_text(made));
   for (const replay::outcome& each : made.outcomes) {

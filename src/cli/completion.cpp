@@ -1,6 +1,6 @@
 // Completion for three shells, and the subcommand that prints it.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <ostream>
@@ -11,7 +11,9 @@
 namespace millpond::cli {
 namespace {
 
-std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
+std::string joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, " "));
+}
 
 std::vector<std::string> dashed(const option_facts& of) {
   std::vector<std::string> made;
@@ -28,14 +30,18 @@ std::string bash_script(const surface& of) {
     std::vector<std::string> all;
     for (const option_facts& option : command.options) {
       if (dashed(option).empty() && !option.choices.empty()) {
-        places += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$current\")); return ;;\n", command.name, joined(option.choices));
+        places += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$current\")); return ;;\n",
+                              command.name, joined(option.choices));
       }
       for (const std::string& each : dashed(option)) {
         all.push_back(each);
         if (option.value.empty()) continue;
-        values += fmt::format("    '{} {}') {} ;;\n", command.name, each,
-                              option.choices.empty() ? std::string("COMPREPLY=($(compgen -f -- \"$current\")); return")
-                                                     : fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$current\")); return", joined(option.choices)));
+        values +=
+            fmt::format("    '{} {}') {} ;;\n", command.name, each,
+                        option.choices.empty()
+                            ? std::string("COMPREPLY=($(compgen -f -- \"$current\")); return")
+                            : fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$current\")); return",
+                                          joined(option.choices)));
       }
     }
     options += fmt::format("      {}) words='{}' ;;\n", command.name, joined(all));
@@ -100,14 +106,17 @@ std::string zsh_script(const surface& of) {
         std::string value;
         if (!option.value.empty()) {
           value = fmt::format(":{}:{}", quoted_for_shell(option.value, true),
-                              option.choices.empty() ? std::string("_files") : fmt::format("({})", joined(option.choices)));
+                              option.choices.empty() ? std::string("_files")
+                                                     : fmt::format("({})", joined(option.choices)));
         }
-        cases += fmt::format("        '{}[{}]{}' \\\n", each, quoted_for_shell(option.description, true), value);
+        cases += fmt::format("        '{}[{}]{}' \\\n", each,
+                             quoted_for_shell(option.description, true), value);
       }
     }
     std::string places = "*:file:_files";
     for (const option_facts& option : command.options) {
-      if (dashed(option).empty() && !option.choices.empty()) places = fmt::format("1:{}:({})", option.name, joined(option.choices));
+      if (dashed(option).empty() && !option.choices.empty())
+        places = fmt::format("1:{}:({})", option.name, joined(option.choices));
     }
     cases += fmt::format("        '{}' ;;\n", places);
   }
@@ -143,11 +152,14 @@ if [ "$funcstack[1]" = _millpond ]; then _millpond "$@"; else compdef _millpond 
 std::string fish_script(const surface& of) {
   std::string made = "# fish completion for millpond, printed by `millpond completion fish`\n";
   for (const command_facts& command : of.commands) {
-    made += fmt::format("complete -c millpond -n __fish_use_subcommand -f -a {} -d '{}'\n", command.name, quoted_for_shell(command.summary, false));
+    made += fmt::format("complete -c millpond -n __fish_use_subcommand -f -a {} -d '{}'\n",
+                        command.name, quoted_for_shell(command.summary, false));
     for (const option_facts& option : command.options) {
       if (dashed(option).empty()) {
         if (!option.choices.empty()) {
-          made += fmt::format("complete -c millpond -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", command.name, joined(option.choices));
+          made +=
+              fmt::format("complete -c millpond -n '__fish_seen_subcommand_from {}' -f -a '{}'\n",
+                          command.name, joined(option.choices));
         }
         continue;
       }
@@ -182,7 +194,8 @@ command_body add_completion(CLI::App& app) {
   const CLI::App* const all = app.get_parent();
   return [shell, all](session& here) {
     const surface facts = read_surface(*all);
-    here.out() << (*shell == "man" ? man_page(facts, build_info().version) : completion_script(facts, *shell));
+    here.out() << (*shell == "man" ? man_page(facts, build_info().version)
+                                   : completion_script(facts, *shell));
     return exit_status::done;
   };
 }

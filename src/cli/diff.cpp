@@ -1,6 +1,6 @@
 // millpond diff: what changed between two traces of one program, for continuous integration.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -32,29 +32,38 @@ std::string value_text(const advise::measure& of, double value) {
   return {};
 }
 
-void print_text(std::ostream& out, const advise::difference& made, const trace::trace_info& before, const trace::trace_info& after) {
+void print_text(std::ostream& out, const advise::difference& made, const trace::trace_info& before,
+                const trace::trace_info& after) {
   report::table table({"measure", "before", "after", "change", ""});
   for (const advise::measure& each : made.measures) {
-    const std::string change = each.before == 0 ? (each.after == 0 ? "0" : "new") : fmt::format("{:+.1f}%", 100 * (each.after / each.before - 1));
-    table.add({each.name, value_text(each, each.before), value_text(each, each.after), change, each.regressed ? "WORSE" : ""});
+    const std::string change = each.before == 0
+                                   ? (each.after == 0 ? "0" : "new")
+                                   : fmt::format("{:+.1f}%", 100 * (each.after / each.before - 1));
+    table.add({each.name, value_text(each, each.before), value_text(each, each.after), change,
+               each.regressed ? "WORSE" : ""});
   }
   out << table.text() << '\n';
   std::size_t shown = 0;
   for (const advise::place_change& each : made.places) {
     if (each.peak_before == each.peak_after || shown == 10) continue;
     if (shown++ == 0) out << "places, by bytes live at the peak:\n";
-    out << report::paragraph(fmt::format("  {:>10} -> {:>10}  ", format_bytes(each.peak_before), format_bytes(each.peak_after)),
+    out << report::paragraph(fmt::format("  {:>10} -> {:>10}  ", format_bytes(each.peak_before),
+                                         format_bytes(each.peak_after)),
                              each.place + (each.regressed ? " WORSE" : ""));
   }
-  const auto list = [&](const char* head, const std::vector<advise::finding>& findings, const trace::trace_info& trace) {
+  const auto list = [&](const char* head, const std::vector<advise::finding>& findings,
+                        const trace::trace_info& trace) {
     if (findings.empty()) return;
     out << head;
     for (const advise::finding& each : findings) {
-      const std::string named = fmt::format("  [{}] {}: ", to_string(each.how_bad), advise::facts_of(each.which).name);
+      const std::string named =
+          fmt::format("  [{}] {}: ", to_string(each.how_bad), advise::facts_of(each.which).name);
       out << report::wrapped(named + each.summary, report::text_columns, 6) << '\n';
       if (each.places.empty()) continue;
       const auto lines = report::stack_lines(each.places.front().stack, trace);
-      if (!lines.empty()) out << report::paragraph("      ", fmt::format("{} in {}", each.places.front().what, lines.front()));
+      if (!lines.empty())
+        out << report::paragraph("      ",
+                                 fmt::format("{} in {}", each.places.front().what, lines.front()));
     }
   };
   list("new findings:\n", made.appeared, after);
@@ -67,20 +76,30 @@ void print_json(std::ostream& out, const advise::difference& made) {
   ordered_json measures = ordered_json::array();
   for (const advise::measure& each : made.measures) {
     measures.push_back({{"name", each.name},
-                        {"unit", each.in == advise::measure::unit::bytes ? "bytes" : each.in == advise::measure::unit::count ? "count" : "ns"},
-                        {"before", each.before}, {"after", each.after}, {"regressed", each.regressed}});
+                        {"unit", each.in == advise::measure::unit::bytes   ? "bytes"
+                                 : each.in == advise::measure::unit::count ? "count"
+                                                                           : "ns"},
+                        {"before", each.before},
+                        {"after", each.after},
+                        {"regressed", each.regressed}});
   }
   whole["measures"] = measures;
   ordered_json places = ordered_json::array();
   for (const advise::place_change& each : made.places) {
-    places.push_back({{"place", each.place}, {"peak_bytes_before", each.peak_before}, {"peak_bytes_after", each.peak_after},
-                      {"blocks_before", each.blocks_before}, {"blocks_after", each.blocks_after}, {"regressed", each.regressed}});
+    places.push_back({{"place", each.place},
+                      {"peak_bytes_before", each.peak_before},
+                      {"peak_bytes_after", each.peak_after},
+                      {"blocks_before", each.blocks_before},
+                      {"blocks_after", each.blocks_after},
+                      {"regressed", each.regressed}});
   }
   whole["places"] = places;
   const auto list = [](const std::vector<advise::finding>& findings) {
     ordered_json all = ordered_json::array();
     for (const advise::finding& each : findings) {
-      all.push_back({{"name", advise::facts_of(each.which).name}, {"severity", to_string(each.how_bad)}, {"summary", each.summary}});
+      all.push_back({{"name", advise::facts_of(each.which).name},
+                     {"severity", to_string(each.how_bad)},
+                     {"summary", each.summary}});
     }
     return all;
   };
@@ -91,8 +110,11 @@ void print_json(std::ostream& out, const advise::difference& made) {
 }
 
 exit_status diff(diff_settings settings, session& here) {
-  if (!settings.least_bytes.empty() && !parse_bytes(settings.least_bytes, settings.limits.least_bytes)) {
-    return here.fail(exit_status::usage, fmt::format("--least: expected a size such as 1MiB, found `{}`", settings.least_bytes));
+  if (!settings.least_bytes.empty() &&
+      !parse_bytes(settings.least_bytes, settings.limits.least_bytes)) {
+    return here.fail(
+        exit_status::usage,
+        fmt::format("--least: expected a size such as 1MiB, found `{}`", settings.least_bytes));
   }
   auto first = trace::open_trace(settings.before);
   if (!first) return here.fail(first.error());
@@ -105,9 +127,12 @@ exit_status diff(diff_settings settings, session& here) {
   const auto after = advise::explain(*second);
   if (!after) return here.fail(after.error());
   here.end_progress();
-  const advise::difference made = advise::compare({*before, first->info()}, {*after, second->info()}, settings.limits);
-  if (here.json()) print_json(here.out(), made);
-  else print_text(here.out(), made, first->info(), second->info());
+  const advise::difference made =
+      advise::compare({*before, first->info()}, {*after, second->info()}, settings.limits);
+  if (here.json())
+    print_json(here.out(), made);
+  else
+    print_text(here.out(), made, first->info(), second->info());
   return made.regressed() ? exit_status::findings : exit_status::done;
 }
 
@@ -115,12 +140,25 @@ exit_status diff(diff_settings settings, session& here) {
 
 command_body add_diff(CLI::App& app) {
   auto settings = std::make_shared<diff_settings>();
-  app.add_option("BEFORE", settings->before, "The trace to measure by")->type_name("FILE")->required();
+  app.add_option("BEFORE", settings->before, "The trace to measure by")
+      ->type_name("FILE")
+      ->required();
   app.add_option("AFTER", settings->after, "The trace to judge")->type_name("FILE")->required();
-  app.add_option("--bytes", settings->limits.bytes_share, "Growth of memory that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--time", settings->limits.time_share, "Growth of time that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--count", settings->limits.count_share, "Growth of counts that is allowed, as a share")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--least", settings->least_bytes, "Growth of memory that is always allowed (default: 1MiB)")->type_name("SIZE");
+  app.add_option("--bytes", settings->limits.bytes_share,
+                 "Growth of memory that is allowed, as a share")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--time", settings->limits.time_share,
+                 "Growth of time that is allowed, as a share")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--count", settings->limits.count_share,
+                 "Growth of counts that is allowed, as a share")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--least", settings->least_bytes,
+                 "Growth of memory that is always allowed (default: 1MiB)")
+      ->type_name("SIZE");
   return [settings](session& here) { return diff(*settings, here); };
 }
 

@@ -1,6 +1,6 @@
 // millpond doctor: what this machine has for GPU memory, and what is misconfigured.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -24,18 +24,21 @@ struct doctor_arguments {
 
 struct checkup {
   machine_facts facts;
-  std::optional<device_info> simulated;   // the simulated GPU, where it is what serves
+  std::optional<device_info> simulated;  // the simulated GPU, where it is what serves
   bool asked_for_simulated = false;
   std::vector<machine_finding> findings;
 };
 
-// --- Text ---------------------------------------------------------------------------------------------
+// --- Text
+// ---------------------------------------------------------------------------------------------
 
 std::string row(std::string_view label, std::string_view value) {
   return report::paragraph(fmt::format("  {:<{}}", label, label_width), std::string(value));
 }
 
-const char* yes_no(bool value) { return value ? "yes" : "no"; }
+const char* yes_no(bool value) {
+  return value ? "yes" : "no";
+}
 
 std::string bytes_or_none(std::optional<std::uint64_t> bytes, const char* no_limit = "unlimited") {
   if (!bytes) return "not known";
@@ -43,24 +46,28 @@ std::string bytes_or_none(std::optional<std::uint64_t> bytes, const char* no_lim
 }
 
 std::string abilities(const device_info& info) {
-  return fmt::format("virtual memory {}, driver pools {}, concurrent managed {}, pageable access {}, "
-                     "export by descriptor {}",
-                     yes_no(info.virtual_memory), yes_no(info.memory_pools),
-                     yes_no(info.concurrent_managed_access), yes_no(info.pageable_memory_access),
-                     yes_no(info.posix_fd_export));
+  return fmt::format(
+      "virtual memory {}, driver pools {}, concurrent managed {}, pageable access {}, "
+      "export by descriptor {}",
+      yes_no(info.virtual_memory), yes_no(info.memory_pools),
+      yes_no(info.concurrent_managed_access), yes_no(info.pageable_memory_access),
+      yes_no(info.posix_fd_export));
 }
 
 std::string gpu_text(const device_info& info) {
   std::string text;
-  text += row("compute", fmt::format("{}.{}, {} multiprocessors, L2 {}", info.compute_major,
-                                     info.compute_minor, info.multiprocessors, format_bytes(info.l2_bytes)));
+  text += row("compute",
+              fmt::format("{}.{}, {} multiprocessors, L2 {}", info.compute_major,
+                          info.compute_minor, info.multiprocessors, format_bytes(info.l2_bytes)));
   text += row("abilities", abilities(info));
   if (info.granularity != 0) {
-    text += row("granularity",
-                fmt::format("{}; host memory by handle {}", format_bytes(info.granularity),
-                            info.host_granularity != 0 ? format_bytes(info.host_granularity) : "refused"));
+    text += row(
+        "granularity",
+        fmt::format("{}; host memory by handle {}", format_bytes(info.granularity),
+                    info.host_granularity != 0 ? format_bytes(info.host_granularity) : "refused"));
   }
-  if (info.host_numa_id >= 0) text += row("nearest host node", fmt::format("NUMA {}", info.host_numa_id));
+  if (info.host_numa_id >= 0)
+    text += row("nearest host node", fmt::format("NUMA {}", info.host_numa_id));
   return text;
 }
 
@@ -68,11 +75,13 @@ std::string text_of_gpus(const checkup& made) {
   std::string text;
   for (const gpu_facts& gpu : made.facts.gpus) {
     text += fmt::format("GPU {}: {} at {}\n", gpu.info.ordinal, gpu.info.name, gpu.pci);
-    text += row("memory", gpu.free_bytes ? fmt::format("{} free of {}", format_bytes(*gpu.free_bytes),
-                                                       format_bytes(gpu.info.total_bytes))
-                                         : format_bytes(gpu.info.total_bytes));
+    text +=
+        row("memory", gpu.free_bytes ? fmt::format("{} free of {}", format_bytes(*gpu.free_bytes),
+                                                   format_bytes(gpu.info.total_bytes))
+                                     : format_bytes(gpu.info.total_bytes));
     text += gpu_text(gpu.info);
-    std::string marks = fmt::format("managed memory {}, ECC {}", yes_no(gpu.managed_memory), yes_no(gpu.ecc));
+    std::string marks =
+        fmt::format("managed memory {}, ECC {}", yes_no(gpu.managed_memory), yes_no(gpu.ecc));
     if (gpu.mps) marks += ", through MPS";
     if (gpu.integrated) marks += ", integrated";
     text += row("also", marks) + "\n";
@@ -80,7 +89,8 @@ std::string text_of_gpus(const checkup& made) {
   if (made.simulated) {
     text += made.asked_for_simulated ? "As asked: " : "No GPU here, so the simulated one serves: ";
     text += made.simulated->name + "\n";
-    text += row("memory", format_bytes(made.simulated->total_bytes)) + gpu_text(*made.simulated) + "\n";
+    text +=
+        row("memory", format_bytes(made.simulated->total_bytes)) + gpu_text(*made.simulated) + "\n";
   }
   return text;
 }
@@ -94,9 +104,10 @@ std::string text_of_driver(const machine_facts& facts) {
   if (!facts.loaded_library.empty() || !install.library.empty()) {
     text += row("library", facts.loaded_library.empty() ? install.library : facts.loaded_library);
   }
-  text += row("kernel module", install.kernel_module.empty()
-                                   ? "not loaded"
-                                   : install.kernel_module + (install.open_module ? " (open)" : ""));
+  text +=
+      row("kernel module", install.kernel_module.empty()
+                               ? "not loaded"
+                               : install.kernel_module + (install.open_module ? " (open)" : ""));
   std::string files;
   for (const device_file& file : install.device_files) {
     files += fmt::format("{}{} {:04o}{}", files.empty() ? "" : ", ", file.path, file.mode,
@@ -111,32 +122,36 @@ std::string text_of_driver(const machine_facts& facts) {
   }
   if (!parameters.empty()) text += row("managed memory", parameters);
   if (install.mps_running) text += row("MPS", "a control daemon runs");
-  if (install.mig_instances > 0) text += row("MIG", fmt::format("{} instances", install.mig_instances));
+  if (install.mig_instances > 0)
+    text += row("MIG", fmt::format("{} instances", install.mig_instances));
   return text + "\n";
 }
 
 std::string text_of_host(const host_facts& host) {
   std::string text = "Host\n";
   text += row("kernel", host.kernel.empty() ? "not known" : host.kernel);
-  text += row("processors", fmt::format("{} cores, {}", host.cpus,
-                                        host.numa_nodes == 0
-                                            ? std::string("NUMA nodes not known")
-                                            : fmt::format("{} NUMA node{}", host.numa_nodes,
-                                                          host.numa_nodes == 1 ? "" : "s")));
-  text += row("memory", fmt::format("{} available of {}, swap {}", bytes_or_none(host.ram_available_bytes),
-                                    bytes_or_none(host.ram_bytes), bytes_or_none(host.swap_bytes)));
+  text += row("processors",
+              fmt::format("{} cores, {}", host.cpus,
+                          host.numa_nodes == 0 ? std::string("NUMA nodes not known")
+                                               : fmt::format("{} NUMA node{}", host.numa_nodes,
+                                                             host.numa_nodes == 1 ? "" : "s")));
+  text += row("memory",
+              fmt::format("{} available of {}, swap {}", bytes_or_none(host.ram_available_bytes),
+                          bytes_or_none(host.ram_bytes), bytes_or_none(host.swap_bytes)));
   if (host.memory_limit_bytes) {
     text += row("memory limit", fmt::format("{} ({})", format_bytes(*host.memory_limit_bytes),
                                             host.memory_limit_from));
   }
   text += row("locked memory", bytes_or_none(host.memlock_bytes));
   text += row("address space", bytes_or_none(host.address_space_bytes));
-  text += row("huge pages",
-              fmt::format("transparent: {}; reserved: {}",
-                          host.huge_pages.empty() ? "not known" : host.huge_pages,
-                          host.reserved_huge_pages ? std::to_string(*host.reserved_huge_pages) : "not known"));
-  text += row("mappings", host.max_maps ? fmt::format("at most {} a process", *host.max_maps) : "not known");
-  text += row("overcommit", !host.overcommit         ? "not known"
+  text += row(
+      "huge pages",
+      fmt::format(
+          "transparent: {}; reserved: {}", host.huge_pages.empty() ? "not known" : host.huge_pages,
+          host.reserved_huge_pages ? std::to_string(*host.reserved_huge_pages) : "not known"));
+  text += row("mappings",
+              host.max_maps ? fmt::format("at most {} a process", *host.max_maps) : "not known");
+  text += row("overcommit", !host.overcommit        ? "not known"
                             : *host.overcommit == 0 ? "0 (heuristic)"
                             : *host.overcommit == 1 ? "1 (always)"
                                                     : "2 (strict)");
@@ -148,14 +163,16 @@ std::string text_of_findings(const std::vector<machine_finding>& findings) {
   std::string text = "Findings\n";
   for (const machine_finding& each : findings) {
     constexpr std::size_t indent = 11;
-    text += report::paragraph(fmt::format("  {:<{}}", to_string(each.severity), indent - 2), each.what);
+    text +=
+        report::paragraph(fmt::format("  {:<{}}", to_string(each.severity), indent - 2), each.what);
     if (!each.why.empty()) text += report::paragraph(std::string(indent, ' '), each.why);
     if (!each.how.empty()) text += report::paragraph(std::string(indent, ' ') + "-> ", each.how);
   }
   return text;
 }
 
-// --- JSON ---------------------------------------------------------------------------------------------
+// --- JSON
+// ---------------------------------------------------------------------------------------------
 
 ordered_json json_or_null(std::optional<std::uint64_t> value) {
   if (!value) return nullptr;
@@ -202,16 +219,17 @@ ordered_json json_of(const machine_facts& facts) {
                      {"mode", fmt::format("{:04o}", file.mode)},
                      {"accessible", file.accessible}});
   }
-  ordered_json driver = {{"cuda_version", facts.driver_version},
-                         {"library", facts.loaded_library.empty() ? install.library : facts.loaded_library},
-                         {"kernel_module", install.kernel_module},
-                         {"open_module", install.open_module},
-                         {"device_files", std::move(files)},
-                         {"hmm", install.hmm ? ordered_json(*install.hmm) : ordered_json(nullptr)},
-                         {"uvm_parameters", install.uvm},
-                         {"mps_running", install.mps_running},
-                         {"mig_instances", install.mig_instances},
-                         {"failure", facts.driver_failure}};
+  ordered_json driver = {
+      {"cuda_version", facts.driver_version},
+      {"library", facts.loaded_library.empty() ? install.library : facts.loaded_library},
+      {"kernel_module", install.kernel_module},
+      {"open_module", install.open_module},
+      {"device_files", std::move(files)},
+      {"hmm", install.hmm ? ordered_json(*install.hmm) : ordered_json(nullptr)},
+      {"uvm_parameters", install.uvm},
+      {"mps_running", install.mps_running},
+      {"mig_instances", install.mig_instances},
+      {"failure", facts.driver_failure}};
   ordered_json made_host = {
       {"kernel", host.kernel},
       {"cpus", host.cpus},
@@ -227,7 +245,8 @@ ordered_json json_of(const machine_facts& facts) {
       {"reserved_huge_pages", json_or_null(host.reserved_huge_pages)},
       {"max_maps", json_or_null(host.max_maps)},
       {"overcommit", host.overcommit ? ordered_json(*host.overcommit) : ordered_json(nullptr)},
-      {"numa_balancing", host.numa_balancing ? ordered_json(*host.numa_balancing) : ordered_json(nullptr)}};
+      {"numa_balancing",
+       host.numa_balancing ? ordered_json(*host.numa_balancing) : ordered_json(nullptr)}};
   return {{"driver", std::move(driver)}, {"host", std::move(made_host)}};
 }
 
@@ -252,7 +271,8 @@ ordered_json json_of(const checkup& made) {
   return document;
 }
 
-// --- The body -----------------------------------------------------------------------------------------
+// --- The body
+// -----------------------------------------------------------------------------------------
 
 result<device_info> simulated_device(const gpu_choice& choice) {
   simulated_gpu_options options;
@@ -269,8 +289,9 @@ result<device_info> simulated_device(const gpu_choice& choice) {
 exit_status examine(session& here, const doctor_arguments& arguments) {
   diagnosis_options options;
   if (!parse_bytes(arguments.pinned_budget, options.pinned_budget_bytes)) {
-    return here.fail(exit_status::usage, fmt::format("--pinned-budget: expected a size such as 4GiB, found `{}`",
-                                                     arguments.pinned_budget));
+    return here.fail(exit_status::usage,
+                     fmt::format("--pinned-budget: expected a size such as 4GiB, found `{}`",
+                                 arguments.pinned_budget));
   }
   checkup made;
   made.facts.host = read_host_facts("");
@@ -300,9 +321,9 @@ exit_status examine(session& here, const doctor_arguments& arguments) {
     here.out() << text_of_gpus(made) << text_of_driver(made.facts) << text_of_host(made.facts.host)
                << text_of_findings(made.findings);
   }
-  const bool faulty = std::any_of(made.findings.begin(), made.findings.end(), [](const machine_finding& each) {
-    return each.severity != finding_severity::note;
-  });
+  const bool faulty = std::any_of(
+      made.findings.begin(), made.findings.end(),
+      [](const machine_finding& each) { return each.severity != finding_severity::note; });
   return faulty ? exit_status::findings : exit_status::done;
 }
 

@@ -1,6 +1,7 @@
-// millpond explain: what is wrong with a recorded program's memory, where, what it costs, and what to write instead.
-#include <CLI/CLI.hpp>
+// millpond explain: what is wrong with a recorded program's memory, where, what it costs, and what
+// to write instead.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <limits>
 #include <memory>
@@ -19,7 +20,8 @@ struct explain_settings {
   bool all = false;
 };
 
-exit_status explain_one(const explain_settings& settings, const std::string& input, session& here, std::string& said) {
+exit_status explain_one(const explain_settings& settings, const std::string& input, session& here,
+                        std::string& said) {
   auto source = trace::open_trace(input);
   if (!source) return here.fail(source.error());
   advise::explain_options options;
@@ -32,9 +34,11 @@ exit_status explain_one(const explain_settings& settings, const std::string& inp
   report::explanation_options how;
   if (settings.all) how.most_findings = std::numeric_limits<std::size_t>::max();
   if (made->what.events == 0 && source->info().status == trace::read_status::cut) {
-    return here.fail({error_code::bad_input, input + ": expected events, found none: the file is cut in its first part"});
+    return here.fail({error_code::bad_input,
+                      input + ": expected events, found none: the file is cut in its first part"});
   }
-  said = here.json() ? report::explanation_json(*made, source->info()) : report::explanation_text(*made, source->info(), how);
+  said = here.json() ? report::explanation_json(*made, source->info())
+                     : report::explanation_text(*made, source->info(), how);
   return made->findings.empty() ? exit_status::done : exit_status::findings;
 }
 
@@ -61,7 +65,8 @@ exit_status explain_all(const explain_settings& settings, session& here) {
 
 command_body add_explain(CLI::App& app) {
   auto settings = std::make_shared<explain_settings>();
-  app.add_option("TRACE", settings->inputs, "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz")
+  app.add_option("TRACE", settings->inputs,
+                 "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz")
       ->type_name("FILE")
       ->required();
   app.add_flag("--all", settings->all, "Every finding in the text, not the worst 20");

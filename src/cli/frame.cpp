@@ -1,6 +1,6 @@
 // Parsing, help, and the way from an error to an exit status.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <exception>
@@ -47,11 +47,13 @@ int usage_error(std::ostream& err, std::string_view message, std::string_view he
   return static_cast<int>(exit_status::usage);
 }
 
-// "; did you mean `--json`?" where a word that begins with dashes is no option of the subcommand and one is near.
+// "; did you mean `--json`?" where a word that begins with dashes is no option of the subcommand
+// and one is near.
 std::string nearest_option(const CLI::App& app, int count, const char* const* arguments) {
   if (count < 3) return {};
   std::vector<std::string> known;
-  for (const CLI::App* sub : app.get_subcommands([&](const CLI::App* each) { return each->get_name() == arguments[1]; })) {
+  for (const CLI::App* sub : app.get_subcommands(
+           [&](const CLI::App* each) { return each->get_name() == arguments[1]; })) {
     for (const CLI::Option* option : sub->get_options()) {
       for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
     }
@@ -93,8 +95,8 @@ std::string nearest_name(std::string_view word, std::span<const std::string> nam
 }
 
 namespace {
-// What was asked for is done only when it has been written: a full disk behind stdout is an error like any other. A reader who
-// has gone (`| head`) ends the process by its signal before this.
+// What was asked for is done only when it has been written: a full disk behind stdout is an error
+// like any other. A reader who has gone (`| head`) ends the process by its signal before this.
 int written(int status, std::ostream& out, std::ostream& err) {
   out.flush();
   if (out) return status;
@@ -104,8 +106,9 @@ int written(int status, std::ostream& out, std::ostream& err) {
 }  // namespace
 
 int run_command(int count, const char* const* arguments, std::ostream& out, std::ostream& err) {
-  CLI::App app("GPU memory, calm as a millpond: what a workload's memory costs, and what to do about it",
-               "millpond");
+  CLI::App app(
+      "GPU memory, calm as a millpond: what a workload's memory costs, and what to do about it",
+      "millpond");
   app.set_version_flag("--version", version_text());
   app.footer(overview_footer);
   app.require_subcommand(1);

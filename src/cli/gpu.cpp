@@ -7,7 +7,8 @@
 namespace millpond::cli {
 
 result<std::shared_ptr<driver>> session::open_gpu() {
-  if (settings_.gpu.what == gpu_choice::kind::automatic && card_ == nullptr && why_simulated_.empty()) {
+  if (settings_.gpu.what == gpu_choice::kind::automatic && card_ == nullptr &&
+      why_simulated_.empty()) {
     auto opened = open_cuda_driver(0);
     if (opened) {
       card_ = std::move(*opened);

@@ -36,8 +36,10 @@ std::string option_head(const option_facts& of) {
   std::string names;
   for (const std::string& each : of.shorts) names += (names.empty() ? "-" : ", -") + each;
   for (const std::string& each : of.longs) names += (names.empty() ? "--" : ", --") + each;
-  const std::string value = of.choices.empty() ? of.value : fmt::format("{}", fmt::join(of.choices, "|"));
-  return value.empty() ? fmt::format(".B {}", shown(names)) : fmt::format(".BI \"{} \" \"{}\"", shown(names), shown(value));
+  const std::string value =
+      of.choices.empty() ? of.value : fmt::format("{}", fmt::join(of.choices, "|"));
+  return value.empty() ? fmt::format(".B {}", shown(names))
+                       : fmt::format(".BI \"{} \" \"{}\"", shown(names), shown(value));
 }
 
 // Footers are examples, indented by two; other lines are prose.
@@ -56,18 +58,24 @@ void put_footer(std::string& into, const std::string& footer) {
 }  // namespace
 
 std::string man_page(const surface& of, const std::string& version) {
-  std::string made = fmt::format(".TH MILLPOND 1 \"\" \"millpond {}\" \"User Commands\"\n.SH NAME\nmillpond \\- {}\n", version, shown(of.summary));
+  std::string made = fmt::format(
+      ".TH MILLPOND 1 \"\" \"millpond {}\" \"User Commands\"\n.SH NAME\nmillpond \\- {}\n", version,
+      shown(of.summary));
   made += ".SH SYNOPSIS\n.B millpond\n.I SUBCOMMAND\n[\\fIOPTIONS\\fR]\n.SH DESCRIPTION\n";
-  for (const command_facts& command : of.commands) made += fmt::format(".TP\n.B {}\n{}.\n", command.name, shown(command.summary));
+  for (const command_facts& command : of.commands)
+    made += fmt::format(".TP\n.B {}\n{}.\n", command.name, shown(command.summary));
   made += ".PP\n";
   put_footer(made, of.footer);
   for (const command_facts& command : of.commands) {
     std::string upper = command.name;
-    std::ranges::transform(upper, upper.begin(), [](unsigned char each) { return static_cast<char>(std::toupper(each)); });
+    std::ranges::transform(upper, upper.begin(), [](unsigned char each) {
+      return static_cast<char>(std::toupper(each));
+    });
     made += fmt::format(".SH MILLPOND {}\n{}.\n", upper, shown(command.summary));
     for (const option_facts& option : command.options) {
-      made += fmt::format(".TP\n{}\n{}{}\n", option_head(option), shown(option.description),
-                          option.standard.empty() ? "" : fmt::format(" (default: {})", shown(option.standard)));
+      made += fmt::format(
+          ".TP\n{}\n{}{}\n", option_head(option), shown(option.description),
+          option.standard.empty() ? "" : fmt::format(" (default: {})", shown(option.standard)));
     }
     made += ".PP\n";
     put_footer(made, command.footer);

@@ -10,8 +10,9 @@
 
 namespace millpond::cli {
 
-// A file, written beside its place and put there whole by finish(), so that what was there before is lost only to what is complete; or
-// standard output for "-", and then what is said besides goes to standard error. Devices and pipes are written as they are.
+// A file, written beside its place and put there whole by finish(), so that what was there before
+// is lost only to what is complete; or standard output for "-", and then what is said besides goes
+// to standard error. Devices and pipes are written as they are.
 class output {
  public:
   // Standard output is one document's: "-" together with --json is invalid_argument.
@@ -26,7 +27,8 @@ class output {
   [[nodiscard]] std::ostream& beside() const noexcept { return *beside_; }
 
  private:
-  output(std::unique_ptr<trace::sink> to, std::ostream& beside) : to_(std::move(to)), beside_(&beside) {}
+  output(std::unique_ptr<trace::sink> to, std::ostream& beside)
+      : to_(std::move(to)), beside_(&beside) {}
   std::unique_ptr<trace::sink> to_;
   std::ostream* beside_;
   std::string path_, part_;  // empty where the file is written in its place

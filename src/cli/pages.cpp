@@ -1,6 +1,7 @@
-// millpond pages: what managed memory will do under one pattern of access, and what would be better.
-#include <CLI/CLI.hpp>
+// millpond pages: what managed memory will do under one pattern of access, and what would be
+// better.
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -45,7 +46,8 @@ result<std::uint64_t> bytes_of(const char* option, const std::string& text) {
   std::uint64_t bytes = 0;
   if (parse_bytes(text, bytes) && bytes > 0) return bytes;
   return error{error_code::invalid_argument,
-               fmt::format("{}: expected a number of bytes as 1048576, 64k or 1MiB, found `{}`", option, text)};
+               fmt::format("{}: expected a number of bytes as 1048576, 64k or 1MiB, found `{}`",
+                           option, text)};
 }
 
 result<std::uint64_t> ideal_page(const std::string& text) {
@@ -54,18 +56,24 @@ result<std::uint64_t> ideal_page(const std::string& text) {
   const bool power = (*bytes & (*bytes - 1)) == 0;
   if (power && *bytes >= pages::base_page_bytes && *bytes <= pages::block_bytes) return bytes;
   return error{error_code::invalid_argument,
-               fmt::format("--page: expected a power of two from 4KiB to 2MiB, the pages that a fault can move, found `{}`", text)};
+               fmt::format("--page: expected a power of two from 4KiB to 2MiB, the pages that a "
+                           "fault can move, found `{}`",
+                           text)};
 }
 
 // Where the options cannot be had together or on this machine.
 result<pages::run_options> options_of(const pages_arguments& a, const gpu_profile& profile) {
-  const auto refuse = [](std::string why) { return error{error_code::invalid_argument, std::move(why)}; };
+  const auto refuse = [](std::string why) {
+    return error{error_code::invalid_argument, std::move(why)};
+  };
   pages::run_options o;
   auto size = bytes_of("--size", a.size);
   if (!size) return size.error();
   o.bytes = *size;
   const auto kind = pages::parse_pattern(a.pattern);
-  if (!kind) return refuse(fmt::format("--pattern: expected stream, stride, random, blocked or ping-pong, found `{}`", a.pattern));
+  if (!kind)
+    return refuse(fmt::format(
+        "--pattern: expected stream, stride, random, blocked or ping-pong, found `{}`", a.pattern));
   o.pattern = *kind;
   if (!a.stride.empty()) {
     auto stride = bytes_of("--stride", a.stride);
@@ -73,10 +81,13 @@ result<pages::run_options> options_of(const pages_arguments& a, const gpu_profil
     o.stride = *stride;
   }
   if ((o.pattern == pages::pattern_kind::stride) != (o.stride != 0)) {
-    return refuse("--stride BYTES and --pattern stride go together: one byte is touched in each stride");
+    return refuse(
+        "--stride BYTES and --pattern stride go together: one byte is touched in each stride");
   }
   o.touches = a.touches;
-  o.access = a.access == "read" ? access_kind::read : a.access == "write" ? access_kind::write : access_kind::read_write;
+  o.access = a.access == "read"    ? access_kind::read
+             : a.access == "write" ? access_kind::write
+                                   : access_kind::read_write;
   o.start = a.start == "untouched" ? pages::start_place::untouched
             : a.start == "device"  ? pages::start_place::device
                                    : pages::start_place::host;
@@ -93,27 +104,35 @@ result<pages::run_options> options_of(const pages_arguments& a, const gpu_profil
   if (!a.device_memory.empty()) {
     auto limit = bytes_of("--device-memory", a.device_memory);
     if (!limit) return limit.error();
-    if (*limit < 8 * pages::block_bytes) return refuse("--device-memory: at least 16MiB, eight blocks of 2 MiB");
+    if (*limit < 8 * pages::block_bytes)
+      return refuse("--device-memory: at least 16MiB, eight blocks of 2 MiB");
     o.device_bytes = *limit;
   }
   if (!a.page.empty()) {
     auto page = ideal_page(a.page);
     if (!page) return page.error();
     if (a.mode != "driver") o.ideal_page_bytes = *page;
-    if (a.mode == "driver") return refuse("--page is the idealised machine's; the driver chooses its pages itself");
-    if (!o.advice.empty()) return refuse("--page is the idealised machine's, which knows no advice; leave one of them out");
+    if (a.mode == "driver")
+      return refuse("--page is the idealised machine's; the driver chooses its pages itself");
+    if (!o.advice.empty())
+      return refuse(
+          "--page is the idealised machine's, which knows no advice; leave one of them out");
   } else if (a.mode == "ideal") {
     return refuse("--mode ideal needs --page: the bytes that one fault moves");
   }
   if (!profile.device.concurrent_managed_access && (a.prefetch || !o.advice.empty())) {
     return error{error_code::not_supported,
-                 fmt::format("{} has no concurrent managed access: there all managed memory is on the device while a kernel runs, "
-                             "and advice and prefetch are refused", profile.name)};
+                 fmt::format("{} has no concurrent managed access: there all managed memory is on "
+                             "the device while a kernel runs, "
+                             "and advice and prefetch are refused",
+                             profile.name)};
   }
   if (o.bytes > profile.host_bytes + o.device_bytes) {
     return error{error_code::bad_input,
-                 fmt::format("--size: {} is more than the {} of host memory and the {} of device memory of {} together",
-                             format_bytes(o.bytes), format_bytes(profile.host_bytes), format_bytes(o.device_bytes), profile.name)};
+                 fmt::format("--size: {} is more than the {} of host memory and the {} of device "
+                             "memory of {} together",
+                             format_bytes(o.bytes), format_bytes(profile.host_bytes),
+                             format_bytes(o.device_bytes), profile.name)};
   }
   return o;
 }
@@ -125,18 +144,28 @@ struct finding {
 
 finding judge(const pages::run_report& r, const std::vector<advise::page_alternative>& others) {
   const double own = r.total_ns();
-  if (others.empty() || others.front().ns > 0.9 * own) return {nullptr, "nothing else here is clearly faster"};
+  if (others.empty() || others.front().ns > 0.9 * own)
+    return {nullptr, "nothing else here is clearly faster"};
   const auto& best = others.front();
-  return {&best, fmt::format("{}: {} instead of {}, {:.1f} times faster; {}", best.what, format_duration(best.ns),
-                             format_duration(own), own / best.ns, best.why)};
+  return {&best,
+          fmt::format("{}: {} instead of {}, {:.1f} times faster; {}", best.what,
+                      format_duration(best.ns), format_duration(own), own / best.ns, best.why)};
 }
 
-ordered_json as_json(const pages_arguments& a, const pages::run_options& o, const gpu_profile& profile,
-                     const pages::run_report& r, const std::vector<advise::page_alternative>& others) {
+ordered_json as_json(const pages_arguments& a, const pages::run_options& o,
+                     const gpu_profile& profile, const pages::run_report& r,
+                     const std::vector<advise::page_alternative>& others) {
   const pages::page_counts& c = r.counts;
-  ordered_json out{{"mode", o.ideal_page_bytes != 0 ? "ideal" : "driver"}, {"profile", profile.name},
-                   {"simulated", true}, {"size_bytes", o.bytes}, {"pattern", to_string(o.pattern)}, {"access", a.access},
-                   {"start", a.start}, {"advice", a.advice}, {"prefetch", a.prefetch}, {"rounds", o.rounds},
+  ordered_json out{{"mode", o.ideal_page_bytes != 0 ? "ideal" : "driver"},
+                   {"profile", profile.name},
+                   {"simulated", true},
+                   {"size_bytes", o.bytes},
+                   {"pattern", to_string(o.pattern)},
+                   {"access", a.access},
+                   {"start", a.start},
+                   {"advice", a.advice},
+                   {"prefetch", a.prefetch},
+                   {"rounds", o.rounds},
                    {"device_bytes", o.device_bytes}};
   if (o.ideal_page_bytes != 0) out["page_bytes"] = o.ideal_page_bytes;
   if (o.stride != 0) out["stride_bytes"] = o.stride;
@@ -144,8 +173,12 @@ ordered_json as_json(const pages_arguments& a, const pages::run_options& o, cons
   out["merged_faults"] = c.merged_faults;
   out["fault_batches"] = c.batches;
   out["host_faults"] = c.host_faults;
-  out["tlb"] = {{"lookups", r.tlb.lookups}, {"hits", r.tlb.hits()}, {"misses", r.tlb.misses}, {"first_level_hits", r.tlb.first_hits},
-                {"second_level_hits", r.tlb.second_hits}, {"last_level_hits", r.tlb.last_hits}};
+  out["tlb"] = {{"lookups", r.tlb.lookups},
+                {"hits", r.tlb.hits()},
+                {"misses", r.tlb.misses},
+                {"first_level_hits", r.tlb.first_hits},
+                {"second_level_hits", r.tlb.second_hits},
+                {"last_level_hits", r.tlb.last_hits}};
   out["bytes_to_device"] = c.bytes_to_device;
   out["bytes_to_host"] = c.bytes_to_host;
   out["populated_bytes"] = c.populated_bytes;
@@ -162,22 +195,29 @@ ordered_json as_json(const pages_arguments& a, const pages::run_options& o, cons
   out["fault_ms"] = r.fault_ns / 1e6;
   out["access_ms"] = r.access_ns / 1e6;
   out["host_ms"] = r.host_ns / 1e6;
-  out["round_us"] = {{"p50", r.round_at_ns(0.5) / 1e3}, {"p99", r.round_at_ns(0.99) / 1e3}, {"max", r.round_at_ns(1) / 1e3}};
+  out["round_us"] = {{"p50", r.round_at_ns(0.5) / 1e3},
+                     {"p99", r.round_at_ns(0.99) / 1e3},
+                     {"max", r.round_at_ns(1) / 1e3}};
   const finding found = judge(r, others);
   out["better"] = found.best != nullptr ? ordered_json(found.best->what) : ordered_json(nullptr);
   out["alternatives"] = ordered_json::array();
-  for (const auto& each : others) out["alternatives"].push_back({{"what", each.what}, {"time_ms", each.ns / 1e6}, {"why", each.why}});
+  for (const auto& each : others)
+    out["alternatives"].push_back(
+        {{"what", each.what}, {"time_ms", each.ns / 1e6}, {"why", each.why}});
   return out;
 }
 
-std::string as_text(const pages_arguments& a, const pages::run_options& o, const gpu_profile& profile,
-                    const pages::run_report& r, const std::vector<advise::page_alternative>& others) {
+std::string as_text(const pages_arguments& a, const pages::run_options& o,
+                    const gpu_profile& profile, const pages::run_report& r,
+                    const std::vector<advise::page_alternative>& others) {
   const pages::page_counts& c = r.counts;
-  const std::string title =
-      fmt::format("{} of managed memory, {} ({}), data {}; predicted for {}{}", format_bytes(o.bytes), to_string(o.pattern), a.access,
-                  a.start == "untouched" ? "untouched" : "on the " + a.start, profile.name,
-                  o.ideal_page_bytes != 0 ? fmt::format(", idealised: one fault moves {}", format_bytes(o.ideal_page_bytes))
-                                          : std::string(", as the driver does it"));
+  const std::string title = fmt::format(
+      "{} of managed memory, {} ({}), data {}; predicted for {}{}", format_bytes(o.bytes),
+      to_string(o.pattern), a.access, a.start == "untouched" ? "untouched" : "on the " + a.start,
+      profile.name,
+      o.ideal_page_bytes != 0
+          ? fmt::format(", idealised: one fault moves {}", format_bytes(o.ideal_page_bytes))
+          : std::string(", as the driver does it"));
   std::string text = report::wrapped(title, 80, 0) + "\n\n";
   report::table t({"what", "number"});
   const auto count = [&](const char* name, std::uint64_t value, bool always) {
@@ -213,7 +253,8 @@ std::string as_text(const pages_arguments& a, const pages::run_options& o, const
   }
   text += t.text();
   text += "\n" + report::paragraph("Better: ", judge(r, others).text);
-  for (const auto& each : others) text += fmt::format("  {:>10}  {}\n", format_duration(each.ns), each.what);
+  for (const auto& each : others)
+    text += fmt::format("  {:>10}  {}\n", format_duration(each.ns), each.what);
   return text;
 }
 
@@ -245,20 +286,43 @@ command_body add_pages(CLI::App& app) {
   const auto a = std::make_shared<pages_arguments>();
   std::vector<std::string> advice_names;
   for (const named_advice& each : advices) advice_names.emplace_back(each.name);
-  app.add_option("--size", a->size, "Of the managed allocation")->type_name("BYTES")->capture_default_str();
-  app.add_option("--pattern", a->pattern, "stream, stride, random, blocked, or ping-pong with the CPU")->capture_default_str();
-  app.add_option("--stride", a->stride, "With --pattern stride: one byte is touched in each")->type_name("BYTES");
-  app.add_option("--touches", a->touches, "With --pattern random: so many; otherwise one for each 4 KiB")->type_name("N")->check(whole_number());
-  app.add_option("--access", a->access, "What kernels do")->check(CLI::IsMember({"read", "write", "read-write"}))->capture_default_str();
-  app.add_option("--start", a->start, "Where the data is before")->check(CLI::IsMember({"untouched", "host", "device"}))->capture_default_str();
-  app.add_option("--advice", a->advice, fmt::format("cudaMemAdvise: {}", fmt::join(advice_names, ", ")))
-      ->check(CLI::IsMember(advice_names))->delimiter(',')->type_name("NAME");
+  app.add_option("--size", a->size, "Of the managed allocation")
+      ->type_name("BYTES")
+      ->capture_default_str();
+  app.add_option("--pattern", a->pattern,
+                 "stream, stride, random, blocked, or ping-pong with the CPU")
+      ->capture_default_str();
+  app.add_option("--stride", a->stride, "With --pattern stride: one byte is touched in each")
+      ->type_name("BYTES");
+  app.add_option("--touches", a->touches,
+                 "With --pattern random: so many; otherwise one for each 4 KiB")
+      ->type_name("N")
+      ->check(whole_number());
+  app.add_option("--access", a->access, "What kernels do")
+      ->check(CLI::IsMember({"read", "write", "read-write"}))
+      ->capture_default_str();
+  app.add_option("--start", a->start, "Where the data is before")
+      ->check(CLI::IsMember({"untouched", "host", "device"}))
+      ->capture_default_str();
+  app.add_option("--advice", a->advice,
+                 fmt::format("cudaMemAdvise: {}", fmt::join(advice_names, ", ")))
+      ->check(CLI::IsMember(advice_names))
+      ->delimiter(',')
+      ->type_name("NAME");
   app.add_flag("--prefetch", a->prefetch, "cudaMemPrefetchAsync to the device before each kernel");
-  app.add_option("--rounds", a->rounds, "Kernels, one after the other")->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}))->capture_default_str();
-  app.add_option("--page", a->page, "The idealised machine: one fault moves exactly this many bytes")->type_name("BYTES");
-  app.add_option("--mode", a->mode, "driver: as it really is; ideal: the textbook's, with --page")->check(CLI::IsMember({"driver", "ideal"}));
-  app.add_option("--device-memory", a->device_memory, "For managed pages; less than --size evicts")->type_name("BYTES");
-  app.add_flag("--access-counters", a->access_counters, "Move remotely mapped blocks that are touched often, as machines with address translation services do");
+  app.add_option("--rounds", a->rounds, "Kernels, one after the other")
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1000000}))
+      ->capture_default_str();
+  app.add_option("--page", a->page,
+                 "The idealised machine: one fault moves exactly this many bytes")
+      ->type_name("BYTES");
+  app.add_option("--mode", a->mode, "driver: as it really is; ideal: the textbook's, with --page")
+      ->check(CLI::IsMember({"driver", "ideal"}));
+  app.add_option("--device-memory", a->device_memory, "For managed pages; less than --size evicts")
+      ->type_name("BYTES");
+  app.add_flag("--access-counters", a->access_counters,
+               "Move remotely mapped blocks that are touched often, as machines with address "
+               "translation services do");
   app.add_option("--seed", a->seed, "Of random touches")->capture_default_str();
   return [a](session& here) { return pages_command(here, *a); };
 }

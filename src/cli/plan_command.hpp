@@ -1,5 +1,5 @@
-// What the inputs of `millpond plan` have in common: planning instances (plan.cpp), those of several streams
-// (plan_streams.cpp) and traces (plan_trace.cpp).
+// What the inputs of `millpond plan` have in common: planning instances (plan.cpp), those of
+// several streams (plan_streams.cpp) and traces (plan_trace.cpp).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,7 +28,8 @@ struct plan_settings {
 // An instance of a header alone, which is more likely a file cut short than a question.
 [[nodiscard]] error no_buffers(const std::string& input);
 // To -o; `said` becomes where to say what was done.
-[[nodiscard]] result<void> write_plan(const std::string& path, const std::string& text, session& here, std::ostream*& said);
+[[nodiscard]] result<void> write_plan(const std::string& path, const std::string& text,
+                                      session& here, std::ostream*& said);
 // Stops at the time limit; tells the session's line of progress.
 [[nodiscard]] plan::solve_options solve_options_of(const plan_settings& settings, session& here);
 

@@ -1,4 +1,5 @@
-// millpond plan of a file with a column `stream`: buffers of several streams, which share bytes only where waits order them.
+// millpond plan of a file with a column `stream`: buffers of several streams, which share bytes
+// only where waits order them.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -15,17 +16,25 @@ namespace {
 
 using nlohmann::ordered_json;
 
-exit_status check_plan(const plan_settings& settings, const plan::stream_file& file, session& here) {
-  if (!file.plan) return here.fail(exit_status::bad_input, settings.input + ": not every line has an offset, so there is no whole plan to check");
+exit_status check_plan(const plan_settings& settings, const plan::stream_file& file,
+                       session& here) {
+  if (!file.plan)
+    return here.fail(
+        exit_status::bad_input,
+        settings.input + ": not every line has an offset, so there is no whole plan to check");
   if (const auto good = plan::find_conflicts(file.instance); !good) return here.fail(good.error());
   const auto peak = plan::validate_streams(file.instance, *file.plan);
   if (here.json()) {
-    ordered_json out{{"input", settings.input}, {"buffers", file.plan->size()}, {"valid", peak.has_value()}};
-    if (peak) out["peak_bytes"] = *peak;
-    else out["violation"] = peak.error().message;
+    ordered_json out{
+        {"input", settings.input}, {"buffers", file.plan->size()}, {"valid", peak.has_value()}};
+    if (peak)
+      out["peak_bytes"] = *peak;
+    else
+      out["violation"] = peak.error().message;
     here.out() << out.dump(2) << '\n';
   } else if (peak) {
-    here.out() << fmt::format("valid: {}, peak {} bytes\n", report::counted(file.plan->size(), "buffer", "buffers"), *peak);
+    here.out() << fmt::format("valid: {}, peak {} bytes\n",
+                              report::counted(file.plan->size(), "buffer", "buffers"), *peak);
   } else {
     here.out() << report::paragraph("", "not a plan: " + peak.error().message);
   }
@@ -57,7 +66,10 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
   const bool found = solved->what == plan::outcome::found;
   std::ostream* said = &here.out();
   if (found && !settings.output.empty()) {
-    if (const auto done = write_plan(settings.output, plan::format_streams_csv(file->instance, &solved->offsets), here, said); !done)
+    if (const auto done =
+            write_plan(settings.output, plan::format_streams_csv(file->instance, &solved->offsets),
+                       here, said);
+        !done)
       return here.fail(done.error());
   }
   if (here.json()) {
@@ -74,14 +86,18 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
     if (!solved->reason.empty()) out["reason"] = solved->reason;
     here.out() << out.dump(2) << '\n';
   } else if (found) {
-    *said << report::paragraph("", fmt::format("{} on several streams, {}: peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s",
-                                               report::counted(file->instance.buffers.size(), "buffer", "buffers"),
-                                               report::counted(file->instance.waits.size(), "wait", "waits"), solved->peak,
-                                               format_bytes(solved->peak), solved->lower_bound,
-                                               100 * over_bound(solved->peak, solved->lower_bound),
-                                               solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds));
+    *said << report::paragraph(
+        "", fmt::format("{} on several streams, {}: peak {} bytes ({}), lower bound {}, {:.4f}% "
+                        "over it{}; {} in {:.2f} s",
+                        report::counted(file->instance.buffers.size(), "buffer", "buffers"),
+                        report::counted(file->instance.waits.size(), "wait", "waits"), solved->peak,
+                        format_bytes(solved->peak), solved->lower_bound,
+                        100 * over_bound(solved->peak, solved->lower_bound),
+                        solved->proved_optimal ? ", optimal" : "", solved->stats.method, seconds));
   }
-  return found ? exit_status::done : here.fail(exit_status::bad_input, fmt::format("{}: {}", settings.input, solved->reason));
+  return found ? exit_status::done
+               : here.fail(exit_status::bad_input,
+                           fmt::format("{}: {}", settings.input, solved->reason));
 }
 
 }  // namespace millpond::cli

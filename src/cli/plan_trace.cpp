@@ -1,9 +1,10 @@
-// millpond plan TRACE: the repeating iteration of a trace, its plan, and what dynamic allocators need for the same blocks.
+// millpond plan TRACE: the repeating iteration of a trace, its plan, and what dynamic allocators
+// need for the same blocks.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "cli/plan_command.hpp"
@@ -32,15 +33,19 @@ bool on_gpu(trace::kind of) {
   return of == trace::kind::device || of == trace::kind::driver_pool || of == trace::kind::managed;
 }
 
-// Only the allocator's calls are replayed, as recorded but for the blocks that are not planned. Nothing where the
-// plan has no device memory.
-result<dynamic_peers> replay_planned_part(const trace::trace_data& data, const trace::lifetimes& lives,
-                                          const plan::iterations& found, const plan::iteration_plan& planned, session& here) {
+// Only the allocator's calls are replayed, as recorded but for the blocks that are not planned.
+// Nothing where the plan has no device memory.
+result<dynamic_peers> replay_planned_part(const trace::trace_data& data,
+                                          const trace::lifetimes& lives,
+                                          const plan::iterations& found,
+                                          const plan::iteration_plan& planned, session& here) {
   dynamic_peers out;
-  const auto first = std::find_if(found.lanes.begin(), found.lanes.end(), [](const plan::lane& l) { return on_gpu(l.kind); });
+  const auto first = std::find_if(found.lanes.begin(), found.lanes.end(),
+                                  [](const plan::lane& l) { return on_gpu(l.kind); });
   if (first == found.lanes.end()) return out;
   for (std::size_t l = 0; l < found.lanes.size(); ++l)
-    if (found.lanes[l].device == first->device && on_gpu(found.lanes[l].kind)) out.planned_bytes += planned.arenas[l].planned_bytes;
+    if (found.lanes[l].device == first->device && on_gpu(found.lanes[l].kind))
+      out.planned_bytes += planned.arenas[l].planned_bytes;
   std::vector<bool> keep(data.events.size(), false);
   for (std::size_t b = 0; b < lives.blocks.size(); ++b) {
     if (found.fates[b] != plan::block_fate::planned) continue;
@@ -51,9 +56,10 @@ result<dynamic_peers> replay_planned_part(const trace::trace_data& data, const t
   part.info.name = data.info.name;
   for (std::size_t e = 0; e < data.events.size(); ++e) {
     const trace::action what = data.events[e].what;
-    const bool orders = what == trace::action::stream_synchronize || what == trace::action::event_synchronize ||
-                        what == trace::action::device_synchronize || what == trace::action::event_record ||
-                        what == trace::action::event_wait;
+    const bool orders = what == trace::action::stream_synchronize ||
+                        what == trace::action::event_synchronize ||
+                        what == trace::action::device_synchronize ||
+                        what == trace::action::event_record || what == trace::action::event_wait;
     if (keep[e] || orders) part.events.push_back(data.events[e]);
   }
   const auto work = replay::lower(part, {.device = first->device});
@@ -86,22 +92,28 @@ ordered_json peers_json(const dynamic_peers& of) {
                    {"peak_reserved_bytes", each.peak_reserved_bytes},
                    {"plan_below", below(of.planned_bytes, each.peak_reserved_bytes)},
                    {"failures", each.failures}});
-  return {{"gpu", of.gpu_label}, {"simulated", of.simulated}, {"planned_bytes", of.planned_bytes}, {"strategies", all}};
+  return {{"gpu", of.gpu_label},
+          {"simulated", of.simulated},
+          {"planned_bytes", of.planned_bytes},
+          {"strategies", all}};
 }
 
 std::string peers_text(const dynamic_peers& of) {
-  std::string out = report::paragraph("", fmt::format("the same blocks through dynamic allocators on {}{}",
-                                                      of.simulated ? "a SIMULATED GPU: " : "", of.gpu_label));
+  std::string out =
+      report::paragraph("", fmt::format("the same blocks through dynamic allocators on {}{}",
+                                        of.simulated ? "a SIMULATED GPU: " : "", of.gpu_label));
   for (const replay::outcome& each : of.outcomes) {
     const double part = below(of.planned_bytes, each.peak_reserved_bytes);
-    out += fmt::format("  {:<18} {:>12} reserved; the plan takes {:.1f}% {}{}\n", each.strategy, format_bytes(each.peak_reserved_bytes),
-                       100 * std::abs(part), part < 0 ? "more" : "less",
-                       each.failures == 0 ? "" : fmt::format(" ({} requests failed)", each.failures));
+    out += fmt::format(
+        "  {:<18} {:>12} reserved; the plan takes {:.1f}% {}{}\n", each.strategy,
+        format_bytes(each.peak_reserved_bytes), 100 * std::abs(part), part < 0 ? "more" : "less",
+        each.failures == 0 ? "" : fmt::format(" ({} requests failed)", each.failures));
   }
   return out;
 }
 
-// All shapes in one planning instance: each at times of its own, so that the file's plan has the arenas' peak.
+// All shapes in one planning instance: each at times of its own, so that the file's plan has the
+// arenas' peak.
 std::string shapes_csv(const plan::iterations& of, const plan::iteration_plan& planned) {
   plan::problem all;
   plan::offsets at;
@@ -137,8 +149,10 @@ class reserved_peak {
   std::uint64_t peak_ = 0;
 };
 
-// The most bytes at one time: the blocks that are not planned, and from the first iteration on the arenas.
-std::uint64_t whole_peak(const trace::lifetimes& lives, const plan::iterations& found, std::uint64_t arenas) {
+// The most bytes at one time: the blocks that are not planned, and from the first iteration on the
+// arenas.
+std::uint64_t whole_peak(const trace::lifetimes& lives, const plan::iterations& found,
+                         std::uint64_t arenas) {
   struct change {
     std::uint64_t event;
     bool allocates;
@@ -151,7 +165,8 @@ std::uint64_t whole_peak(const trace::lifetimes& lives, const plan::iterations& 
     changes.push_back({block.allocate_event, true, block.bytes});
     if (block.free_event != trace::never) changes.push_back({block.free_event, false, block.bytes});
   }
-  std::sort(changes.begin(), changes.end(), [](const change& a, const change& b) { return a.event < b.event; });
+  std::sort(changes.begin(), changes.end(),
+            [](const change& a, const change& b) { return a.event < b.event; });
   const std::uint64_t start = found.found.empty() ? trace::never : found.found.front().first_event;
   std::uint64_t live = 0;
   std::uint64_t live_at_start = 0;
@@ -187,15 +202,21 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
   here.end_progress();
   if (settings.capacity && planned->planned_bytes > *settings.capacity) {
     const bool proved = planned->lower_bound > *settings.capacity;
-    return here.fail(exit_status::bad_input,
-                     fmt::format("{}: the iterations need {} bytes, {} more than the capacity of {}; their lower bound is "
-                                 "{}, {}", settings.input, planned->planned_bytes, planned->planned_bytes - *settings.capacity,
-                                 *settings.capacity, planned->lower_bound,
-                                 proved ? "which proves that none fit" : "so it is not proved that none fit"));
+    return here.fail(
+        exit_status::bad_input,
+        fmt::format("{}: the iterations need {} bytes, {} more than the capacity of {}; their "
+                    "lower bound is "
+                    "{}, {}",
+                    settings.input, planned->planned_bytes,
+                    planned->planned_bytes - *settings.capacity, *settings.capacity,
+                    planned->lower_bound,
+                    proved ? "which proves that none fit" : "so it is not proved that none fit"));
   }
   std::ostream* said = &here.out();
   if (!settings.output.empty()) {
-    if (const auto done = write_plan(settings.output, shapes_csv(found, *planned), here, said); !done) return here.fail(done.error());
+    if (const auto done = write_plan(settings.output, shapes_csv(found, *planned), here, said);
+        !done)
+      return here.fail(done.error());
   }
   dynamic_peers peers;
   if (!settings.no_compare && !found.found.empty()) {
@@ -205,14 +226,17 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
     peers = std::move(*replayed);
     here.end_progress();
   }
-  const auto& of = [&](plan::block_fate fate) -> const plan::fate_totals& { return found.totals[static_cast<std::size_t>(fate)]; };
+  const auto& of = [&](plan::block_fate fate) -> const plan::fate_totals& {
+    return found.totals[static_cast<std::size_t>(fate)];
+  };
   const auto& persistent = of(plan::block_fate::persistent);
   const auto& dynamic = of(plan::block_fate::dynamic);
   const auto& repeating = of(plan::block_fate::planned);
   const std::uint64_t whole = whole_peak(lives, found, planned->planned_bytes);
   if (here.json()) {
     const auto totals = [](const plan::fate_totals& t) {
-      return ordered_json{{"blocks", t.blocks}, {"bytes", t.bytes}, {"peak_live_bytes", t.peak_live_bytes}};
+      return ordered_json{
+          {"blocks", t.blocks}, {"bytes", t.bytes}, {"peak_live_bytes", t.peak_live_bytes}};
     };
     ordered_json out{{"input", settings.input},
                      {"events", lives.events},
@@ -235,7 +259,8 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
     return exit_status::done;
   }
   if (found.found.empty()) {
-    *said << fmt::format("{}, and no iteration repeats: nothing to plan\n", report::counted(lives.events, "event", "events"));
+    *said << fmt::format("{}, and no iteration repeats: nothing to plan\n",
+                         report::counted(lives.events, "event", "events"));
     return exit_status::done;
   }
   const auto row = [](const char* name, std::uint64_t bytes, const std::string& text) {
@@ -244,16 +269,22 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
   const auto blocks = [](std::uint64_t count) { return report::counted(count, "block", "blocks"); };
   std::string together = fmt::format("requested at most {}", format_bytes(lives.peak_live_bytes));
   if (reserved.bytes() > 0) {
-    together += fmt::format("; the recorded allocator reserved {} ({:.3f} times this)", format_bytes(reserved.bytes()),
+    together += fmt::format("; the recorded allocator reserved {} ({:.3f} times this)",
+                            format_bytes(reserved.bytes()),
                             static_cast<double>(reserved.bytes()) / static_cast<double>(whole));
   }
-  *said << fmt::format("{} of {} on {}\n", report::counted(found.found.size(), "iteration", "iterations"),
-                       report::counted(found.shapes.size(), "shape", "shapes"), report::counted(found.lanes.size(), "stream", "streams"))
+  *said << fmt::format("{} of {} on {}\n",
+                       report::counted(found.found.size(), "iteration", "iterations"),
+                       report::counted(found.shapes.size(), "shape", "shapes"),
+                       report::counted(found.lanes.size(), "stream", "streams"))
         << row("planned", planned->planned_bytes,
-               fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(repeating.blocks), format_bytes(planned->lower_bound),
+               fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(repeating.blocks),
+                           format_bytes(planned->lower_bound),
                            100 * over_bound(planned->planned_bytes, planned->lower_bound)))
-        << row("persistent", persistent.peak_live_bytes, blocks(persistent.blocks) + " that outlive iterations")
-        << row("dynamic", dynamic.peak_live_bytes, blocks(dynamic.blocks) + ": warm-up, and what crosses iterations or streams")
+        << row("persistent", persistent.peak_live_bytes,
+               blocks(persistent.blocks) + " that outlive iterations")
+        << row("dynamic", dynamic.peak_live_bytes,
+               blocks(dynamic.blocks) + ": warm-up, and what crosses iterations or streams")
         << row("together", whole, together) << fmt::format("in {:.2f} s\n", seconds);
   if (!peers.outcomes.empty()) *said << peers_text(peers);
   return exit_status::done;

@@ -13,13 +13,14 @@
 namespace millpond::cli {
 namespace {
 
-// A sentence of the runtime's error table: in libcudart_static.a of every release since CUDA 3, and in no program that
-// uses the shared runtime.
+// A sentence of the runtime's error table: in libcudart_static.a of every release since CUDA 3, and
+// in no program that uses the shared runtime.
 constexpr std::string_view runtime_mark = "cudaErrorCudartUnloading";
 
 bool runnable(const std::string& path) {
-  struct stat found {};
-  return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && access(path.c_str(), X_OK) == 0;
+  struct stat found{};
+  return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
+         access(path.c_str(), X_OK) == 0;
 }
 
 std::string find_program(const std::string& name, const char* search_path) {
@@ -57,7 +58,8 @@ void read_elf(const std::string& bytes, program_facts& out) {
   }
   const auto file_offset = [&](std::uint64_t address) -> std::uint64_t {
     for (const Elf64_Phdr& p : parts) {
-      if (p.p_type == PT_LOAD && address >= p.p_vaddr && address - p.p_vaddr < p.p_filesz) return address - p.p_vaddr + p.p_offset;
+      if (p.p_type == PT_LOAD && address >= p.p_vaddr && address - p.p_vaddr < p.p_filesz)
+        return address - p.p_vaddr + p.p_offset;
     }
     return ~std::uint64_t{0};
   };
@@ -85,14 +87,16 @@ result<program_facts> read_program(const std::string& name, const char* search_p
   program_facts out;
   out.path = find_program(name, search_path);
   if (out.path.empty()) return error{error_code::bad_input, name + ": there is no such program"};
-  struct stat facts {};
-  if (stat(out.path.c_str(), &facts) == 0) out.sets_user = (facts.st_mode & (S_ISUID | S_ISGID)) != 0;
+  struct stat facts{};
+  if (stat(out.path.c_str(), &facts) == 0)
+    out.sets_user = (facts.st_mode & (S_ISUID | S_ISGID)) != 0;
   std::ifstream file(out.path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file && bytes.empty()) return error{error_code::bad_input, out.path + ": cannot be read"};
   read_elf(bytes, out);
-  const bool shared = std::any_of(out.needed.begin(), out.needed.end(),
-                                  [](const std::string& n) { return n.starts_with("libcudart.so"); });
+  const bool shared = std::any_of(out.needed.begin(), out.needed.end(), [](const std::string& n) {
+    return n.starts_with("libcudart.so");
+  });
   out.runtime_inside = out.elf && !shared && bytes.find(runtime_mark) != std::string::npos;
   return out;
 }
@@ -100,16 +104,22 @@ result<program_facts> read_program(const std::string& name, const char* search_p
 std::string why_not_served(const program_facts& program) {
   if (!program.elf) return {};
   if (!program.dynamic) {
-    return program.path + " is linked statically as a whole, so that nothing can be put between it and CUDA. Link it dynamically, "
-                          "or use millpond's library in it";
+    return program.path +
+           " is linked statically as a whole, so that nothing can be put between it and CUDA. Link "
+           "it dynamically, "
+           "or use millpond's library in it";
   }
   if (program.sets_user) {
-    return program.path + " runs as another user (set-user-id), and the dynamic linker takes no library from us for it. Run it as "
-                          "that user";
+    return program.path +
+           " runs as another user (set-user-id), and the dynamic linker takes no library from us "
+           "for it. Run it as "
+           "that user";
   }
   if (program.runtime_inside) {
-    return program.path + " has the CUDA runtime linked statically into it, so that its calls of cudaMalloc cannot be replaced. Link it "
-                          "with the shared one: nvcc -cudart shared, or CMake's CUDA_RUNTIME_LIBRARY Shared";
+    return program.path +
+           " has the CUDA runtime linked statically into it, so that its calls of cudaMalloc "
+           "cannot be replaced. Link it "
+           "with the shared one: nvcc -cudart shared, or CMake's CUDA_RUNTIME_LIBRARY Shared";
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // millpond replay: one workload through one strategy, with its contents checked.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <ostream>
 
@@ -20,7 +20,8 @@ exit_status replay_one(session& here, const replay_arguments& arguments) {
   const replay::strategy_facts* which = replay::find_strategy(arguments.strategy);
   if (which == nullptr) {
     std::vector<std::string> names;
-    for (const replay::strategy_facts& each : replay::all_strategies()) names.emplace_back(each.name);
+    for (const replay::strategy_facts& each : replay::all_strategies())
+      names.emplace_back(each.name);
     return here.fail(exit_status::usage, fmt::format("--strategy: expected {}, found `{}`",
                                                      fmt::join(names, ", "), arguments.strategy));
   }
@@ -35,7 +36,8 @@ exit_status replay_one(session& here, const replay_arguments& arguments) {
   if (!gpu) return here.fail(gpu.error());
 
   replay::run_options options = arguments.input.run_options(**gpu);
-  options.copies = arguments.staging == "pageable" ? replay::staging::pageable : replay::staging::pinned;
+  options.copies =
+      arguments.staging == "pageable" ? replay::staging::pageable : replay::staging::pinned;
   options.progress = [&](double share) {
     here.progress(fmt::format("{}: {:.0f}%", which->name, 100 * share));
   };
@@ -48,7 +50,8 @@ exit_status replay_one(session& here, const replay_arguments& arguments) {
   here.out() << (here.json() ? report::comparison_json(made) : report::comparison_text(made));
   const replay::outcome& done = made.outcomes.front();
   if (!here.json() && done.touched && done.finding_count == 0) {
-    here.out() << fmt::format("Contents: {} blocks written and checked, all right.\n", done.checked_blocks);
+    here.out() << fmt::format("Contents: {} blocks written and checked, all right.\n",
+                              done.checked_blocks);
   }
   return done.finding_count > 0 ? exit_status::findings : exit_status::done;
 }

@@ -8,8 +8,8 @@
 
 namespace millpond::cli {
 
-result<std::vector<replay::outcome>> replay_all(const replay::workload& work, const driver& first, replay::compare_options options,
-                                                session& here) {
+result<std::vector<replay::outcome>> replay_all(const replay::workload& work, const driver& first,
+                                                replay::compare_options options, session& here) {
   if (first.simulated()) options.workers = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   std::mutex mutex;  // opening and progress are for one thread at a time
   options.progress = [&](std::size_t done, std::size_t all, std::string_view label) {

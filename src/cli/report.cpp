@@ -1,7 +1,7 @@
 // millpond report: traces as one page of charts, or for other tools.
-#include <filesystem>
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include <algorithm>
 #include <list>
@@ -40,7 +40,8 @@ std::vector<std::uint64_t> places_of(const advise::explanation& of) {
   return places;
 }
 
-// The trace's device memory through every strategy, contents not touched: what is asked for is the time of the calls.
+// The trace's device memory through every strategy, contents not touched: what is asked for is the
+// time of the calls.
 void replay_into(report::page_trace& into, const std::string& input, session& here) {
   const auto fail = [&](const error& why) { into.not_replayed = why.message; };
   auto loaded = trace::load_trace(input);
@@ -58,12 +59,15 @@ void replay_into(report::page_trace& into, const std::string& input, session& he
   into.outcomes = std::move(*outcomes);
 }
 
-// Both readings of one file: what is wrong with it, and what it looks like. The source outlives the page that shows it.
-result<report::page_trace> read_one(const report_settings& settings, const std::string& input, const report::picture_options& options,
+// Both readings of one file: what is wrong with it, and what it looks like. The source outlives the
+// page that shows it.
+result<report::page_trace> read_one(const report_settings& settings, const std::string& input,
+                                    const report::picture_options& options,
                                     std::list<trace::trace_source>& sources, session& here) {
   report::page_trace made;
   const auto said = [&](std::uint64_t events, const char* doing) {
-    if (events % (1u << 20) < 4096) here.progress(fmt::format("{}: {} events {}", input, report::grouped(events), doing));
+    if (events % (1u << 20) < 4096)
+      here.progress(fmt::format("{}: {} events {}", input, report::grouped(events), doing));
   };
   auto first = trace::open_trace(input);
   if (!first) return first.error();
@@ -80,8 +84,10 @@ result<report::page_trace> read_one(const report_settings& settings, const std::
   auto shown = report::read_picture(sources.back(), reading);
   if (!shown) return shown.error();
   made.shown = std::move(*shown);
-  if (made.shown.events == 0) return error{error_code::bad_input, fmt::format("{}: expected events, found none", input)};
-  if (auto done = report::choose_windows(made.shown, places_of(made.explained), options); !done) return done.error();
+  if (made.shown.events == 0)
+    return error{error_code::bad_input, fmt::format("{}: expected events, found none", input)};
+  if (auto done = report::choose_windows(made.shown, places_of(made.explained), options); !done)
+    return done.error();
   made.info = &sources.back().info();
   if (settings.replay) replay_into(made, input, here);
   return made;
@@ -93,9 +99,13 @@ exit_status write_page(const report_settings& settings, session& here) {
   options.most_events = settings.most_events / settings.inputs.size();  // all of a page together
   if (!settings.from.empty()) options.from = report::parse_place(settings.from);
   if (!settings.to.empty()) options.to = report::parse_place(settings.to);
-  for (const auto& [name, text, read] : {std::tuple{"--from", &settings.from, &options.from}, {"--to", &settings.to, &options.to}}) {
+  for (const auto& [name, text, read] :
+       {std::tuple{"--from", &settings.from, &options.from}, {"--to", &settings.to, &options.to}}) {
     if (!text->empty() && !*read) {
-      return here.fail(exit_status::usage, fmt::format("{}: expected an event (1200) or a time (1.5s, 20ms, 300us), found `{}`", name, *text));
+      return here.fail(
+          exit_status::usage,
+          fmt::format("{}: expected an event (1200) or a time (1.5s, 20ms, 300us), found `{}`",
+                      name, *text));
     }
   }
   std::list<trace::trace_source> sources;
@@ -109,7 +119,8 @@ exit_status write_page(const report_settings& settings, session& here) {
   }
   advise::difference change;
   if (page.traces.size() > 1) {
-    change = advise::compare({page.traces[0].explained, *page.traces[0].info}, {page.traces[1].explained, *page.traces[1].info});
+    change = advise::compare({page.traces[0].explained, *page.traces[0].info},
+                             {page.traces[1].explained, *page.traces[1].info});
     page.change = &change;
   }
   here.progress("writing the page");
@@ -129,43 +140,54 @@ exit_status write_page(const report_settings& settings, session& here) {
   std::string said = settings.output == "-" ? "the page" : settings.output;
   said += fmt::format(": {}\n", format_bytes(html->size()));
   for (const report::page_trace& each : page.traces) {
-    said += report::paragraph("  ", fmt::format("{}: {}, {} of them one by one; {}", each.shown.name,
-                                                report::counted(each.shown.events, "event", "events"), report::grouped(each.shown.events_shown),
-                                                report::counted(each.explained.findings.size(), "finding", "findings")));
-    if (!each.not_replayed.empty()) said += report::paragraph("  ", "not replayed: " + each.not_replayed);
+    said += report::paragraph(
+        "  ", fmt::format("{}: {}, {} of them one by one; {}", each.shown.name,
+                          report::counted(each.shown.events, "event", "events"),
+                          report::grouped(each.shown.events_shown),
+                          report::counted(each.explained.findings.size(), "finding", "findings")));
+    if (!each.not_replayed.empty())
+      said += report::paragraph("  ", "not replayed: " + each.not_replayed);
   }
   file->beside() << said;
   return exit_status::done;
 }
 
 exit_status convert(const report_settings& settings, session& here) {
-  if (settings.inputs.size() != 1) return here.fail(exit_status::usage, fmt::format("--format {} takes one trace", settings.format));
+  if (settings.inputs.size() != 1)
+    return here.fail(exit_status::usage,
+                     fmt::format("--format {} takes one trace", settings.format));
   auto source = trace::open_trace(settings.inputs.front());
   if (!source) return here.fail(source.error());
   auto file = output::open(here, settings.output);
   if (!file) return here.fail(file.error());
   here.progress("converting");
   const auto counts = settings.format == "perfetto" ? report::export_perfetto(*source, file->sink())
-                      : settings.format == "csv"    ? trace::export_csv(*source, file->sink())
-                                                    : report::export_torch_snapshot(*source, file->sink());
+                      : settings.format == "csv"
+                          ? trace::export_csv(*source, file->sink())
+                          : report::export_torch_snapshot(*source, file->sink());
   if (!counts) return here.fail(counts.error());
   if (auto done = file->finish(); !done) return here.fail(done.error());
   here.end_progress();
   if (here.json()) {
-    here.out() << fmt::format("{{\"written\": {}, \"left_out\": {}}}\n", counts->written, counts->left_out);
+    here.out() << fmt::format("{{\"written\": {}, \"left_out\": {}}}\n", counts->written,
+                              counts->left_out);
   } else {
-    file->beside() << report::paragraph("", fmt::format("{}: {}, {} left out that the format has no word for",
-                                                        settings.output == "-" ? settings.format : settings.output,
-                                                        report::counted(counts->written, "event", "events"), report::grouped(counts->left_out)));
+    file->beside() << report::paragraph(
+        "", fmt::format("{}: {}, {} left out that the format has no word for",
+                        settings.output == "-" ? settings.format : settings.output,
+                        report::counted(counts->written, "event", "events"),
+                        report::grouped(counts->left_out)));
   }
   return exit_status::done;
 }
 
-// "server.html" here for data/server.mpt: a page overwrites nothing but an earlier page, which is why other formats need a name.
+// "server.html" here for data/server.mpt: a page overwrites nothing but an earlier page, which is
+// why other formats need a name.
 std::string page_name(const std::string& input) {
   std::string name = std::filesystem::path(input).filename().string();
   for (const std::string_view ending : {".gz", ".csv", ".mpt", ".pickle", ".pkl"}) {
-    if (name.size() > ending.size() && name.ends_with(ending)) name.resize(name.size() - ending.size());
+    if (name.size() > ending.size() && name.ends_with(ending))
+      name.resize(name.size() - ending.size());
   }
   return name + ".html";
 }
@@ -173,7 +195,9 @@ std::string page_name(const std::string& input) {
 exit_status report_all(report_settings settings, session& here) {
   here.set_seed(settings.seed);
   const bool page = settings.format == "html";
-  if (settings.output.empty() && !page) return here.fail(exit_status::usage, "--format " + settings.format + " needs -o FILE: where to write");
+  if (settings.output.empty() && !page)
+    return here.fail(exit_status::usage,
+                     "--format " + settings.format + " needs -o FILE: where to write");
   if (settings.output.empty() && !here.json()) settings.output = page_name(settings.inputs.front());
   if (!page && (settings.replay || !settings.from.empty() || !settings.to.empty())) {
     return here.fail(exit_status::usage, "--replay, --from and --to are for --format html");
@@ -181,7 +205,8 @@ exit_status report_all(report_settings settings, session& here) {
   for (const std::string& input : settings.inputs) {
     std::error_code neither;  // a file that is not there yet is no input
     if (!settings.output.empty() && std::filesystem::equivalent(input, settings.output, neither)) {
-      return here.fail(exit_status::usage, "-o " + settings.output + " would overwrite the recording it is made from");
+      return here.fail(exit_status::usage,
+                       "-o " + settings.output + " would overwrite the recording it is made from");
     }
   }
   return page ? write_page(settings, here) : convert(settings, here);
@@ -191,20 +216,30 @@ exit_status report_all(report_settings settings, session& here) {
 
 command_body add_report(CLI::App& app) {
   auto settings = std::make_shared<report_settings>();
-  app.add_option("TRACE", settings->inputs, "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz. Up to four are drawn; the first two are compared")
+  app.add_option("TRACE", settings->inputs,
+                 "Recordings: .mpt, PyTorch CSV or snapshot, RMM log; plain or .gz. Up to four are "
+                 "drawn; the first two are compared")
       ->type_name("FILE")
       ->required()
       ->expected(1, 4);
-  app.add_option("-o,--output", settings->output, "The file to write; - for standard output (default: a page of the trace's name, here)")->type_name("FILE");
-  app.add_option("--format", settings->format, "html: the page. perfetto, csv, pytorch: the trace for other tools")
+  app.add_option(
+         "-o,--output", settings->output,
+         "The file to write; - for standard output (default: a page of the trace's name, here)")
+      ->type_name("FILE");
+  app.add_option("--format", settings->format,
+                 "html: the page. perfetto, csv, pytorch: the trace for other tools")
       ->check(CLI::IsMember({"html", "perfetto", "csv", "pytorch"}))
       ->capture_default_str();
-  app.add_option("--from", settings->from, "The first event shown one by one: its number, or a time (1.5s, 20ms)")->type_name("PLACE");
+  app.add_option("--from", settings->from,
+                 "The first event shown one by one: its number, or a time (1.5s, 20ms)")
+      ->type_name("PLACE");
   app.add_option("--to", settings->to, "The event behind the last")->type_name("PLACE");
-  app.add_option("--events", settings->most_events, "How many events are shown one by one; the rest is summed up")
+  app.add_option("--events", settings->most_events,
+                 "How many events are shown one by one; the rest is summed up")
       ->check(CLI::Range(1000, 20'000'000))
       ->capture_default_str();
-  app.add_flag("--replay", settings->replay, "Also replay each trace through every strategy, for their latencies");
+  app.add_flag("--replay", settings->replay,
+               "Also replay each trace through every strategy, for their latencies");
   app.add_option("--seed", settings->seed, "Of the simulated GPU")->capture_default_str();
   return [settings](session& here) { return report_all(*settings, here); };
 }

@@ -1,6 +1,6 @@
 // millpond run --pool -- PROGRAM: an unchanged program with its CUDA memory from the pool.
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <cstdlib>
@@ -33,7 +33,8 @@ std::string find_library() {
 }
 
 exit_status run(const options& chosen, session& here) {
-  if (!chosen.pool) return here.fail(exit_status::usage, "run: say --pool, the one thing that run does");
+  if (!chosen.pool)
+    return here.fail(exit_status::usage, "run: say --pool, the one thing that run does");
   std::string settings = "free=" + chosen.on_free;
   if (chosen.ipc) settings += ",ipc";
   if (chosen.report) settings += ",report";
@@ -41,26 +42,33 @@ exit_status run(const options& chosen, session& here) {
   if (!chosen.limit.empty()) {
     std::uint64_t bytes = 0;
     if (!parse_bytes(chosen.limit, bytes)) {
-      return here.fail(exit_status::usage, "run: --limit: expected a size such as 8GiB, found `" + chosen.limit + "`");
+      return here.fail(exit_status::usage,
+                       "run: --limit: expected a size such as 8GiB, found `" + chosen.limit + "`");
     }
     settings += ",limit=" + std::to_string(bytes);
   }
   if (here.gpu().what == gpu_choice::kind::simulated) settings += ",gpu=sim";
   if (here.gpu().what == gpu_choice::kind::card) {
-    return here.fail(exit_status::usage, "run: the program chooses its GPU itself (CUDA_VISIBLE_DEVICES); --gpu takes only sim here");
+    return here.fail(exit_status::usage,
+                     "run: the program chooses its GPU itself (CUDA_VISIBLE_DEVICES); --gpu takes "
+                     "only sim here");
   }
 
   const auto program = read_program(chosen.program.front(), std::getenv("PATH"));
   if (!program) return here.fail(program.error());
-  if (const std::string why = why_not_served(*program); !why.empty()) return here.fail(exit_status::bad_input, why);
+  if (const std::string why = why_not_served(*program); !why.empty())
+    return here.fail(exit_status::bad_input, why);
   const std::string library = find_library();
   if (library.empty() || access(library.c_str(), R_OK) != 0) {
-    return here.fail(exit_status::usage, "run: libmillpond_preload.so is not found" + (library.empty() ? "" : " at " + library) +
-                                             ": install the component `preload`, or name it by MILLPOND_PRELOAD");
+    return here.fail(exit_status::usage,
+                     "run: libmillpond_preload.so is not found" +
+                         (library.empty() ? "" : " at " + library) +
+                         ": install the component `preload`, or name it by MILLPOND_PRELOAD");
   }
   std::string preload = library;
   // Ours first: what others preload may be built on CUDA too.
-  if (const char* const before = std::getenv("LD_PRELOAD"); before != nullptr && *before != '\0') preload += std::string(":") + before;
+  if (const char* const before = std::getenv("LD_PRELOAD"); before != nullptr && *before != '\0')
+    preload += std::string(":") + before;
   setenv("LD_PRELOAD", preload.c_str(), 1);
   setenv("MILLPOND_RUN", settings.c_str(), 1);
   std::vector<char*> arguments;
@@ -68,7 +76,8 @@ exit_status run(const options& chosen, session& here) {
   arguments.push_back(nullptr);
   here.out().flush();
   execv(program->path.c_str(), arguments.data());
-  return here.fail(exit_status::bad_input, program->path + ": cannot be run: " + std::strerror(errno));
+  return here.fail(exit_status::bad_input,
+                   program->path + ": cannot be run: " + std::strerror(errno));
 }
 
 }  // namespace
@@ -76,20 +85,28 @@ exit_status run(const options& chosen, session& here) {
 command_body add_run(CLI::App& app) {
   auto chosen = std::make_shared<options>();
   app.add_flag("--pool", chosen->pool, "Serve the program's CUDA memory from millpond's pool");
-  app.add_option("--free", chosen->on_free, "waits: cudaFree waits for the device, as CUDA's does; later: it does not")
-      ->check(CLI::IsMember({"waits", "later"}))->capture_default_str();
-  app.add_option("--kinds", chosen->kinds, "What to serve, joined by +: device, pinned, managed (default: all)")
-      ->check(CLI::Validator([](const std::string& text) {
-        std::string_view rest = text;
-        while (true) {
-          const std::string_view word = rest.substr(0, rest.find('+'));
-          if (word != "device" && word != "pinned" && word != "managed") return "expected device, pinned, managed joined by +, found " + text;
-          if (rest.size() == word.size()) return std::string();
-          rest = rest.substr(word.size() + 1);
-        }
-      }, "KINDS", "kinds"));
+  app.add_option("--free", chosen->on_free,
+                 "waits: cudaFree waits for the device, as CUDA's does; later: it does not")
+      ->check(CLI::IsMember({"waits", "later"}))
+      ->capture_default_str();
+  app.add_option("--kinds", chosen->kinds,
+                 "What to serve, joined by +: device, pinned, managed (default: all)")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            std::string_view rest = text;
+            while (true) {
+              const std::string_view word = rest.substr(0, rest.find('+'));
+              if (word != "device" && word != "pinned" && word != "managed")
+                return "expected device, pinned, managed joined by +, found " + text;
+              if (rest.size() == word.size()) return std::string();
+              rest = rest.substr(word.size() + 1);
+            }
+          },
+          "KINDS", "kinds"));
   app.add_option("--limit", chosen->limit, "Device memory to reserve at most, a GPU (8GiB)");
-  app.add_flag("--ipc", chosen->ipc, "The program shares memory with other processes: one cudaMalloc a block, nothing is moved");
+  app.add_flag(
+      "--ipc", chosen->ipc,
+      "The program shares memory with other processes: one cudaMalloc a block, nothing is moved");
   app.add_flag("--report", chosen->report, "Two lines to stderr at the end");
   app.add_option("program", chosen->program, "The program and its arguments, after --")->required();
   app.positionals_at_end();

@@ -42,12 +42,14 @@ screen::~screen() {
 
 screen::size screen::now() const {
   winsize window{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0 || window.ws_row == 0) return {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_col == 0 || window.ws_row == 0)
+    return {};
   return {window.ws_col, window.ws_row};
 }
 
 void screen::draw(std::string_view text) {
-  // Over what is there, line by line, so that nothing flickers; then whatever was below is taken away.
+  // Over what is there, line by line, so that nothing flickers; then whatever was below is taken
+  // away.
   std::string made = "\x1b[H";
   while (!text.empty()) {
     const std::size_t end = text.find('\n');
@@ -67,14 +69,17 @@ char screen::key(int wait_ms) {
   return read(STDIN_FILENO, &pressed, 1) == 1 ? pressed : '\0';
 }
 
-bool is_terminal(int descriptor) noexcept { return isatty(descriptor) == 1; }
+bool is_terminal(int descriptor) noexcept {
+  return isatty(descriptor) == 1;
+}
 
 bool terminal_is_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0') continue;
     const std::string_view text(value);
-    return text.find("UTF-8") != std::string_view::npos || text.find("utf8") != std::string_view::npos;
+    return text.find("UTF-8") != std::string_view::npos ||
+           text.find("utf8") != std::string_view::npos;
   }
   return false;
 }
@@ -85,6 +90,8 @@ void catch_interrupts() {
   for (const int each : {SIGINT, SIGTERM, SIGHUP}) sigaction(each, &how, nullptr);
 }
 
-bool interrupted() noexcept { return was_interrupted != 0; }
+bool interrupted() noexcept {
+  return was_interrupted != 0;
+}
 
 }  // namespace millpond::cli

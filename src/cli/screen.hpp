@@ -9,8 +9,8 @@ namespace millpond::cli {
 
 class screen {
  public:
-  // Takes the terminal behind standard output: another page, no cursor, keys without Enter. Ended by the destructor; a signal
-  // that ends the process must reach it (see interrupted()).
+  // Takes the terminal behind standard output: another page, no cursor, keys without Enter. Ended
+  // by the destructor; a signal that ends the process must reach it (see interrupted()).
   screen();
   ~screen();
   screen(const screen&) = delete;

@@ -75,7 +75,9 @@ void session::end_progress() {
   progress_width_ = 0;
 }
 
-exit_status session::fail(const error& failure) { return fail(status_of(failure), failure.message); }
+exit_status session::fail(const error& failure) {
+  return fail(status_of(failure), failure.message);
+}
 
 exit_status session::fail(exit_status status, std::string_view message) {
   end_progress();

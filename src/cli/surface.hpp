@@ -1,4 +1,5 @@
-// The command's options as plain data, read from what parses them: help, shell completion and the man page say the same.
+// The command's options as plain data, read from what parses them: help, shell completion and the
+// man page say the same.
 #pragma once
 #include <string>
 #include <vector>

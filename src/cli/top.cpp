@@ -1,12 +1,13 @@
 // millpond top: what a program does with memory, while it does it.
 //
-// The recorder makes its file readable forty times a second, so a view needs nothing from the program but that file: one
-// thread follows it, this one draws. What is recorded is also there afterwards, for explain and report.
-#include <CLI/CLI.hpp>
+// The recorder makes its file readable forty times a second, so a view needs nothing from the
+// program but that file: one thread follows it, this one draws. What is recorded is also there
+// afterwards, for explain and report.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -50,7 +51,8 @@ constexpr std::chrono::milliseconds nap{20};
 class follower {
  public:
   // `ended` says that nobody writes the file any more.
-  follower(std::string path, std::function<bool()> ended) : path_(std::move(path)), ended_(std::move(ended)), thread_([this] { follow(); }) {}
+  follower(std::string path, std::function<bool()> ended)
+      : path_(std::move(path)), ended_(std::move(ended)), thread_([this] { follow(); }) {}
   ~follower() {
     stop();
     if (thread_.joinable()) thread_.join();
@@ -83,7 +85,9 @@ class follower {
     std::error_code fault;
     while (!fs::exists(path_, fault)) {
       if (more()) continue;
-      if (!fs::exists(path_, fault)) failure_ = error{error_code::bad_input, path_ + ": nothing was recorded yet: the CUDA driver was not initialised"};
+      if (!fs::exists(path_, fault))
+        failure_ = error{error_code::bad_input,
+                         path_ + ": nothing was recorded yet: the CUDA driver was not initialised"};
       if (failure_) return;
     }
     auto source = trace::follow_trace(path_, [this] { return more(); });
@@ -127,7 +131,8 @@ class started_program {
   ~started_program() { wait(); }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
   void interrupt() const noexcept {
-    if (const int process = process_.load(std::memory_order_relaxed); process != 0 && !ended()) kill(process, SIGINT);
+    if (const int process = process_.load(std::memory_order_relaxed); process != 0 && !ended())
+      kill(process, SIGINT);
   }
   void wait() {
     if (thread_.joinable()) thread_.join();
@@ -146,7 +151,9 @@ class viewer {
  public:
   viewer(const top_settings& settings, std::string title, follower& from, session& here)
       : settings_(settings), title_(std::move(title)), from_(from), here_(here) {
-    by_ = settings.sort == "rate" ? report::site_order::rate : settings.sort == "time" ? report::site_order::time : report::site_order::bytes;
+    by_ = settings.sort == "rate"   ? report::site_order::rate
+          : settings.sort == "time" ? report::site_order::time
+                                    : report::site_order::bytes;
   }
 
   // Draws until the trace is over or somebody has had enough.
@@ -187,15 +194,19 @@ class viewer {
       const live_view view = take();
       if (page != nullptr) {
         const screen::size size = page->now();
-        page->draw(text(view, "q leaves, s sorts, space holds", {size.columns, size.rows}, report::live_text_options::ink::colours));
+        page->draw(text(view, "q leaves, s sorts, space holds", {size.columns, size.rows},
+                        report::live_text_options::ink::colours));
       } else if (here_.json()) {
         here_.out() << report::live_json(view, "running") << '\n' << std::flush;
       } else {
-        here_.out() << text(view, "", {80, 0}, report::live_text_options::ink::plain) << '\n' << std::flush;
+        here_.out() << text(view, "", {80, 0}, report::live_text_options::ink::plain) << '\n'
+                    << std::flush;
       }
     }
   }
-  [[nodiscard]] std::uint64_t interval() const { return static_cast<std::uint64_t>(settings_.interval_s * 1e9); }
+  [[nodiscard]] std::uint64_t interval() const {
+    return static_cast<std::uint64_t>(settings_.interval_s * 1e9);
+  }
   live_view take() {
     const std::uint64_t now = session::now_ns();
     const double elapsed = last_view_ns_ == 0 ? 0 : static_cast<double>(now - last_view_ns_) / 1e9;
@@ -213,19 +224,23 @@ class viewer {
     const auto [found, added] = names_.try_emplace(site.label, site.label);
     if (added && !site.frames.empty() && site.frames.front().line == 0) {
       std::vector<record::source_frame> frames;
-      for (const report::live_frame& each : site.frames) frames.push_back({each.symbol, each.file, each.line});
+      for (const report::live_frame& each : site.frames)
+        frames.push_back({each.symbol, each.file, each.line});
       std::vector<report::live_frame> lines;
-      for (record::source_frame& each : record::with_lines(frames)) lines.push_back({std::move(each.symbol), std::move(each.file), each.line});
+      for (record::source_frame& each : record::with_lines(frames))
+        lines.push_back({std::move(each.symbol), std::move(each.file), each.line});
       if (!lines.empty()) found->second = report::place_of(lines);
     }
     return found->second;
   }
-  [[nodiscard]] std::string text(const live_view& view, const std::string& state, screen::size size, report::live_text_options::ink how) const {
+  [[nodiscard]] std::string text(const live_view& view, const std::string& state, screen::size size,
+                                 report::live_text_options::ink how) const {
     report::live_text_options options;
     options.width = size.columns;
     options.height = size.rows;
     options.how = how;
-    options.with = terminal_is_utf8() ? report::live_text_options::letters::utf8 : report::live_text_options::letters::ascii;
+    options.with = terminal_is_utf8() ? report::live_text_options::letters::utf8
+                                      : report::live_text_options::letters::ascii;
     options.title = title_;
     options.state = state;
     return report::live_text(view, past_, options);
@@ -245,40 +260,54 @@ class viewer {
 exit_status watch_other(const top_settings& settings, const top_target& target, session& here) {
   catch_interrupts();
   const bool once = settings.once;
-  follower from(target.trace, [once, process = target.process] { return once || (process != 0 && !process_runs(process)); });
+  follower from(target.trace, [once, process = target.process] {
+    return once || (process != 0 && !process_runs(process));
+  });
   viewer view(settings, target.title, from, here);
   view.run();
   from.stop();
   while (!from.done()) std::this_thread::sleep_for(nap);
   if (from.failure() && from.events() == 0) return here.fail(*from.failure());
-  view.last(settings.once ? "until now" : from.whole() ? "ended" : view.left() ? "left" : "ended, not closed");
+  view.last(settings.once  ? "until now"
+            : from.whole() ? "ended"
+            : view.left()  ? "left"
+                           : "ended, not closed");
   if (from.failure()) return here.fail(*from.failure());
   return exit_status::done;
 }
 
 std::string how_it_ended(const record::launch_outcome& outcome) {
-  return outcome.signal != 0 ? fmt::format("ended by signal {} ({})", outcome.signal, strsignal(outcome.signal))
-                             : fmt::format("ended with status {}", outcome.exit_status);
+  return outcome.signal != 0
+             ? fmt::format("ended by signal {} ({})", outcome.signal, strsignal(outcome.signal))
+             : fmt::format("ended with status {}", outcome.exit_status);
 }
 
 exit_status watch_program(top_settings settings, const top_target& target, session& here) {
   record::launch_request& request = settings.request;
   if (const auto file = needs_a_file(settings.output); !file) return here.fail(file.error());
   const bool terminal = is_terminal(STDOUT_FILENO) && !here.json() && !settings.once;
-  const std::string scratch = (fs::temp_directory_path() / fmt::format("millpond_top_{}", getpid())).string();
+  const std::string scratch =
+      (fs::temp_directory_path() / fmt::format("millpond_top_{}", getpid())).string();
   const bool kept = !settings.output.empty();
   request.command = settings.words;
   request.how.path = kept ? settings.output : scratch + ".mpt";
-  request.how.recorded_by = fmt::format("millpond top {} ({})", build_info().version, build_info().commit);
+  request.how.recorded_by =
+      fmt::format("millpond top {} ({})", build_info().version, build_info().commit);
   if (!parse_bytes(settings.size_limit, request.how.most_bytes)) {
-    return here.fail(exit_status::usage, fmt::format("--size-limit: expected a size such as 512MiB, found `{}`", settings.size_limit));
+    return here.fail(exit_status::usage,
+                     fmt::format("--size-limit: expected a size such as 512MiB, found `{}`",
+                                 settings.size_limit));
   }
   if (request.how.cupti.empty()) request.how.cupti = record::find_cupti();
   if (request.library.empty()) request.library = record::find_recorder_library();
-  // Beside a view that fills the terminal nothing else may be printed there; JSON has standard output for itself.
+  // Beside a view that fills the terminal nothing else may be printed there; JSON has standard
+  // output for itself.
   const std::string printed = scratch + ".log";
-  const int output = terminal ? open(printed.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600) : dup(STDERR_FILENO);
-  if (output < 0) return here.fail(exit_status::bad_input, fmt::format("{}: cannot be written", printed));
+  const int output = terminal
+                         ? open(printed.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600)
+                         : dup(STDERR_FILENO);
+  if (output < 0)
+    return here.fail(exit_status::bad_input, fmt::format("{}: cannot be written", printed));
   std::error_code fault;
   if (!kept) fs::remove(request.how.path, fault);
   catch_interrupts();
@@ -295,12 +324,17 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
     if (!outcome) {
       status = here.fail(outcome.error());
     } else if (from.events() == 0) {
-      status = here.fail(exit_status::bad_input, fmt::format("nothing was recorded: the program {} and the CUDA driver was never initialised "
-                                                             "in it, or never loaded the recorder", how_it_ended(*outcome)));
+      status = here.fail(
+          exit_status::bad_input,
+          fmt::format(
+              "nothing was recorded: the program {} and the CUDA driver was never initialised "
+              "in it, or never loaded the recorder",
+              how_it_ended(*outcome)));
     } else {
       view.last(how_it_ended(*outcome));
       // As `time` and `env` do: the program's own status is the command's.
-      status = static_cast<exit_status>(outcome->signal != 0 ? 128 + outcome->signal : outcome->exit_status);
+      status = static_cast<exit_status>(outcome->signal != 0 ? 128 + outcome->signal
+                                                             : outcome->exit_status);
     }
   }
   close(output);
@@ -323,27 +357,45 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
 
 command_body add_top(CLI::App& app) {
   auto settings = std::make_shared<top_settings>();
-  app.add_option("WHAT", settings->words, "A process that is being recorded (its id), a trace that is being written (.mpt), or behind `--` a program to start")
+  app.add_option("WHAT", settings->words,
+                 "A process that is being recorded (its id), a trace that is being written (.mpt), "
+                 "or behind `--` a program to start")
       ->type_name("PID|TRACE|PROGRAM ...")
       ->required();
-  app.add_flag("--once", settings->once, "One view of what is there now; of a program: of its whole run");
-  app.add_option("--interval", settings->interval_s, "Seconds between two views")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
-  app.add_option("--places", settings->places, "How many hot places are shown")->check(CLI::Range(0, 1000))->capture_default_str();
-  app.add_option("--sort", settings->sort, "Places by: bytes (live), rate (allocations), time (in them)")
+  app.add_flag("--once", settings->once,
+               "One view of what is there now; of a program: of its whole run");
+  app.add_option("--interval", settings->interval_s, "Seconds between two views")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--places", settings->places, "How many hot places are shown")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--sort", settings->sort,
+                 "Places by: bytes (live), rate (allocations), time (in them)")
       ->check(CLI::IsMember({"bytes", "rate", "time"}))
       ->capture_default_str();
-  app.add_option("-o,--output", settings->output, "Keep the program's trace here, for explain and report (else it is removed)")->type_name("FILE");
-  app.add_option("--size-limit", settings->size_limit, "Stop looking when the program's trace has so many bytes")->type_name("SIZE")->capture_default_str();
-  app.add_flag("--no-lines", settings->no_lines, "Leave addresses as they are, without asking addr2line for lines");
-  app.add_option("--library", settings->request.library, "libmillpond_record.so, where it is not beside the command")->type_name("FILE");
+  app.add_option("-o,--output", settings->output,
+                 "Keep the program's trace here, for explain and report (else it is removed)")
+      ->type_name("FILE");
+  app.add_option("--size-limit", settings->size_limit,
+                 "Stop looking when the program's trace has so many bytes")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  app.add_flag("--no-lines", settings->no_lines,
+               "Leave addresses as they are, without asking addr2line for lines");
+  app.add_option("--library", settings->request.library,
+                 "libmillpond_record.so, where it is not beside the command")
+      ->type_name("FILE");
   app.add_option("--cupti", settings->request.how.cupti, "The libcupti to use")->type_name("FILE");
   return [settings](session& here) {
     auto target = find_top_target(settings->words);
     if (!target) return here.fail(target.error());
     if (target->what == top_target::sort::program) return watch_program(*settings, *target, here);
     const auto for_programs = [&](const char* option) {
-      return here.fail(exit_status::usage, fmt::format("{} is for a program that top starts (behind `--`); {} is only looked at", option,
-                                                       settings->words.front()));
+      return here.fail(
+          exit_status::usage,
+          fmt::format("{} is for a program that top starts (behind `--`); {} is only looked at",
+                      option, settings->words.front()));
     };
     if (!settings->output.empty()) return for_programs("-o");
     if (!settings->request.library.empty()) return for_programs("--library");

@@ -13,7 +13,7 @@ namespace millpond::cli {
 
 struct workload_input {
   std::string trace;
-  std::string name;            // of --workload
+  std::string name;  // of --workload
   std::uint64_t seed = 1;
   std::uint64_t length = 0;
   std::uint64_t streams = 1;
@@ -27,8 +27,9 @@ struct workload_input {
   void add_to(CLI::App& app);
   // invalid_argument when neither or both of TRACE and --workload were given.
   [[nodiscard]] result<replay::workload> load() const;
-  // A recording keeps its pauses on the simulated GPU, where time is free: streams then run as far ahead of each other as
-  // they did. On a card, and for a named workload, one operation follows another unless told otherwise.
+  // A recording keeps its pauses on the simulated GPU, where time is free: streams then run as far
+  // ahead of each other as they did. On a card, and for a named workload, one operation follows
+  // another unless told otherwise.
   [[nodiscard]] replay::run_options run_options(const driver& gpu) const;
   // The parts of a report that do not depend on the outcomes. After the GPU was opened.
   [[nodiscard]] report::comparison describe(const session& here, const driver& gpu,

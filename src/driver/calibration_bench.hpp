@@ -68,8 +68,8 @@ class bench {
     need(answer);
     return std::max(0.0, static_cast<double>(end - start) - clock_ns_);
   }
-  // Runs a body until there are samples enough or the row's time is spent. The first run is not counted:
-  // it pays what is paid once.
+  // Runs a body until there are samples enough or the row's time is spent. The first run is not
+  // counted: it pays what is paid once.
   template <class Body>
   void repeat(Body&& body, std::vector<std::vector<double>*> series) const {
     body();
@@ -86,10 +86,12 @@ class bench {
     const std::size_t last = times.size() - 1;
     return {bytes, times[times.size() / 2], times[std::min(last, times.size() * 99 / 100)]};
   }
-  [[nodiscard]] static double median(std::vector<double> times) { return point(0, std::move(times)).p50_ns; }
+  [[nodiscard]] static double median(std::vector<double> times) {
+    return point(0, std::move(times)).p50_ns;
+  }
 
-  // A call of less than a microsecond or so: its median from batches, in which the clock does not count,
-  // its 99th percentile from single calls.
+  // A call of less than a microsecond or so: its median from batches, in which the clock does not
+  // count, its 99th percentile from single calls.
   template <class Call>
   cost_table quick(Call&& call) const {
     constexpr int batches = 41, in_batch = 50, singles = 1000;

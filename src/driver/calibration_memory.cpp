@@ -11,7 +11,8 @@ namespace {
 
 using times = std::vector<double>;
 
-std::vector<std::uint64_t> up_to(std::uint64_t largest, std::initializer_list<std::uint64_t> sizes) {
+std::vector<std::uint64_t> up_to(std::uint64_t largest,
+                                 std::initializer_list<std::uint64_t> sizes) {
   std::vector<std::uint64_t> kept;
   for (const std::uint64_t size : sizes) {
     if (size <= largest) kept.push_back(size);
@@ -104,7 +105,9 @@ void measure_plain_calls(bench& on, gpu_profile& into, std::uint64_t largest) {
   on.stage("cuMemHostAlloc", 0.2);
   pair_by_size(
       on, into, "cuMemHostAlloc", "cuMemFreeHost", sizes,
-      [&](std::uint64_t bytes) { return gpu.host_allocate(&host, bytes, driver::host_flags::none); },
+      [&](std::uint64_t bytes) {
+        return gpu.host_allocate(&host, bytes, driver::host_flags::none);
+      },
       [&](std::uint64_t) { return gpu.host_free(host); });
   on.stage("cuMemAllocManaged", 0.35);
   pair_by_size(
@@ -147,7 +150,8 @@ void measure_warm_pool(bench& on, gpu_profile& into, memory_place place, const c
   took.clear();
   gave.clear();
   for (int i = 0; i < 10; ++i) round();
-  into.calls[std::string("cuMemAllocFromPoolAsync") + suffix] = {{bench::point(0, std::move(took))}};
+  into.calls[std::string("cuMemAllocFromPoolAsync") + suffix] = {
+      {bench::point(0, std::move(took))}};
   into.calls[std::string("cuMemFreeAsync") + suffix] = {{bench::point(0, std::move(gave))}};
 }
 
@@ -165,7 +169,8 @@ void measure_pool_growth(bench& on, gpu_profile& into, std::uint64_t largest) {
     on.repeat(
         [&] {
           device_address at = 0;
-          const double took = on.time([&] { return gpu.pool_allocate(&at, bytes, pool, on.stream); });
+          const double took =
+              on.time([&] { return gpu.pool_allocate(&at, bytes, pool, on.stream); });
           on.need(gpu.pool_free(at, on.stream));
           on.wait();
           grew.push_back(std::max(0.0, took - warm));
@@ -200,7 +205,8 @@ void measure_first_pool(bench& on, gpu_profile& into) {
     on.need(on.gpu.pool_free(at, on.stream));
     on.wait();
   }
-  into.calls["cuMemAllocFromPoolAsync.first"] = {{bench::point(0, {std::max(0.0, took[0] - took[1])})}};
+  into.calls["cuMemAllocFromPoolAsync.first"] = {
+      {bench::point(0, {std::max(0.0, took[0] - took[1])})}};
 }
 
 }  // namespace
@@ -218,14 +224,15 @@ void measure_pools(bench& on, gpu_profile& into, std::uint64_t largest) {
       [&](std::uint64_t) { return gpu.pool_destroy(pool); });
   on.need(gpu.pool_create(&pool, memory_place::device, 0));
   const at_end destroyed([&] { static_cast<void>(gpu.pool_destroy(pool)); });
-  into.calls["cuMemPoolSetAttribute"] = on.quick([&] { return gpu.pool_set_release_threshold(pool, 0); });
+  into.calls["cuMemPoolSetAttribute"] =
+      on.quick([&] { return gpu.pool_set_release_threshold(pool, 0); });
   into.calls["cuMemPoolTrimTo"] = on.quick([&] { return gpu.pool_trim(pool, 0); });
 }
 
 namespace {
 
-// Handles of one size side by side, as a pool maps them: one handle alone costs less than its share in a
-// large mapping does.
+// Handles of one size side by side, as a pool maps them: one handle alone costs less than its share
+// in a large mapping does.
 class handle_row {
  public:
   handle_row(bench& on, std::uint64_t handle_bytes, std::uint64_t count)
@@ -233,7 +240,8 @@ class handle_row {
     on_.need(on_.gpu.address_reserve(&at_, total(), 0));
   }
   ~handle_row() {
-    // After a failure half-way some of this is refused, and only memory of a run that failed is left.
+    // After a failure half-way some of this is refused, and only memory of a run that failed is
+    // left.
     if (mapped_ > 0) static_cast<void>(on_.gpu.unmap(at_, mapped_ * bytes_));
     for (const physical_handle each : handles_) {
       if (each != 0) static_cast<void>(on_.gpu.physical_release(each));
@@ -255,7 +263,8 @@ class handle_row {
       map.push_back(on_.time([&] { return gpu.map(at_ + mapped_ * bytes_, bytes_, each); }));
       ++mapped_;
     }
-    access.push_back(on_.time([&] { return gpu.set_access(at_, total(), memory_place::device); }) / count);
+    access.push_back(on_.time([&] { return gpu.set_access(at_, total(), memory_place::device); }) /
+                     count);
     unmap.push_back(on_.time([&] { return gpu.unmap(at_, total()); }) / count);
     mapped_ = 0;
     for (physical_handle& each : handles_) {

@@ -11,7 +11,8 @@ namespace {
 
 using times = std::vector<double>;
 
-// A call that puts work on the stream: its own time with the stream idle, as a serving program meets it.
+// A call that puts work on the stream: its own time with the stream idle, as a serving program
+// meets it.
 template <class Call>
 cost_table issue(bench& on, Call&& call) {
   times took;
@@ -24,7 +25,9 @@ cost_table issue(bench& on, Call&& call) {
   return {{bench::point(0, std::move(took))}};
 }
 
-double p50(const gpu_profile& from, const char* call) { return from.calls.at(call).points.front().p50_ns; }
+double p50(const gpu_profile& from, const char* call) {
+  return from.calls.at(call).points.front().p50_ns;
+}
 
 }  // namespace
 
@@ -39,8 +42,10 @@ void measure_streams(bench& on, gpu_profile& into) {
   calls["cuStreamGetId"] = on.quick([&] { return gpu.stream_id(on.stream, &id); });
   calls["cuStreamGetCtx"] = on.quick([&] { return gpu.stream_device(on.stream, &ordinal); });
   // The question of the fast path: not capturing.
-  calls["cuStreamGetCaptureInfo"] = on.quick([&] { return gpu.stream_capture(on.stream, &capture); });
-  calls["cuThreadExchangeStreamCaptureMode"] = on.quick([&] { return gpu.exchange_capture_mode(&mode); });
+  calls["cuStreamGetCaptureInfo"] =
+      on.quick([&] { return gpu.stream_capture(on.stream, &capture); });
+  calls["cuThreadExchangeStreamCaptureMode"] =
+      on.quick([&] { return gpu.exchange_capture_mode(&mode); });
   on.need(gpu.exchange_capture_mode(&mode));
   if (mode != capture_mode::relaxed) on.need(gpu.exchange_capture_mode(&mode));  // as it was before
 
@@ -114,6 +119,7 @@ class chain {
         {&took});
     return bench::median(std::move(took));
   }
+
  private:
   bench& on_;
   graph_exec_handle exec_ = nullptr;
@@ -133,7 +139,8 @@ void measure_graphs(bench& on, gpu_profile& into) {
           if (exec != nullptr) static_cast<void>(gpu.graph_exec_destroy(exec));
           if (graph != nullptr) static_cast<void>(gpu.graph_destroy(graph));
         });
-        begun.push_back(on.time([&] { return gpu.capture_begin(on.stream, capture_mode::relaxed); }));
+        begun.push_back(
+            on.time([&] { return gpu.capture_begin(on.stream, capture_mode::relaxed); }));
         const call_result captured = gpu.spin(0, on.stream);
         ended.push_back(on.time([&] { return gpu.capture_end(on.stream, &graph); }));
         on.need(captured);
@@ -142,8 +149,10 @@ void measure_graphs(bench& on, gpu_profile& into) {
         on.wait();
         launched.push_back(on.time([&] { return gpu.graph_launch(exec, on.stream); }));
         on.wait();
-        exec_gone.push_back(on.time([&] { return gpu.graph_exec_destroy(std::exchange(exec, nullptr)); }));
-        graph_gone.push_back(on.time([&] { return gpu.graph_destroy(std::exchange(graph, nullptr)); }));
+        exec_gone.push_back(
+            on.time([&] { return gpu.graph_exec_destroy(std::exchange(exec, nullptr)); }));
+        graph_gone.push_back(
+            on.time([&] { return gpu.graph_destroy(std::exchange(graph, nullptr)); }));
       },
       {&begun, &ended, &made, &launched, &exec_gone, &graph_gone});
   into.calls["cuStreamBeginCapture"] = {{bench::point(0, begun)}};
@@ -156,8 +165,8 @@ void measure_graphs(bench& on, gpu_profile& into) {
 
 namespace {
 
-// Bytes a second of work that takes `bytes` each time: the slope between one and several in a row, in
-// which what is paid once falls away.
+// Bytes a second of work that takes `bytes` each time: the slope between one and several in a row,
+// in which what is paid once falls away.
 template <class Call>
 double rate(bench& on, std::uint64_t bytes, Call&& call) {
   constexpr int several = 5;
@@ -174,10 +183,11 @@ double rate(bench& on, std::uint64_t bytes, Call&& call) {
   return each_ns > 0 ? static_cast<double>(bytes) / each_ns * 1e9 : 0;
 }
 
-// The same for work that must be prepared each time: the time of one, less what an empty kernel's round
-// and `less_ns` take.
+// The same for work that must be prepared each time: the time of one, less what an empty kernel's
+// round and `less_ns` take.
 template <class Prepare, class Call>
-double prepared_rate(bench& on, std::uint64_t bytes, double less_ns, Prepare&& prepare, Call&& call) {
+double prepared_rate(bench& on, std::uint64_t bytes, double less_ns, Prepare&& prepare,
+                     Call&& call) {
   times took;
   on.repeat(
       [&] {
@@ -202,7 +212,8 @@ void measure_launches(bench& on, gpu_profile& into) {
   constexpr int few = 50, many = 250;
   const chain short_one(on, few);
   const chain long_one(on, many);
-  into.kernel_overhead_ns = std::max(0.0, (long_one.round_ns() - short_one.round_ns()) / (many - few));
+  into.kernel_overhead_ns =
+      std::max(0.0, (long_one.round_ns() - short_one.round_ns()) / (many - few));
   times round;
   on.repeat(
       [&] {
@@ -212,10 +223,10 @@ void measure_launches(bench& on, gpu_profile& into) {
         }));
       },
       {&round});
-  // As the simulator uses it: from the end of the launch call to the start of the kernel, with the way
-  // back to a waiting host in it; the synchronise's own cost goes on beside the wait.
-  into.launch_latency_ns =
-      std::max(0.0, bench::median(std::move(round)) - p50(into, "cuLaunchKernel") - into.kernel_overhead_ns);
+  // As the simulator uses it: from the end of the launch call to the start of the kernel, with the
+  // way back to a waiting host in it; the synchronise's own cost goes on beside the wait.
+  into.launch_latency_ns = std::max(
+      0.0, bench::median(std::move(round)) - p50(into, "cuLaunchKernel") - into.kernel_overhead_ns);
 }
 
 void measure_device_memory(bench& on, gpu_profile& into, std::uint64_t largest) {
@@ -290,14 +301,17 @@ void measure_managed(bench& on, gpu_profile& into, std::uint64_t largest,
   };
   const identity_block block{at, bytes, 1};
   const auto write = [&] { return gpu.identity_write({&block, 1}, on.stream); };
-  const double empty_round = p50(into, "cuLaunchKernel") + into.launch_latency_ns + into.kernel_overhead_ns;
-  const double on_device =
-      empty_round + static_cast<double>(bytes) / into.memory_bytes_per_s * 1e9;
-  // Faulted in by a kernel that reads: its loads fault again while they wait, as those of most kernels do.
+  const double empty_round =
+      p50(into, "cuLaunchKernel") + into.launch_latency_ns + into.kernel_overhead_ns;
+  const double on_device = empty_round + static_cast<double>(bytes) / into.memory_bytes_per_s * 1e9;
+  // Faulted in by a kernel that reads: its loads fault again while they wait, as those of most
+  // kernels do.
   void* report = nullptr;
   on.need(gpu.host_allocate(&report, sizeof(identity_report), driver::host_flags::none));
   const at_end report_given([&] { static_cast<void>(gpu.host_free(report)); });
-  const auto read = [&] { return gpu.identity_check({&block, 1}, new (report) identity_report, on.stream); };
+  const auto read = [&] {
+    return gpu.identity_check({&block, 1}, new (report) identity_report, on.stream);
+  };
   touch();
   into.managed_fault_in_bytes_per_s = prepared_rate(on, bytes, on_device, touch, read);
   times back;
@@ -315,7 +329,9 @@ void measure_managed(bench& on, gpu_profile& into, std::uint64_t largest,
   into.managed_fault_back_bytes_per_s =
       back_ns > 0 ? static_cast<double>(bytes) / back_ns * 1e9 : 0;
   if (!gpu.info().concurrent_managed_access) return;
-  const auto prefetch = [&](memory_place to) { return gpu.prefetch_async(at, bytes, to, on.stream); };
+  const auto prefetch = [&](memory_place to) {
+    return gpu.prefetch_async(at, bytes, to, on.stream);
+  };
   into.managed_prefetch_bytes_per_s =
       prepared_rate(on, bytes, empty_round, touch, [&] { return prefetch(memory_place::device); });
   into.managed_prefetch_back_bytes_per_s = prepared_rate(

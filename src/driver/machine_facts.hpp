@@ -1,7 +1,8 @@
 // What a machine has for GPU memory, and what is wrong with it: the facts behind `millpond doctor`.
 //
-// Facts are plain data, read from the files under a root ("/" for this machine, a folder in the tests)
-// and from the driver; the rules look at the facts alone. What cannot be read is absent, never guessed.
+// Facts are plain data, read from the files under a root ("/" for this machine, a folder in the
+// tests) and from the driver; the rules look at the facts alone. What cannot be read is absent,
+// never guessed.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -23,15 +24,15 @@ struct device_file {
 };
 
 struct host_facts {
-  std::string kernel;                                // "6.1.0-28-amd64"
+  std::string kernel;  // "6.1.0-28-amd64"
   unsigned cpus = 0;
   std::optional<std::uint64_t> ram_bytes, ram_available_bytes, swap_bytes;
-  unsigned numa_nodes = 0;                           // 0: not known
+  unsigned numa_nodes = 0;  // 0: not known
   std::optional<bool> numa_balancing;
-  std::optional<std::uint64_t> memlock_bytes;        // unlimited_bytes where there is no limit
+  std::optional<std::uint64_t> memlock_bytes;  // unlimited_bytes where there is no limit
   std::optional<std::uint64_t> address_space_bytes;
   std::optional<std::uint64_t> open_files;
-  std::string huge_pages;                            // of "always", "madvise", "never"; empty: not known
+  std::string huge_pages;  // of "always", "madvise", "never"; empty: not known
   std::optional<std::uint64_t> reserved_huge_pages;  // vm.nr_hugepages
   std::optional<std::uint64_t> max_maps;             // vm.max_map_count
   std::optional<int> overcommit;                     // vm.overcommit_memory
@@ -40,13 +41,13 @@ struct host_facts {
 };
 
 struct driver_install_facts {
-  std::string kernel_module;                    // "580.159.03", empty where it is not loaded
-  bool open_module = false;                     // the open kernel modules
+  std::string kernel_module;  // "580.159.03", empty where it is not loaded
+  bool open_module = false;   // the open kernel modules
   std::vector<device_file> device_files;
-  std::string library;                          // libcuda.so.1, where it lies; empty: in none of the usual places
-  std::map<std::string, std::string> uvm;       // readable parameters of nvidia_uvm
-  std::optional<bool> hmm;                      // pageable memory usable by the GPU, as the module is set
-  bool mps_running = false;                     // a control pipe of the multi-process service is there
+  std::string library;  // libcuda.so.1, where it lies; empty: in none of the usual places
+  std::map<std::string, std::string> uvm;  // readable parameters of nvidia_uvm
+  std::optional<bool> hmm;   // pageable memory usable by the GPU, as the module is set
+  bool mps_running = false;  // a control pipe of the multi-process service is there
   unsigned mig_instances = 0;
 };
 
@@ -58,21 +59,21 @@ struct gpu_facts {
   bool integrated = false;
   bool ecc = false;
   bool mps = false;
-  std::string open_failure;                     // why no context could be made; then nothing below is known
+  std::string open_failure;  // why no context could be made; then nothing below is known
   std::optional<std::uint64_t> free_bytes;
 };
 
 struct machine_facts {
   host_facts host;
   driver_install_facts install;
-  std::string driver_failure;                   // why the driver could not be asked; empty: it answered
-  int driver_version = 0;                       // 13000 for CUDA 13.0
-  std::string loaded_library;                   // the file that was loaded
+  std::string driver_failure;  // why the driver could not be asked; empty: it answered
+  int driver_version = 0;      // 13000 for CUDA 13.0
+  std::string loaded_library;  // the file that was loaded
   std::vector<gpu_facts> gpus;
 };
 
-// The files below `root` (which ends without a slash; "" is this machine). Never fails: what is not there
-// stays empty.
+// The files below `root` (which ends without a slash; "" is this machine). Never fails: what is not
+// there stays empty.
 [[nodiscard]] host_facts read_host_facts(const std::string& root);
 [[nodiscard]] driver_install_facts read_install_facts(const std::string& root);
 
@@ -84,11 +85,11 @@ enum class finding_severity : std::uint8_t { note, warning, failure };
 [[nodiscard]] const char* to_string(finding_severity severity) noexcept;
 
 struct machine_finding {
-  std::string id;          // "memlock_low": fixed, for programs that read the JSON
+  std::string id;  // "memlock_low": fixed, for programs that read the JSON
   finding_severity severity = finding_severity::note;
-  std::string what;        // one sentence: what is so
-  std::string why;         // what it costs or breaks
-  std::string how;         // what to do, as a command where there is one; empty for mere notes
+  std::string what;  // one sentence: what is so
+  std::string why;   // what it costs or breaks
+  std::string how;   // what to do, as a command where there is one; empty for mere notes
 };
 
 struct diagnosis_options {
@@ -97,7 +98,8 @@ struct diagnosis_options {
   std::uint64_t pinned_budget_bytes = std::uint64_t{1} << 30;
 };
 
-// What is misconfigured, worst first. Without a GPU the host's settings are notes, since nothing suffers.
+// What is misconfigured, worst first. Without a GPU the host's settings are notes, since nothing
+// suffers.
 [[nodiscard]] std::vector<machine_finding> diagnose(const machine_facts& facts,
                                                     const diagnosis_options& options = {});
 

@@ -39,7 +39,9 @@ std::optional<std::uint64_t> parse_number(std::string_view text) {
   return value;
 }
 
-std::optional<std::uint64_t> read_number(const std::string& path) { return parse_number(read_line(path)); }
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  return parse_number(read_line(path));
+}
 
 // "MemTotal:   131 kB" of /proc/meminfo.
 std::optional<std::uint64_t> meminfo(const std::string& text, const std::string& key) {
@@ -88,8 +90,9 @@ std::string chosen(const std::string& text) {
   return text.substr(open + 1, close - open - 1);
 }
 
-// The lowest memory limit of this process's control group and those above it, of either version. Inside a
-// container the path of /proc/self/cgroup may not exist; the mount's own root is then the container's.
+// The lowest memory limit of this process's control group and those above it, of either version.
+// Inside a container the path of /proc/self/cgroup may not exist; the mount's own root is then the
+// container's.
 void read_memory_limit(const std::string& root, host_facts& host) {
   const auto look = [&](const std::string& file) {
     const auto limit = read_number(root + file);
@@ -125,7 +128,7 @@ void read_memory_limit(const std::string& root, host_facts& host) {
 device_file look_at_device(const std::string& root, const std::string& path) {
   device_file found;
   found.path = path;
-  struct stat status {};
+  struct stat status{};
   if (::stat((root + path).c_str(), &status) == 0) found.mode = status.st_mode & 07777u;
   found.accessible = ::access((root + path).c_str(), R_OK | W_OK) == 0;
   return found;
@@ -135,7 +138,8 @@ device_file look_at_device(const std::string& root, const std::string& path) {
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failure;
-  for (files::directory_iterator it(folder, failure), end; !failure && it != end; it.increment(failure)) {
+  for (files::directory_iterator it(folder, failure), end; !failure && it != end;
+       it.increment(failure)) {
     names.push_back(it->path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -145,11 +149,12 @@ std::vector<std::string> names_in(const std::string& folder) {
 bool is_gpu_node(const std::string& name) {
   constexpr std::string_view prefix = "nvidia";
   return name.starts_with(prefix) && name.size() > prefix.size() &&
-         std::all_of(name.begin() + prefix.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; });
+         std::all_of(name.begin() + prefix.size(), name.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build": the first word of
-// digits and points with a point in it.
+// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build": the first
+// word of digits and points with a point in it.
 std::string module_version(const std::string& text) {
   std::istringstream in(text.substr(0, text.find('\n')));
   for (std::string word; in >> word;) {
@@ -198,9 +203,9 @@ driver_install_facts read_install_facts(const std::string& root) {
       install.device_files.push_back(look_at_device(root, "/dev/" + name));
     }
   }
-  for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-                             "/usr/lib", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64",
-                             "/run/opengl-driver/lib"}) {
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
+        "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib"}) {
     const std::string path = std::string(folder) + "/libcuda.so.1";
     std::error_code failure;
     if (install.library.empty() && files::exists(root + path, failure)) install.library = path;

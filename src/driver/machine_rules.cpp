@@ -55,16 +55,16 @@ class rules {
     if (!facts_.driver_failure.empty()) {
       if (!driver_expected()) {
         add("no_driver", finding_severity::note, "This machine has no NVIDIA driver.",
-            facts_.driver_failure,
-            "");
+            facts_.driver_failure, "");
         return;
       }
       const bool no_library = install.library.empty();
       add(no_library ? "library_missing" : "driver_failure", finding_severity::failure,
           "The NVIDIA driver is here and cannot be used.", facts_.driver_failure,
-          no_library ? "In a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES including "
-                       "compute. Otherwise install the driver's libraries (libcuda1, cuda-drivers)."
-                     : "");
+          no_library
+              ? "In a container: start it with --gpus all and NVIDIA_DRIVER_CAPABILITIES including "
+                "compute. Otherwise install the driver's libraries (libcuda1, cuda-drivers)."
+              : "");
       return;
     }
     if (facts_.gpus.empty() && facts_.driver_version != 0) {
@@ -72,7 +72,8 @@ class rules {
           "CUDA_VISIBLE_DEVICES may hide it, or the container was given none.",
           "nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES");
     }
-    if (!facts_.loaded_library.empty() && facts_.loaded_library.find("/compat/") != std::string::npos) {
+    if (!facts_.loaded_library.empty() &&
+        facts_.loaded_library.find("/compat/") != std::string::npos) {
       add("compat_library", finding_severity::note,
           fmt::format("CUDA runs on the forward-compatibility library {}.", facts_.loaded_library),
           "It serves newer CUDA on an older kernel module, on data-centre GPUs only.", "");
@@ -82,7 +83,8 @@ class rules {
   void look_at_device_files() {
     const auto find = [&](std::string_view path) {
       const auto& all = facts_.install.device_files;
-      const auto at = std::find_if(all.begin(), all.end(), [&](const auto& f) { return f.path == path; });
+      const auto at =
+          std::find_if(all.begin(), all.end(), [&](const auto& f) { return f.path == path; });
       return at == all.end() ? nullptr : &*at;
     };
     for (const device_file& file : facts_.install.device_files) {
@@ -96,8 +98,8 @@ class rules {
     if (facts_.install.kernel_module.empty()) return;
     if (find("/dev/nvidiactl") == nullptr) {
       add("nvidiactl_missing", finding_severity::failure,
-          "The kernel module is loaded and /dev/nvidiactl is missing.", "CUDA cannot start without it.",
-          "sudo nvidia-modprobe; in a container: --gpus all");
+          "The kernel module is loaded and /dev/nvidiactl is missing.",
+          "CUDA cannot start without it.", "sudo nvidia-modprobe; in a container: --gpus all");
     }
     if (find("/dev/nvidia-uvm") == nullptr) {
       add("uvm_missing", finding_severity::failure,
@@ -114,12 +116,15 @@ class rules {
       return;
     }
     if (!gpu.info.virtual_memory) {
-      add("no_virtual_memory", finding_severity::warning, name + " has no virtual memory management.",
-          "Pools then grow by whole cudaMalloc blocks, and no page can be moved to where it is needed.",
+      add("no_virtual_memory", finding_severity::warning,
+          name + " has no virtual memory management.",
+          "Pools then grow by whole cudaMalloc blocks, and no page can be moved to where it is "
+          "needed.",
           "");
     }
     if (!gpu.info.memory_pools) {
-      add("no_driver_pools", finding_severity::note, name + " has no driver pools (cudaMallocAsync).",
+      add("no_driver_pools", finding_severity::note,
+          name + " has no driver pools (cudaMallocAsync).",
           "Strategies that use them are left out.", "");
     }
     if (gpu.managed_memory && !gpu.info.concurrent_managed_access) {
@@ -130,8 +135,9 @@ class rules {
     }
     if (gpu.info.pageable_memory_access) {
       add("pageable_access", finding_severity::note,
-          name + (gpu.pageable_host_tables ? ": kernels reach all host memory (address translation)."
-                                           : ": kernels reach ordinary host memory (HMM)."),
+          name + (gpu.pageable_host_tables
+                      ? ": kernels reach all host memory (address translation)."
+                      : ": kernels reach ordinary host memory (HMM)."),
           "A stray host pointer in a kernel works silently and slowly instead of failing.", "");
     }
     if (gpu.free_bytes && *gpu.free_bytes < gpu.info.total_bytes / nearly_full_share) {
@@ -141,7 +147,8 @@ class rules {
           "Other processes hold the rest, and an allocation may fail at any time.", "nvidia-smi");
     }
     if (gpu.mps) {
-      add("mps", finding_severity::note, name + " is shared through the multi-process service (MPS).",
+      add("mps", finding_severity::note,
+          name + " is shared through the multi-process service (MPS).",
           "Contexts share one address space and its limits; free memory changes under you.", "");
     }
     if (gpu.info.virtual_memory && gpu.info.host_granularity == 0) {
@@ -155,24 +162,27 @@ class rules {
     const host_facts& host = facts_.host;
     const std::uint64_t budget = options_.pinned_budget_bytes;
     if (host.memlock_bytes && *host.memlock_bytes < budget) {
-      add_setting("memlock_low",
-                  fmt::format("The limit on locked memory is {}, below the {} meant to be pinned.",
-                              format_bytes(*host.memlock_bytes), format_bytes(budget)),
-                  "mlock, registering memory with a network card (RDMA, NCCL) and, on some drivers, "
-                  "cudaHostRegister are refused beyond it.",
-                  "ulimit -l unlimited; for services LimitMEMLOCK=infinity; docker: --ulimit memlock=-1");
+      add_setting(
+          "memlock_low",
+          fmt::format("The limit on locked memory is {}, below the {} meant to be pinned.",
+                      format_bytes(*host.memlock_bytes), format_bytes(budget)),
+          "mlock, registering memory with a network card (RDMA, NCCL) and, on some drivers, "
+          "cudaHostRegister are refused beyond it.",
+          "ulimit -l unlimited; for services LimitMEMLOCK=infinity; docker: --ulimit memlock=-1");
     }
     if (host.address_space_bytes && *host.address_space_bytes != unlimited_bytes) {
-      add_setting("address_space_limited",
-                  fmt::format("The address space of a process is limited to {}.",
-                              format_bytes(*host.address_space_bytes)),
-                  "CUDA reserves more addresses than all memory of the machine; it fails to start or to "
-                  "reserve.",
-                  "ulimit -v unlimited");
+      add_setting(
+          "address_space_limited",
+          fmt::format("The address space of a process is limited to {}.",
+                      format_bytes(*host.address_space_bytes)),
+          "CUDA reserves more addresses than all memory of the machine; it fails to start or to "
+          "reserve.",
+          "ulimit -v unlimited");
     }
     if (host.open_files && *host.open_files < least_open_files) {
       add_setting("open_files_low", fmt::format("A process may open {} files.", *host.open_files),
-                  "Memory shared between processes takes a descriptor a handle.", "ulimit -n 65536");
+                  "Memory shared between processes takes a descriptor a handle.",
+                  "ulimit -n 65536");
     }
     if (host.memory_limit_bytes) look_at_memory_limit(*host.memory_limit_bytes);
   }
@@ -180,16 +190,17 @@ class rules {
   void look_at_memory_limit(std::uint64_t limit) {
     const std::uint64_t budget = options_.pinned_budget_bytes;
     if (limit < budget) {
-      add_setting("memory_limit_low",
-                  fmt::format("This container's memory limit is {}, below the {} meant to be pinned.",
-                              format_bytes(limit), format_bytes(budget)),
-                  "Pinned and managed memory count against it: the process is killed when it is passed.",
-                  fmt::format("docker: --memory; Kubernetes: limits.memory ({})",
-                              facts_.host.memory_limit_from));
+      add_setting(
+          "memory_limit_low",
+          fmt::format("This container's memory limit is {}, below the {} meant to be pinned.",
+                      format_bytes(limit), format_bytes(budget)),
+          "Pinned and managed memory count against it: the process is killed when it is passed.",
+          fmt::format("docker: --memory; Kubernetes: limits.memory ({})",
+                      facts_.host.memory_limit_from));
     } else if (facts_.host.ram_bytes && limit < *facts_.host.ram_bytes) {
       add("memory_limited", finding_severity::note,
-          fmt::format("This container's memory limit is {} of the machine's {}.", format_bytes(limit),
-                      format_bytes(*facts_.host.ram_bytes)),
+          fmt::format("This container's memory limit is {} of the machine's {}.",
+                      format_bytes(limit), format_bytes(*facts_.host.ram_bytes)),
           "Pinned and managed memory count against it.", "");
     }
   }
@@ -197,28 +208,32 @@ class rules {
   void look_at_memory_settings() {
     const host_facts& host = facts_.host;
     if (host.huge_pages == "never") {
-      add_setting("huge_pages_never", "Transparent huge pages are off.",
-                  "Pinning is slower: 2 GiB touched and registered by one thread took 1111 ms without and "
-                  "453 ms with them (measured on an H200's host, driver 580.159, 2026-11-30).",
-                  "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
+      add_setting(
+          "huge_pages_never", "Transparent huge pages are off.",
+          "Pinning is slower: 2 GiB touched and registered by one thread took 1111 ms without and "
+          "453 ms with them (measured on an H200's host, driver 580.159, 2026-11-30).",
+          "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
     }
     if (host.overcommit == 2) {
-      add_setting("overcommit_strict", "The kernel promises no more memory than it has (overcommit 2).",
-                  "CUDA and address reservations ask for far more addresses than memory, and may be "
-                  "refused.",
-                  "sudo sysctl vm.overcommit_memory=0");
+      add_setting(
+          "overcommit_strict", "The kernel promises no more memory than it has (overcommit 2).",
+          "CUDA and address reservations ask for far more addresses than memory, and may be "
+          "refused.",
+          "sudo sysctl vm.overcommit_memory=0");
     }
     if (host.max_maps && *host.max_maps < least_maps) {
-      add_setting("max_maps_low", fmt::format("A process may have {} mappings.", *host.max_maps),
-                  "Each piece of mapped host memory takes one; a pool of many pieces is refused beyond "
-                  "them.",
-                  "sudo sysctl vm.max_map_count=1048576");
+      add_setting(
+          "max_maps_low", fmt::format("A process may have {} mappings.", *host.max_maps),
+          "Each piece of mapped host memory takes one; a pool of many pieces is refused beyond "
+          "them.",
+          "sudo sysctl vm.max_map_count=1048576");
     }
     if (host.numa_balancing.value_or(false) && host.numa_nodes > 1) {
-      add_setting("numa_balancing",
-                  fmt::format("The kernel moves pages between {} NUMA nodes by itself.", host.numa_nodes),
-                  "Its sampling faults slow managed memory and host buffers near the GPU.",
-                  "sudo sysctl kernel.numa_balancing=0");
+      add_setting(
+          "numa_balancing",
+          fmt::format("The kernel moves pages between {} NUMA nodes by itself.", host.numa_nodes),
+          "Its sampling faults slow managed memory and host buffers near the GPU.",
+          "sudo sysctl kernel.numa_balancing=0");
     }
     if (facts_.install.mig_instances > 0) {
       add("mig", finding_severity::note,
@@ -227,7 +242,8 @@ class rules {
     }
     const auto prefetch = facts_.install.uvm.find("uvm_perf_prefetch_enable");
     if (prefetch != facts_.install.uvm.end() && prefetch->second == "0") {
-      add_setting("uvm_prefetch_off", "The managed-memory prefetcher is off (uvm_perf_prefetch_enable=0).",
+      add_setting("uvm_prefetch_off",
+                  "The managed-memory prefetcher is off (uvm_perf_prefetch_enable=0).",
                   "Each fault then brings one page of 64 KiB or less instead of up to 2 MiB.",
                   "options nvidia-uvm uvm_perf_prefetch_enable=1 in /etc/modprobe.d, and reload");
     }
@@ -249,7 +265,8 @@ const char* to_string(finding_severity severity) noexcept {
   return "unknown";
 }
 
-std::vector<machine_finding> diagnose(const machine_facts& facts, const diagnosis_options& options) {
+std::vector<machine_finding> diagnose(const machine_facts& facts,
+                                      const diagnosis_options& options) {
   return rules(facts, options).run();
 }
 

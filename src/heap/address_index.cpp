@@ -11,7 +11,8 @@ namespace {
 
 // Zero and untouched until used: null pointers by the million at no cost.
 void* untouched(std::uint64_t bytes) {
-  void* const out = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const out = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   MILLPOND_CHECK(out != MAP_FAILED, bytes);
   return out;
 }
@@ -37,7 +38,8 @@ address_index::~address_index() {
 void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
   const std::uint32_t count = region_count_.load(std::memory_order_relaxed);
   MILLPOND_CHECK(count < max_regions, count);
-  MILLPOND_CHECK(is_aligned(base, page_bytes) && is_aligned(bytes, page_bytes) && bytes > 0, base, bytes);
+  MILLPOND_CHECK(is_aligned(base, page_bytes) && is_aligned(bytes, page_bytes) && bytes > 0, base,
+                 bytes);
   region& r = regions_[count];
   r.base = base;
   r.bytes = bytes;
@@ -93,16 +95,15 @@ void address_index::delete_segment(segment* of) {
 
 std::uint64_t address_index::metadata_bytes() const noexcept {
   std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page) +
-                        fews_.size() * few_at_once * sizeof(few) +
-                        hint_count() * sizeof(*hints_);
+                        fews_.size() * few_at_once * sizeof(few) + hint_count() * sizeof(*hints_);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     bytes += regions_[i].touched * sizeof(*regions_[i].root);
   }
   return bytes;
 }
 
-// Twice as many hints, in place: what was at i belongs at 2i or behind it now, so the last goes first. Who looks meanwhile
-// may miss one and walks.
+// Twice as many hints, in place: what was at i belongs at 2i or behind it now, so the last goes
+// first. Who looks meanwhile may miss one and walks.
 void address_index::spread_hints() noexcept {
   const std::size_t count = hint_count();
   const unsigned shift = hint_shift_.load(std::memory_order_relaxed);
@@ -180,7 +181,8 @@ void address_index::insert(segment* of) {
   if ((there & form) == is_segment) {
     few& made = new_few();
     const segment* const first = segment_in(there);
-    made.words[0].store(few::word_of(slot_of(first->start() - r->base), first), std::memory_order_relaxed);
+    made.words[0].store(few::word_of(slot_of(first->start() - r->base), first),
+                        std::memory_order_relaxed);
     made.words[1].store(few::word_of(slot, of), std::memory_order_relaxed);
     entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_few, std::memory_order_release);
     return;
@@ -189,8 +191,10 @@ void address_index::insert(segment* of) {
   std::atomic<std::uint64_t>* room = nullptr;
   bool was_empty = true;
   for (auto& word : f.words) {
-    if (word.load(std::memory_order_relaxed) == 0) room = &word;
-    else was_empty = false;
+    if (word.load(std::memory_order_relaxed) == 0)
+      room = &word;
+    else
+      was_empty = false;
   }
   if (room != nullptr) {
     room->store(few::word_of(slot, of), std::memory_order_release);
@@ -223,8 +227,10 @@ void address_index::erase(std::uint64_t start) {
     for (auto& word : few_in(there)->words) {
       const std::uint64_t each = word.load(std::memory_order_relaxed);
       if (each == 0) continue;
-      if (each >> few::slot_shift == slot) word.store(0, std::memory_order_release);
-      else empty = false;
+      if (each >> few::slot_shift == slot)
+        word.store(0, std::memory_order_release);
+      else
+        empty = false;
     }
     if (empty) unmark(*r, index);
   } else {
@@ -235,7 +241,8 @@ void address_index::erase(std::uint64_t start) {
   }
 }
 
-segment* address_index::last_in(const region& in, std::uintptr_t entry, std::uint64_t slot) const noexcept {
+segment* address_index::last_in(const region& in, std::uintptr_t entry,
+                                std::uint64_t slot) const noexcept {
   if (entry == 0) return nullptr;
   if ((entry & form) == is_segment) {
     segment* const only = segment_in(entry);
@@ -263,7 +270,9 @@ segment* address_index::covering(std::uint64_t address) const {
   if (r == nullptr) return nullptr;
   const std::uint64_t offset = address - r->base;
   std::uint64_t index = offset >> page_shift;
-  if (segment* const here = last_in(*r, r->root[index].load(std::memory_order_relaxed), slot_of(offset))) return here;
+  if (segment* const here =
+          last_in(*r, r->root[index].load(std::memory_order_relaxed), slot_of(offset)))
+    return here;
   // Up the summaries until one has something before us, then down to the last start of it.
   for (std::size_t level = 0; level < r->levels.size(); ++level) {
     const std::uint64_t mask = (std::uint64_t{1} << (index % 64)) - 1;

@@ -1,10 +1,12 @@
-// address -> segment. Starts of segments are kept by page of 64 KiB, in the smallest form that holds them: the segment
-// itself where one starts in the page, as for most large blocks; a cache line for up to eight; else 128 slots of 512
-// bytes each, with a bitmap. Small forms keep the books of a large pool small: to touch new memory costs more than all
-// the rest. Summaries of the pages above let the segment that covers an address be found in a few steps.
-// A lookup by exact start takes no lock: a form is never given back before the index is, and a stale answer is told by
-// the segment's own start. It first looks where the segment of a block that begins there was last noted, in a table of hints
-// that may be overwritten by another block's: one load, whatever the form, where walking to it takes three that wait for each other.
+// address -> segment. Starts of segments are kept by page of 64 KiB, in the smallest form that
+// holds them: the segment itself where one starts in the page, as for most large blocks; a cache
+// line for up to eight; else 128 slots of 512 bytes each, with a bitmap. Small forms keep the books
+// of a large pool small: to touch new memory costs more than all the rest. Summaries of the pages
+// above let the segment that covers an address be found in a few steps. A lookup by exact start
+// takes no lock: a form is never given back before the index is, and a stale answer is told by the
+// segment's own start. It first looks where the segment of a block that begins there was last
+// noted, in a table of hints that may be overwritten by another block's: one load, whatever the
+// form, where walking to it takes three that wait for each other.
 #pragma once
 #include <array>
 #include <atomic>
@@ -25,10 +27,12 @@ class address_index {
   address_index(const address_index&) = delete;
   address_index& operator=(const address_index&) = delete;
 
-  // A range of addresses that segments may lie in, 64 KiB aligned. At most max_regions. Under the caller's
-  // lock, as everything here but exact() and contains().
+  // A range of addresses that segments may lie in, 64 KiB aligned. At most max_regions. Under the
+  // caller's lock, as everything here but exact() and contains().
   void add_region(std::uint64_t base, std::uint64_t bytes);
-  [[nodiscard]] bool full() const noexcept { return region_count_.load(std::memory_order_relaxed) == max_regions; }
+  [[nodiscard]] bool full() const noexcept {
+    return region_count_.load(std::memory_order_relaxed) == max_regions;
+  }
 
   // A fresh record (state unused, id set), and back.
   [[nodiscard]] segment* new_segment();
@@ -40,7 +44,8 @@ class address_index {
   }
   // A start here is about to be inserted or erased: its entry is fetched meanwhile.
   void expect(std::uint64_t start) const noexcept {
-    if (const region* const r = region_of(start)) __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
+    if (const region* const r = region_of(start))
+      __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
   }
   void insert(segment* of);
   void erase(std::uint64_t start);
@@ -51,11 +56,14 @@ class address_index {
   [[nodiscard]] segment* exact(std::uint64_t start) const noexcept {
     // Records are kept as long as the index, and one that begins here is the one that begins here.
     segment* const hint = hints_[hint_of(start)].load(std::memory_order_acquire);
-    prefetch_to_write(hint);  // who looks a block up is about to free it: one transfer from another core instead of two
+    prefetch_to_write(hint);  // who looks a block up is about to free it: one transfer from another
+                              // core instead of two
     if (__builtin_expect(hint != nullptr && hint->start() == start, 1)) return hint;
     return walk_to(start);
   }
-  [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return region_of(address) != nullptr; }
+  [[nodiscard]] bool contains(std::uint64_t address) const noexcept {
+    return region_of(address) != nullptr;
+  }
 
   // A record by its number, which never changes. No lock, any thread.
   [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
@@ -77,7 +85,9 @@ class address_index {
         found = segment_in(e);
       } else if ((e & form) == is_few) {
         found = few_in(e)->find(slot_of(offset));
-      } else if (const std::uint32_t id = page_in(e)->slots[slot_of(offset)].load(std::memory_order_acquire); id != 0) {
+      } else if (const std::uint32_t id =
+                     page_in(e)->slots[slot_of(offset)].load(std::memory_order_acquire);
+                 id != 0) {
         found = at(id);
       }
       return found != nullptr && found->start() == start ? found : nullptr;
@@ -101,14 +111,17 @@ class address_index {
     std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
     std::array<std::uint64_t, slots_a_page / 64> bits{};
   };
-  // Up to eight starts: the slot in the upper seven bits, which no address of a program needs, the segment below; 0: none.
+  // Up to eight starts: the slot in the upper seven bits, which no address of a program needs, the
+  // segment below; 0: none.
   struct alignas(64) few {
     static constexpr unsigned slot_shift = 57;
     static constexpr std::uint64_t below = (std::uint64_t{1} << slot_shift) - 1;
     [[nodiscard]] static std::uint64_t word_of(std::uint64_t slot, const segment* of) noexcept {
       return slot << slot_shift | reinterpret_cast<std::uintptr_t>(of);
     }
-    [[nodiscard]] static segment* segment_in(std::uint64_t word) noexcept { return reinterpret_cast<segment*>(word & below); }
+    [[nodiscard]] static segment* segment_in(std::uint64_t word) noexcept {
+      return reinterpret_cast<segment*>(word & below);
+    }
     std::array<std::atomic<std::uint64_t>, 8> words{};
     [[nodiscard]] segment* find(std::uint64_t slot) const noexcept {
       for (const auto& word : words) {
@@ -121,19 +134,27 @@ class address_index {
   struct region {
     std::uint64_t base = 0;
     std::uint64_t bytes = 0;
-    std::atomic<std::uintptr_t>* root = nullptr;       // one entry a page, lazily touched
-    std::array<std::uint64_t*, 4> levels{};            // bit set: something below; lazily touched
-    std::uint64_t mapped = 0;                          // bytes of the mapping that root starts
-    std::uint64_t touched = 0;                         // entries of root up to the last one ever used
+    std::atomic<std::uintptr_t>* root = nullptr;  // one entry a page, lazily touched
+    std::array<std::uint64_t*, 4> levels{};       // bit set: something below; lazily touched
+    std::uint64_t mapped = 0;                     // bytes of the mapping that root starts
+    std::uint64_t touched = 0;                    // entries of root up to the last one ever used
   };
 
   // An entry of root: nothing, or one of the forms, told by its lowest bits.
   static constexpr std::uintptr_t form = 3;
   static constexpr std::uintptr_t is_segment = 0, is_few = 1, is_page = 2;
-  [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept { return reinterpret_cast<page*>(entry & ~form); }
-  [[nodiscard]] static few* few_in(std::uintptr_t entry) noexcept { return reinterpret_cast<few*>(entry & ~form); }
-  [[nodiscard]] static segment* segment_in(std::uintptr_t entry) noexcept { return reinterpret_cast<segment*>(entry); }
-  [[nodiscard]] static std::uint64_t slot_of(std::uint64_t offset) noexcept { return (offset & (page_bytes - 1)) / granule; }
+  [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept {
+    return reinterpret_cast<page*>(entry & ~form);
+  }
+  [[nodiscard]] static few* few_in(std::uintptr_t entry) noexcept {
+    return reinterpret_cast<few*>(entry & ~form);
+  }
+  [[nodiscard]] static segment* segment_in(std::uintptr_t entry) noexcept {
+    return reinterpret_cast<segment*>(entry);
+  }
+  [[nodiscard]] static std::uint64_t slot_of(std::uint64_t offset) noexcept {
+    return (offset & (page_bytes - 1)) / granule;
+  }
   static void put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept;
   // The page of addresses has its first start now, or none any more.
   static void mark(const region& in, std::uint64_t index) noexcept;
@@ -141,7 +162,8 @@ class address_index {
   [[nodiscard]] page& new_page();
   [[nodiscard]] few& new_few();
   // The last start at or below the slot; nullptr where none.
-  [[nodiscard]] segment* last_in(const region& in, std::uintptr_t entry, std::uint64_t slot) const noexcept;
+  [[nodiscard]] segment* last_in(const region& in, std::uintptr_t entry,
+                                 std::uint64_t slot) const noexcept;
 
   [[nodiscard]] const region* region_of(std::uint64_t address) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
@@ -159,7 +181,8 @@ class address_index {
     return std::size_t{1} << (64 - hint_shift_.load(std::memory_order_relaxed));
   }
   [[nodiscard]] std::size_t hint_of(std::uint64_t start) const noexcept {
-    return static_cast<std::size_t>((start * 0x9e3779b97f4a7c15ULL) >> hint_shift_.load(std::memory_order_relaxed));
+    return static_cast<std::size_t>((start * 0x9e3779b97f4a7c15ULL) >>
+                                    hint_shift_.load(std::memory_order_relaxed));
   }
 
   // What lookups read, away from what changes with every block.

@@ -1,6 +1,6 @@
-// Free segments by size: exact bins up to 64 granules, then 16 a doubling, with a bitmap of those that
-// hold anything. Insert and remove are constant time; a fit looks at a bounded number of segments once it
-// has one.
+// Free segments by size: exact bins up to 64 granules, then 16 a doubling, with a bitmap of those
+// that hold anything. Insert and remove are constant time; a fit looks at a bounded number of
+// segments once it has one.
 #pragma once
 #include <array>
 #include <bit>
@@ -39,8 +39,10 @@ class bins {
   }
   void remove(segment* of) noexcept {
     const unsigned index = index_of(of->bytes);
-    if (of->bin_before != nullptr) of->bin_before->bin_after = of->bin_after;
-    else heads_[index] = of->bin_after;
+    if (of->bin_before != nullptr)
+      of->bin_before->bin_after = of->bin_after;
+    else
+      heads_[index] = of->bin_after;
     if (of->bin_after != nullptr) of->bin_after->bin_before = of->bin_before;
     if (heads_[index] == nullptr) bits_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
     of->bin_before = of->bin_after = nullptr;
@@ -70,12 +72,14 @@ class bins {
     return best;
   }
 
-  // Of the segments from `bytes` to `most`, the one at the lowest address; `otherwise` where none lies below it. Looks at a
-  // bounded number.
-  [[nodiscard]] segment* lowest_fit(std::uint64_t bytes, std::uint64_t most, segment* otherwise) const noexcept {
+  // Of the segments from `bytes` to `most`, the one at the lowest address; `otherwise` where none
+  // lies below it. Looks at a bounded number.
+  [[nodiscard]] segment* lowest_fit(std::uint64_t bytes, std::uint64_t most,
+                                    segment* otherwise) const noexcept {
     const unsigned last = index_of(most);
     unsigned looked = 0;
-    for (unsigned index = next_filled(index_of(bytes)); index <= last && index != count; index = next_filled(index + 1)) {
+    for (unsigned index = next_filled(index_of(bytes)); index <= last && index != count;
+         index = next_filled(index + 1)) {
       for (segment* s = heads_[index]; s != nullptr; s = s->bin_after) {
         if (s->bytes >= bytes && s->bytes <= most && s->start() < otherwise->start()) otherwise = s;
         if (++looked == look_for_lowest) return otherwise;
@@ -104,7 +108,8 @@ class bins {
     for (std::size_t word = bits_.size(); word-- > 0;) {
       if (bits_[word] == 0) continue;
       std::uint64_t most = 0;
-      for (segment* s = heads_[word * 64 + floor_log2(bits_[word])]; s != nullptr; s = s->bin_after) {
+      for (segment* s = heads_[word * 64 + floor_log2(bits_[word])]; s != nullptr;
+           s = s->bin_after) {
         most = s->bytes > most ? s->bytes : most;
       }
       return most;

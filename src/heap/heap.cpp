@@ -9,17 +9,21 @@
 namespace millpond::heap {
 namespace {
 
-// Where no hole is tight, a large block takes the lowest of those that are nearly as tight: what stays gathers at one end, and
-// what comes and goes finds longer stretches at the other. A model whose weights were converted one by one, each new one beside
-// the gap of an old one, kept a fifth of its peak in such gaps with best fit alone. (The lowest of all holes cost a recorded
-// training program 3% of its peak, and this one nothing.)
+// Where no hole is tight, a large block takes the lowest of those that are nearly as tight: what
+// stays gathers at one end, and what comes and goes finds longer stretches at the other. A model
+// whose weights were converted one by one, each new one beside the gap of an old one, kept a fifth
+// of its peak in such gaps with best fit alone. (The lowest of all holes cost a recorded training
+// program 3% of its peak, and this one nothing.)
 constexpr std::uint64_t large_block = std::uint64_t{1} << 20;
-constexpr std::uint64_t tight_share = 8;    // a hole that leaves less than an eighth of the block is tight
+constexpr std::uint64_t tight_share =
+    8;  // a hole that leaves less than an eighth of the block is tight
 constexpr std::uint64_t nearly_as_tight = 2;  // times the tightest
 
 }  // namespace
 
-heap::heap() { static_cast<void>(bins_of(anyone, zone::general)); }
+heap::heap() {
+  static_cast<void>(bins_of(anyone, zone::general));
+}
 
 bins& heap::bins_of(owner_id owner, zone of) {
   auto& all = bins_[static_cast<unsigned>(of)];
@@ -28,7 +32,8 @@ bins& heap::bins_of(owner_id owner, zone of) {
   return *all[owner];
 }
 
-// Records and their links -----------------------------------------------------------------------------
+// Records and their links
+// -----------------------------------------------------------------------------
 
 segment* heap::make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state,
                     segment* before) {
@@ -75,7 +80,8 @@ segment* heap::join(segment* left, segment* right) {
   return left;
 }
 
-// A segment that is in no bin takes in the free neighbours of its zone that it may join; they leave their bins.
+// A segment that is in no bin takes in the free neighbours of its zone that it may join; they leave
+// their bins.
 void heap::merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb) {
   const auto joins = [&](const segment* with) {
     if (with == nullptr || with->state != segment_state::free || with->in != of->in) return false;
@@ -100,7 +106,8 @@ void heap::merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idl
   }
 }
 
-// A segment that is in no bin becomes free, in one piece with the neighbours that it may join; the result enters a bin once.
+// A segment that is in no bin becomes free, in one piece with the neighbours that it may join; the
+// result enters a bin once.
 void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   merge(of, owner, batch, absorb);
   const auto small = [](const segment* with) { return with != nullptr && with->in == zone::small; };
@@ -116,11 +123,12 @@ void heap::settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle 
   leave_small(right, absorb);
 }
 
-// A free part of a small stretch whose other parts went into a run or a window: nobody would join it with what lies beside it. One
-// that only an owner may have settles when it is anyone's.
+// A free part of a small stretch whose other parts went into a run or a window: nobody would join
+// it with what lies beside it. One that only an owner may have settles when it is anyone's.
 void heap::leave_small(segment* left_over, absorb_idle absorb) {
   const auto small = [](const segment* with) { return with != nullptr && with->in == zone::small; };
-  if (!small(left_over) || left_over->state != segment_state::free || left_over->owner != anyone) return;
+  if (!small(left_over) || left_over->state != segment_state::free || left_over->owner != anyone)
+    return;
   if (small(left_over->before) || small(left_over->after)) return;
   owner_id owner = anyone;
   std::uint64_t batch = 0;
@@ -130,7 +138,8 @@ void heap::leave_small(segment* left_over, absorb_idle absorb) {
   make_free(left_over, owner, batch);
 }
 
-// Cuts [at, at + bytes) out of a free segment and gives it the state; what is left stays free as it was.
+// Cuts [at, at + bytes) out of a free segment and gives it the state; what is left stays free as it
+// was.
 segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to) {
   const std::uint64_t start = from->start();
   const std::uint64_t end = from->end();
@@ -151,7 +160,8 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
     taken->state = to;
   }
   if (at + bytes < end) {
-    segment* const rest = make(taken->view, at + bytes, end - at - bytes, segment_state::free, taken);
+    segment* const rest =
+        make(taken->view, at + bytes, end - at - bytes, segment_state::free, taken);
     rest->owner = owner;
     rest->batch = batch;
     rest->in = was;
@@ -163,14 +173,17 @@ segment* heap::carve(segment* from, std::uint64_t at, std::uint64_t bytes, segme
   return taken;
 }
 
-// Blocks ----------------------------------------------------------------------------------------------
+// Blocks
+// ----------------------------------------------------------------------------------------------
 
 segment* heap::take(segment* from, std::uint64_t bytes, std::uint64_t alignment) {
-  segment* const block = carve(from, align_up(from->start(), alignment), bytes, segment_state::used);
+  segment* const block =
+      carve(from, align_up(from->start(), alignment), bytes, segment_state::used);
   return block;
 }
 
-segment* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of, zone from) const {
+segment* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
+                   zone from) const {
   // Any segment this long has an aligned start with the block behind it.
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
   segment* best = nullptr;
@@ -179,43 +192,54 @@ segment* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
     const bins* const in = bins_if(who, from);
     if (in == nullptr || in->empty()) continue;
     segment* found = in->best_fit(bytes);
-    if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end()) found = in->best_fit(need);
+    if (found != nullptr && align_up(found->start(), alignment) + bytes > found->end())
+      found = in->best_fit(need);
     if (found == nullptr) continue;
     if (best == nullptr || found->bytes < best->bytes) best = found;
     if (owner == anyone) break;
   }
-  if (best == nullptr || bytes < large_block || alignment > granule || best->bytes - bytes <= bytes / tight_share) return best;
+  if (best == nullptr || bytes < large_block || alignment > granule ||
+      best->bytes - bytes <= bytes / tight_share)
+    return best;
   const std::uint64_t most = nearly_as_tight * best->bytes;
   for (const owner_id who : {owner, anyone}) {
-    if (const bins* const in = bins_if(who, from); in != nullptr && !in->empty()) best = in->lowest_fit(bytes, most, best);
+    if (const bins* const in = bins_if(who, from); in != nullptr && !in->empty())
+      best = in->lowest_fit(bytes, most, best);
     if (owner == anyone || of == reach::own) break;
   }
   return best;
 }
 
-segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of, zone from) {
+segment* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
+                        zone from) {
   MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
   if (from == zone::small || of == reach::own) {
-    if (segment* const found = fit(bytes, alignment, owner, of, zone::small)) return take(found, bytes, alignment);
+    if (segment* const found = fit(bytes, alignment, owner, of, zone::small))
+      return take(found, bytes, alignment);
   }
   if (from == zone::small) {
-    if (segment* const room = fit(small_stretch, granule, owner, of, zone::general); room != nullptr && bytes <= small_stretch) {
+    if (segment* const room = fit(small_stretch, granule, owner, of, zone::general);
+        room != nullptr && bytes <= small_stretch) {
       segment* made = carve(room, room->start(), small_stretch, segment_state::used);
       made->in = zone::small;
       owner_id whose = made->owner;
       std::uint64_t batch = made->batch;
       merge(made, whose, batch, absorb_idle::no);
       make_free(made, whose, batch);
-      if (align_up(made->start(), alignment) + bytes <= made->end()) return take(made, bytes, alignment);
+      if (align_up(made->start(), alignment) + bytes <= made->end())
+        return take(made, bytes, alignment);
     }
   }
   segment* const found = fit(bytes, alignment, owner, of, zone::general);
   return found == nullptr ? nullptr : take(found, bytes, alignment);
 }
 
-segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of) {
+segment* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                            reach of) {
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
-  const auto fits = [&](const segment& s) { return may_have(s, owner) && (of == reach::own_and_idle || s.owner == owner); };
+  const auto fits = [&](const segment& s) {
+    return may_have(s, owner) && (of == reach::own_and_idle || s.owner == owner);
+  };
   segment* best = nullptr;
   std::uint64_t best_bytes = ~std::uint64_t{0};
   for (const view_record& in : views_) {
@@ -261,7 +285,8 @@ void heap::release(segment* block, owner_id owner, std::uint64_t batch, absorb_i
   block->holder = nullptr;
   block->holder_note = 0;
   block->link = nullptr;
-  if (views_[block->view].kind == view_kind::window) return release_window(block, owner, batch, absorb);
+  if (views_[block->view].kind == view_kind::window)
+    return release_window(block, owner, batch, absorb);
   settle(block, owner, batch, absorb);
 }
 
@@ -280,7 +305,8 @@ void heap::retire(owner_id owner, std::uint64_t completed) {
 
 segment* heap::allocate_at(std::uint64_t at, std::uint64_t bytes) {
   segment* const found = index_.covering(at);
-  if (found == nullptr || found->state != segment_state::free || found->owner != anyone || at + bytes > found->end()) {
+  if (found == nullptr || found->state != segment_state::free || found->owner != anyone ||
+      at + bytes > found->end()) {
     return nullptr;
   }
   segment* const block = carve(found, at, bytes, segment_state::used);
@@ -307,7 +333,8 @@ segment* heap::covering(std::uint64_t address) const {
   return nullptr;
 }
 
-// Spans and views -------------------------------------------------------------------------------------
+// Spans and views
+// -------------------------------------------------------------------------------------
 
 std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const {
   const auto after = std::upper_bound(in.slots.begin(), in.slots.end(), address,
@@ -318,18 +345,22 @@ std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const
 
 void heap::cut(view_id view, std::uint64_t at) {
   segment* const found = index_.covering(at);
-  if (found == nullptr || found->state != segment_state::closed || found->start() == at || at >= found->end()) return;
+  if (found == nullptr || found->state != segment_state::closed || found->start() == at ||
+      at >= found->end())
+    return;
   const std::uint64_t rest = found->end() - at;
   found->bytes -= rest;
   make(view, at, rest, segment_state::closed, found);
 }
 
-const std::vector<heap::stretch>& heap::homes_of(const view_record& in, std::size_t first, std::size_t last) {
+const std::vector<heap::stretch>& heap::homes_of(const view_record& in, std::size_t first,
+                                                 std::size_t last) {
   std::vector<stretch>& out = homes_;
   out.clear();
   for (std::size_t i = first; i < last; ++i) {
     const mapping& home = spans_[in.slots[i].span].home;
-    if (!out.empty() && out.back().view == home.view && out.back().at + out.back().bytes == home.at) {
+    if (!out.empty() && out.back().view == home.view &&
+        out.back().at + out.back().bytes == home.at) {
       out.back().bytes += in.slots[i].bytes;
     } else {
       out.push_back({home.view, home.at, in.slots[i].bytes});
@@ -338,8 +369,8 @@ const std::vector<heap::stretch>& heap::homes_of(const view_record& in, std::siz
   return out;
 }
 
-// A free stretch of a home becomes one closed segment; what it was is added to owner and batch: free when the last
-// part is.
+// A free stretch of a home becomes one closed segment; what it was is added to owner and batch:
+// free when the last part is.
 void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) {
   const std::uint64_t end = of.at + of.bytes;
   segment* s = index_.covering(of.at);
@@ -361,7 +392,8 @@ void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) {
   make(of.view, of.at, of.bytes, segment_state::closed, before);
 }
 
-segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes, owner_id owner) {
+segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes,
+                               owner_id owner) {
   view_record& in = views_[view];
   MILLPOND_CHECK(in.kind == view_kind::window && at + bytes <= in.end, view, at, bytes);
   const std::size_t first = slot_index(in, at);
@@ -369,10 +401,13 @@ segment* heap::allocate_window(view_id view, std::uint64_t at, std::uint64_t byt
   for (std::uint64_t x = at; x < at + bytes; x += in.slots[last++].bytes) {
     if (in.slots[last].span == no_span) return nullptr;
   }
-  MILLPOND_CHECK(in.slots[first].at == at && in.slots[last - 1].at + in.slots[last - 1].bytes == at + bytes, at, bytes);
+  MILLPOND_CHECK(
+      in.slots[first].at == at && in.slots[last - 1].at + in.slots[last - 1].bytes == at + bytes,
+      at, bytes);
   const std::vector<stretch>& homes = homes_of(in, first, last);
   for (const stretch& home : homes) {
-    for (const segment* s = index_.covering(home.at); s != nullptr && s->start() < home.at + home.bytes; s = s->after) {
+    for (const segment* s = index_.covering(home.at);
+         s != nullptr && s->start() < home.at + home.bytes; s = s->after) {
       if (!may_have(*s, owner)) return nullptr;
     }
   }
@@ -421,19 +456,22 @@ void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, a
     spans_[in.slots[last].span].closed = false;
   }
   segment* closed = make_closed(block);
-  if (segment* const left = closed->before; left != nullptr && left->state == segment_state::closed) {
+  if (segment* const left = closed->before;
+      left != nullptr && left->state == segment_state::closed) {
     left->bytes += closed->bytes;
     unlink(closed);
     closed = left;
   }
-  if (segment* const right = closed->after; right != nullptr && right->state == segment_state::closed) {
+  if (segment* const right = closed->after;
+      right != nullptr && right->state == segment_state::closed) {
     const std::uint64_t more = right->bytes;
     unlink(right);
     closed->bytes += more;
   }
   for (const stretch& home : homes_of(in, first, last)) {
     segment* const gap = index_.exact(home.at);
-    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == home.bytes, home.at);
+    MILLPOND_CHECK(
+        gap != nullptr && gap->state == segment_state::closed && gap->bytes == home.bytes, home.at);
     set_active(home, true);
     settle(gap, owner, batch, absorb);
   }
@@ -441,7 +479,9 @@ void heap::release_window(segment* block, owner_id owner, std::uint64_t batch, a
 
 void heap::set_active(const stretch& home, bool to) {
   view_record& in = views_[home.view];
-  for (std::size_t i = slot_index(in, home.at); i < in.slots.size() && in.slots[i].at < home.at + home.bytes; ++i) in.slots[i].active = to;
+  for (std::size_t i = slot_index(in, home.at);
+       i < in.slots.size() && in.slots[i].at < home.at + home.bytes; ++i)
+    in.slots[i].active = to;
 }
 
 bool heap::wholly_free(span_id span, owner_id owner) const {
@@ -449,7 +489,8 @@ bool heap::wholly_free(span_id span, owner_id owner) const {
   if (!of.mapped) return true;
   if (of.closed) return false;
   const std::uint64_t end = of.home.at + of.bytes;
-  for (const segment* s = index_.covering(of.home.at); s != nullptr && s->start() < end; s = s->after) {
+  for (const segment* s = index_.covering(of.home.at); s != nullptr && s->start() < end;
+       s = s->after) {
     if (!may_have(*s, owner)) return false;
   }
   return true;
@@ -461,7 +502,8 @@ bool heap::holds_used(handle_id handle) const {
     if (span.closed) return true;  // a window's block has it
     if (!span.mapped) continue;
     const std::uint64_t end = span.home.at + span.bytes;
-    for (const segment* s = index_.covering(span.home.at); s != nullptr && s->start() < end; s = s->after) {
+    for (const segment* s = index_.covering(span.home.at); s != nullptr && s->start() < end;
+         s = s->after) {
       if (s->state == segment_state::used) return true;
     }
   }
@@ -470,7 +512,8 @@ bool heap::holds_used(handle_id handle) const {
 
 std::uint64_t heap::tail_bytes(view_id view, owner_id owner) const {
   std::uint64_t bytes = 0;
-  for (const segment* s = views_[view].last; s != nullptr && may_have(*s, owner); s = s->before) bytes += s->bytes;
+  for (const segment* s = views_[view].last; s != nullptr && may_have(*s, owner); s = s->before)
+    bytes += s->bytes;
   return bytes;
 }
 
@@ -496,9 +539,12 @@ std::uint64_t heap::metadata_bytes() const noexcept {
   }
   bytes += spans_.capacity() * sizeof(span_record);
   for (const handle_record& h : handles_) {
-    bytes += sizeof(handle_record) + h.spans.capacity() * sizeof(span_id) + h.mappings.capacity() * sizeof(mapping);
+    bytes += sizeof(handle_record) + h.spans.capacity() * sizeof(span_id) +
+             h.mappings.capacity() * sizeof(mapping);
   }
-  for (const view_record& v : views_) bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot) + v.handles.capacity() * sizeof(placed_handle);
+  for (const view_record& v : views_)
+    bytes += sizeof(view_record) + v.slots.capacity() * sizeof(slot) +
+             v.handles.capacity() * sizeof(placed_handle);
   return bytes;
 }
 

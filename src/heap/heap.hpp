@@ -1,22 +1,24 @@
 // The heap: where a block goes.
 //
-// Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory). Each has its home in a
-// home view, a window of addresses where a block may cross from one handle into the next, and where blocks are placed.
-// A handle's pages are kept in spans of some MiB. Where no stretch of a home is long enough, free spans from anywhere make
-// one in a window view, where their handles are mapped once more: a block there takes its spans whole. While it lives
-// they are closed at home; with its end they are free at home again, and the mapping stays, for the next such block.
-// So a span is active through one mapping at a time and no two blocks share a page, a free page always lies where it
-// belongs, and the same requests meet the same layout again. What is paid for is a handle's mapping, whatever its
-// size; what is wasted is at most a span a window.
-// (Serving a page through several mappings at once was tried: it wastes a little less and made every call several
-// times slower. Leaving free spans in their windows was tried: the layout never settles and new windows are
-// needed for ever.)
+// Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory).
+// Each has its home in a home view, a window of addresses where a block may cross from one handle
+// into the next, and where blocks are placed. A handle's pages are kept in spans of some MiB. Where
+// no stretch of a home is long enough, free spans from anywhere make one in a window view, where
+// their handles are mapped once more: a block there takes its spans whole. While it lives they are
+// closed at home; with its end they are free at home again, and the mapping stays, for the next
+// such block. So a span is active through one mapping at a time and no two blocks share a page, a
+// free page always lies where it belongs, and the same requests meet the same layout again. What is
+// paid for is a handle's mapping, whatever its size; what is wasted is at most a span a window.
+// (Serving a page through several mappings at once was tried: it wastes a little less and made
+// every call several times slower. Leaving free spans in their windows was tried: the layout never
+// settles and new windows are needed for ever.)
 //
-// A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's batch has
-// passed, only its owner. The heap does not know what that means.
+// A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's
+// batch has passed, only its owner. The heap does not know what that means.
 //
-// Not thread-safe; find() and by_id() alone may be called by any thread at any time. allocate, release and find take
-// constant time but for the bounded searches named in bins.hpp; the others walk.
+// Not thread-safe; find() and by_id() alone may be called by any thread at any time. allocate,
+// release and find take constant time but for the bounded searches named in bins.hpp; the others
+// walk.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -40,9 +42,9 @@ enum class view_kind : std::uint8_t {
   window,  // spans of homes side by side: allocate_window
 };
 
-// Whether a free neighbour that anyone may have is swallowed by one that only its owner may have. With one
-// stream in the pool it costs nothing and keeps free memory in one piece; with several it would hide idle memory
-// from the others.
+// Whether a free neighbour that anyone may have is swallowed by one that only its owner may have.
+// With one stream in the pool it costs nothing and keeps free memory in one piece; with several it
+// would hide idle memory from the others.
 enum class absorb_idle : std::uint8_t { no, yes };
 
 // What an allocation may take.
@@ -60,24 +62,29 @@ class heap {
   [[nodiscard]] bool regions_full() const noexcept { return index_.full(); }
   // An empty view [base, base + capacity) of a region.
   view_id add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind = view_kind::home);
-  // Physical memory, mapped nowhere yet. name: the caller's. span_bytes: of its spans, but for the last.
+  // Physical memory, mapped nowhere yet. name: the caller's. span_bytes: of its spans, but for the
+  // last.
   handle_id add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name);
-  // The handle is mapped at this address: the first time in a home, at its end or at the start of a hole; then in
-  // windows, at their end.
+  // The handle is mapped at this address: the first time in a home, at its end or at the start of a
+  // hole; then in windows, at their end.
   void map_handle(view_id view, std::uint64_t at, handle_id handle);
-  // Forgets the handle and all its mappings; no used segment lies in it. A hole remains, or the view gets shorter.
+  // Forgets the handle and all its mappings; no used segment lies in it. A hole remains, or the
+  // view gets shorter.
   void remove_handle(handle_id handle);
 
-  // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two. from zone::small: where a small
-  // stretch has room, or can be made, there; a stretch that is wholly free again is general memory.
-  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle,
-                                  zone from = zone::general);
-  // The same over runs of neighbouring segments with different batches; walks the views. The block taken is
-  // safe for `owner` alone.
-  [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of = reach::own_and_idle);
-  // [at, at + bytes) of a window, whole slots of different spans, as one block. nullptr, and nothing done, where a span is
-  // not wholly free for `owner`.
-  [[nodiscard]] segment* allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes, owner_id owner);
+  // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two. from
+  // zone::small: where a small stretch has room, or can be made, there; a stretch that is wholly
+  // free again is general memory.
+  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                                  reach of = reach::own_and_idle, zone from = zone::general);
+  // The same over runs of neighbouring segments with different batches; walks the views. The block
+  // taken is safe for `owner` alone.
+  [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                                      reach of = reach::own_and_idle);
+  // [at, at + bytes) of a window, whole slots of different spans, as one block. nullptr, and
+  // nothing done, where a span is not wholly free for `owner`.
+  [[nodiscard]] segment* allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes,
+                                         owner_id owner);
   // Exactly [at, at + bytes), where all of it is free for anyone; otherwise nullptr.
   [[nodiscard]] segment* allocate_at(std::uint64_t at, std::uint64_t bytes);
   // owner anyone: free for all at once.
@@ -91,8 +98,12 @@ class heap {
   // The used segment that covers the address, or nullptr. Under the caller's lock.
   [[nodiscard]] segment* covering(std::uint64_t address) const;
   // The segment that covers the address, used or not, or nullptr. Under the caller's lock.
-  [[nodiscard]] const segment* segment_at(std::uint64_t address) const { return index_.covering(address); }
-  [[nodiscard]] bool contains(std::uint64_t address) const noexcept { return index_.contains(address); }
+  [[nodiscard]] const segment* segment_at(std::uint64_t address) const {
+    return index_.covering(address);
+  }
+  [[nodiscard]] bool contains(std::uint64_t address) const noexcept {
+    return index_.contains(address);
+  }
 
   // Free bytes at the end of a view that `owner` may have, in one run.
   [[nodiscard]] std::uint64_t tail_bytes(view_id view, owner_id owner) const;
@@ -105,8 +116,8 @@ class heap {
     std::uint64_t bytes = 0;
     handle_id handle = no_handle;
     mapping home{};
-    bool closed = false;   // in use through a window
-    bool mapped = false;   // has a home
+    bool closed = false;  // in use through a window
+    bool mapped = false;  // has a home
     bool present = false;
   };
   struct handle_record {
@@ -121,7 +132,8 @@ class heap {
     std::uint64_t at;
     span_id span;  // no_span: a hole
     std::uint64_t bytes;
-    bool active;   // the span's memory is used through this mapping: at home but for those that a window uses
+    bool active;  // the span's memory is used through this mapping: at home but for those that a
+                  // window uses
   };
   struct placed_handle {
     std::uint64_t at;
@@ -142,7 +154,9 @@ class heap {
   // Whether a used segment lies in the handle, at least in part.
   [[nodiscard]] bool holds_used(handle_id handle) const;
   // The caller's name for a handle has changed.
-  void rename_handle(handle_id handle, std::uint64_t name) noexcept { handles_[handle].name = name; }
+  void rename_handle(handle_id handle, std::uint64_t name) noexcept {
+    handles_[handle].name = name;
+  }
 
   [[nodiscard]] const std::vector<span_record>& spans() const noexcept { return spans_; }
   [[nodiscard]] const std::vector<handle_record>& handles() const noexcept { return handles_; }
@@ -163,12 +177,14 @@ class heap {
     const auto& all = bins_[static_cast<unsigned>(of)];
     return owner < all.size() ? all[owner].get() : nullptr;
   }
-  [[nodiscard]] segment* fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of, zone from) const;
+  [[nodiscard]] segment* fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
+                             zone from) const;
   void merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb);
   [[nodiscard]] static bool may_have(const segment& s, owner_id owner) noexcept {
     return s.state == segment_state::free && (s.owner == owner || s.owner == anyone);
   }
-  segment* make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state, segment* before);
+  segment* make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state,
+                segment* before);
   void unlink(segment* of);
   void make_free(segment* of, owner_id owner, std::uint64_t batch);
   void settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb);
@@ -188,7 +204,8 @@ class heap {
     std::uint64_t bytes;
   };
   // The homes of the spans in these slots, neighbours taken together; valid until the next call.
-  [[nodiscard]] const std::vector<stretch>& homes_of(const view_record& in, std::size_t first, std::size_t last);
+  [[nodiscard]] const std::vector<stretch>& homes_of(const view_record& in, std::size_t first,
+                                                     std::size_t last);
   // The spans of a stretch of a home are used there, or not.
   void set_active(const stretch& home, bool to);
   void close(const stretch& of, owner_id* owner, std::uint64_t* batch);
@@ -196,7 +213,8 @@ class heap {
   void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
 
   address_index index_;
-  std::array<std::vector<std::unique_ptr<bins>>, zones> bins_;  // by zone and owner; owner 0 is anyone
+  std::array<std::vector<std::unique_ptr<bins>>, zones>
+      bins_;  // by zone and owner; owner 0 is anyone
   std::vector<span_record> spans_;
   std::vector<span_id> unused_spans_;
   std::vector<handle_record> handles_;

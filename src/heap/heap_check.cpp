@@ -20,7 +20,8 @@ void heap::check() const {
         const span_record& of = spans_[s.span];
         MILLPOND_CHECK(of.present && of.mapped && of.bytes == s.bytes, s.span);
         if (in.kind == view_kind::home) {
-          MILLPOND_CHECK(of.home.view == id && of.home.at == s.at && s.active == !of.closed, s.span, s.at);
+          MILLPOND_CHECK(of.home.view == id && of.home.at == s.at && s.active == !of.closed, s.span,
+                         s.at);
         } else if (s.active) {
           // In one window at a time, and closed at home meanwhile.
           MILLPOND_CHECK(of.closed && ++used_by_windows[s.span] == 1, s.span, s.at);
@@ -32,8 +33,13 @@ void heap::check() const {
     for (std::size_t i = 0; i < in.handles.size(); ++i) {
       const auto& [where, handle] = in.handles[i];
       const handle_record& of = handles_[handle];
-      MILLPOND_CHECK(of.present && (i == 0 || in.handles[i - 1].at + handles_[in.handles[i - 1].handle].bytes <= where), where);
-      MILLPOND_CHECK(std::any_of(of.mappings.begin(), of.mappings.end(), [&](const mapping& m) { return m.view == id && m.at == where; }), where);
+      MILLPOND_CHECK(
+          of.present &&
+              (i == 0 || in.handles[i - 1].at + handles_[in.handles[i - 1].handle].bytes <= where),
+          where);
+      MILLPOND_CHECK(std::any_of(of.mappings.begin(), of.mappings.end(),
+                                 [&](const mapping& m) { return m.view == id && m.at == where; }),
+                     where);
     }
     at = in.base;
     const segment* before = nullptr;
@@ -45,15 +51,18 @@ void heap::check() const {
       if (s->state == segment_state::free) {
         free_by_owner[{s->owner, s->in}] += s->bytes;
         MILLPOND_CHECK(s->owner != anyone || s->batch == 0, s->start(), s->batch);
-        if (before != nullptr && before->state == segment_state::free && before->owner == anyone && before->in == s->in) {
+        if (before != nullptr && before->state == segment_state::free && before->owner == anyone &&
+            before->in == s->in) {
           MILLPOND_CHECK(s->owner != anyone, s->start());  // idle neighbours are always joined
         }
       }
       // A closed segment is whole slots that are not active; every other byte lies in active slots.
-      for (std::size_t i = slot_index(in, at); i < in.slots.size() && in.slots[i].at < s->end(); ++i) {
+      for (std::size_t i = slot_index(in, at); i < in.slots.size() && in.slots[i].at < s->end();
+           ++i) {
         const slot& here = in.slots[i];
         if (s->state == segment_state::closed) {
-          MILLPOND_CHECK(!here.active && here.at >= s->start() && here.at + here.bytes <= s->end(), s->start());
+          MILLPOND_CHECK(!here.active && here.at >= s->start() && here.at + here.bytes <= s->end(),
+                         s->start());
         } else {
           MILLPOND_CHECK(here.active, s->start(), here.at);
         }
@@ -72,10 +81,12 @@ void heap::check() const {
       if (in == nullptr) continue;
       std::uint64_t sum = 0;
       in->each([&](const segment* s) {
-        MILLPOND_CHECK(s->state == segment_state::free && s->owner == owner && s->in == of, s->start(), owner);
+        MILLPOND_CHECK(s->state == segment_state::free && s->owner == owner && s->in == of,
+                       s->start(), owner);
         sum += s->bytes;
       });
-      MILLPOND_CHECK(sum == in->bytes() && sum == free_by_owner[(std::pair{owner, of})], owner, sum);
+      MILLPOND_CHECK(sum == in->bytes() && sum == free_by_owner[(std::pair{owner, of})], owner,
+                     sum);
     }
   }
 }

@@ -1,4 +1,5 @@
-// The heap's maps: views of addresses, handles of physical memory, their spans, and which span lies where.
+// The heap's maps: views of addresses, handles of physical memory, their spans, and which span lies
+// where.
 #include <algorithm>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace {
 
 // The first handle of a view at or behind the address.
 [[nodiscard]] auto place_of(std::vector<heap::placed_handle>& in, std::uint64_t at) {
-  return std::lower_bound(in.begin(), in.end(), at, [](const heap::placed_handle& h, std::uint64_t a) { return h.at < a; });
+  return std::lower_bound(in.begin(), in.end(), at,
+                          [](const heap::placed_handle& h, std::uint64_t a) { return h.at < a; });
 }
 
 // The number of a record that is in no use any more, or of a new one.
@@ -40,7 +42,8 @@ view_id heap::add_view(std::uint64_t base, std::uint64_t capacity, view_kind kin
 handle_id heap::add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name) {
   const handle_id id = take_number(handles_, unused_handles_);
   handle_record made{bytes, name, span_bytes, {}, {}, true};
-  for (std::uint64_t at = 0; at < bytes; at += span_bytes) made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
+  for (std::uint64_t at = 0; at < bytes; at += span_bytes)
+    made.spans.push_back(add_span(std::min(span_bytes, bytes - at), id));
   handles_[id] = std::move(made);
   return id;
 }
@@ -101,12 +104,15 @@ void heap::map_span(view_id view, std::uint64_t at, span_id span) {
     slot& hole = in.slots[i];
     MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
     segment* const gap = index_.exact(at);
-    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == bytes, at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == bytes,
+                   at);
     before = gap->before;
     unlink(gap);
     const std::uint64_t rest = hole.bytes - bytes;
     hole = {at, span, bytes, home};
-    if (rest > 0) in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1, {at + bytes, no_span, rest, false});
+    if (rest > 0)
+      in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                      {at + bytes, no_span, rest, false});
   }
   if (home) {
     spans_[span].home = {view, at};

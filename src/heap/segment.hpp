@@ -1,5 +1,5 @@
-// A segment: one stretch of addresses of one view, between its neighbours. Every byte of a view lies in
-// exactly one segment.
+// A segment: one stretch of addresses of one view, between its neighbours. Every byte of a view
+// lies in exactly one segment.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -18,40 +18,44 @@ enum class segment_state : std::uint8_t {
   closed,  // no memory here now: a hole, or a mapping whose span is in use through another
 };
 
-// What is carved from a stretch. Blocks that callers keep for their next request stay where they are for long; small ones lie
-// together in stretches of their own, or they would stand in the way of large ones wherever those have been.
+// What is carved from a stretch. Blocks that callers keep for their next request stay where they
+// are for long; small ones lie together in stretches of their own, or they would stand in the way
+// of large ones wherever those have been.
 enum class zone : std::uint8_t { general, small };
 inline constexpr unsigned zones = 2;
 inline constexpr std::uint64_t small_stretch = std::uint64_t{2} << 20;
 
-// Two cache lines: what lanes and searches through the bins read, and what only carving and joining do. Aligned to both,
-// so that neighbours on two threads share neither a line nor what the hardware fetches beside it.
+// Two cache lines: what lanes and searches through the bins read, and what only carving and joining
+// do. Aligned to both, so that neighbours on two threads share neither a line nor what the hardware
+// fetches beside it.
 struct alignas(128) segment {
-  // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock before
-  // the address is handed out, so relaxed is enough.
+  // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock
+  // before the address is handed out, so relaxed is enough.
   std::atomic<std::uint64_t> at{0};
   std::uint64_t bytes = 0;
 
   // For whoever holds a used segment; the heap only clears them when the record is given back.
   std::uint64_t requested = 0;
   segment* link = nullptr;
-  std::uint32_t holder_number = 0;  // who handed it out; on a shelf, how long the chain is that it heads
+  std::uint32_t holder_number =
+      0;  // who handed it out; on a shelf, how long the chain is that it heads
   std::uint16_t holder_class = 0;
   std::atomic<std::uint8_t> holder_state{0};
 
   segment_state state = segment_state::unused;
-  zone in = zone::general;       // of a free segment, and of a used one: where it goes when it is free
-  segment* bin_after = nullptr;  // neighbours in the bin of a free segment; also: the next unused record
+  zone in = zone::general;  // of a free segment, and of a used one: where it goes when it is free
+  segment* bin_after =
+      nullptr;  // neighbours in the bin of a free segment; also: the next unused record
   segment* bin_before = nullptr;
   std::uint32_t view = 0;
   std::uint32_t id = 0;
 
-  segment* before = nullptr;     // neighbours by address in the view
+  segment* before = nullptr;  // neighbours by address in the view
   segment* after = nullptr;
-  std::uint64_t batch = 0;       // the owner's batch that must pass before anyone may have it
-  owner_id owner = anyone;       // of a free segment
-  std::uint32_t holder_note = 0; // as the other fields of holders
-  void* holder = nullptr;        // as the other fields of holders
+  std::uint64_t batch = 0;        // the owner's batch that must pass before anyone may have it
+  owner_id owner = anyone;        // of a free segment
+  std::uint32_t holder_note = 0;  // as the other fields of holders
+  void* holder = nullptr;         // as the other fields of holders
 
   [[nodiscard]] std::uint64_t start() const noexcept { return at.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t end() const noexcept { return start() + bytes; }

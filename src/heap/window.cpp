@@ -14,7 +14,11 @@ constexpr std::size_t nowhere = ~std::size_t{0};
 class planner {
  public:
   planner(const heap& of, std::uint64_t bytes, owner_id owner)
-      : heap_(of), bytes_(bytes), owner_(owner), ends_(of.handles().size()), last_seen_(of.handles().size()) {
+      : heap_(of),
+        bytes_(bytes),
+        owner_(owner),
+        ends_(of.handles().size()),
+        last_seen_(of.handles().size()) {
     find_ends();
   }
 
@@ -38,18 +42,22 @@ class planner {
  private:
   using sized = std::pair<std::uint64_t, handle_id>;
 
-  // What of a handle the owner may have in whole spans: at its beginning, and at its end. Both are all of it where it is
-  // wholly free. What is free in between makes no window: it lies in one piece at home.
+  // What of a handle the owner may have in whole spans: at its beginning, and at its end. Both are
+  // all of it where it is wholly free. What is free in between makes no window: it lies in one
+  // piece at home.
   struct ends {
     std::uint64_t bytes = 0;  // of the handle
     std::uint64_t head = 0, tail = 0;
     std::uint64_t span = 0;
     [[nodiscard]] bool whole() const noexcept { return head == bytes; }
-    [[nodiscard]] std::uint64_t span_at(std::uint64_t offset) const noexcept { return std::min(span, bytes - offset); }
+    [[nodiscard]] std::uint64_t span_at(std::uint64_t offset) const noexcept {
+      return std::min(span, bytes - offset);
+    }
   };
   void find_ends() {
     const auto free = [&](const segment* s) {
-      return s != nullptr && s->state == segment_state::free && (s->owner == owner_ || s->owner == anyone);
+      return s != nullptr && s->state == segment_state::free &&
+             (s->owner == owner_ || s->owner == anyone);
     };
     for (const auto& in : heap_.views()) {
       if (in.kind == view_kind::window) continue;
@@ -57,7 +65,9 @@ class planner {
       for (const auto& [begin, id] : in.handles) {
         const auto& h = heap_.handles()[id];
         const std::uint64_t end = begin + h.bytes;
-        const segment* s = at_end == nullptr || at_end->end() < begin ? heap_.segment_at(begin) : at_end->end() == begin ? at_end->after : at_end;
+        const segment* s = at_end == nullptr || at_end->end() < begin ? heap_.segment_at(begin)
+                           : at_end->end() == begin                   ? at_end->after
+                                                                      : at_end;
         std::uint64_t to = begin;
         for (; to < end && free(s); s = s->after) to = s->end();
         if (to >= end) {
@@ -69,7 +79,8 @@ class planner {
         std::uint64_t from = end;
         for (s = at_end; free(s); s = s->before) from = s->start();
         ends_[id] = {h.bytes, (to - begin) / h.span_bytes * h.span_bytes,
-                     h.bytes - std::min(h.bytes, align_up_to(from - begin, h.span_bytes)), h.span_bytes};
+                     h.bytes - std::min(h.bytes, align_up_to(from - begin, h.span_bytes)),
+                     h.span_bytes};
       }
     }
   }
@@ -77,8 +88,8 @@ class planner {
     return divide_up(value, unit) * unit;
   }
 
-  // Stretches of a window view that the owner may have. Where handles side by side are free for long enough, each span of theirs
-  // is looked at.
+  // Stretches of a window view that the owner may have. Where handles side by side are free for
+  // long enough, each span of theirs is looked at.
   void there(view_id v) {
     const auto& placed = heap_.views()[v].handles;
     std::size_t first = 0;   // the stretch begins in this one,
@@ -110,12 +121,13 @@ class planner {
     seen_before_ += placed.size();
   }
 
-  // Two ends that move by spans from the tail of the first handle over whole ones to the head of the last. What stands there twice is
-  // in a stretch once.
+  // Two ends that move by spans from the tail of the first handle over whole ones to the head of
+  // the last. What stands there twice is in a stretch once.
   void tightest(view_id v, std::size_t begin, std::size_t last) {
     const auto& placed = heap_.views()[v].handles;
     std::size_t first = begin;
-    std::uint64_t skip = ends_[placed[first].handle].bytes - ends_[placed[first].handle].tail;  // so far into the first handle
+    std::uint64_t skip = ends_[placed[first].handle].bytes -
+                         ends_[placed[first].handle].tail;  // so far into the first handle
     std::uint64_t run = 0;
     const auto drop_first = [&] {
       const ends& of = ends_[placed[first].handle];
@@ -133,7 +145,8 @@ class planner {
       const std::size_t before = seen > seen_before_ + begin ? seen - seen_before_ - 1 : nowhere;
       const std::uint64_t to = i == begin || of.whole() ? of.bytes : of.head;
       for (std::uint64_t at = i == begin ? skip : 0; at < to;) {
-        while (run > 0 && before != nowhere && (first < before || (first == before && skip <= at))) drop_first();
+        while (run > 0 && before != nowhere && (first < before || (first == before && skip <= at)))
+          drop_first();
         const std::uint64_t one = of.span_at(at);
         run += one;
         at += one;
@@ -159,7 +172,8 @@ class planner {
       if (of.head > 0) heads_.push_back({of.head, id});
       if (of.tail > 0) tails_.push_back({of.tail, id});
     }
-    std::stable_sort(full_.begin(), full_.end(), [](const sized& a, const sized& b) { return a.first > b.first; });
+    std::stable_sort(full_.begin(), full_.end(),
+                     [](const sized& a, const sized& b) { return a.first > b.first; });
     std::sort(heads_.begin(), heads_.end());
     std::sort(tails_.rbegin(), tails_.rend());
   }
@@ -167,10 +181,10 @@ class planner {
   // What a window begins with.
   struct start {
     std::uint64_t bytes = 0;
-    std::vector<handle_id> holds;       // not to be taken again
+    std::vector<handle_id> holds;  // not to be taken again
     handle_id to_map = no_handle;
     view_id view = new_view;
-    std::uint64_t at = 0;               // in the view; or in the handle
+    std::uint64_t at = 0;  // in the view; or in the handle
   };
 
   // Where a view of windows ends with free spans, each once, a window may go on behind them.
@@ -182,7 +196,9 @@ class planner {
     for (std::size_t i = placed.size(); i > 0; --i) {
       const auto& [at, id] = placed[i - 1];
       const ends& of = ends_[id];
-      if (at + of.bytes != end || of.tail == 0 || std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end()) break;
+      if (at + of.bytes != end || of.tail == 0 ||
+          std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end())
+        break;
       end = at;
       from.bytes += of.tail;
       from.at = at + of.bytes - of.tail;
@@ -192,8 +208,8 @@ class planner {
     if (from.bytes > 0) assemble(from);
   }
 
-  // The start, then whole handles, then the free beginning of one in use; what is missing is to be new, and the window to
-  // be planned again over it.
+  // The start, then whole handles, then the free beginning of one in use; what is missing is to be
+  // new, and the window to be planned again over it.
   void assemble(const start& from) {
     window_plan c;
     std::vector<bool> taken(full_.size(), false);
@@ -201,11 +217,14 @@ class planner {
     if (from.to_map != no_handle) c.handles.push_back(from.to_map);
     c.view = from.view;
     (from.view == new_view ? c.skip : c.at) = from.at;
-    const auto held = [&](handle_id id) { return std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end(); };
+    const auto held = [&](handle_id id) {
+      return std::find(from.holds.begin(), from.holds.end(), id) != from.holds.end();
+    };
     for (std::size_t i = 0; i < full_.size(); ++i) taken[i] = held(full_[i].second);
     while (have < bytes_) {
       const std::uint64_t need = bytes_ - have;
-      // The free beginning that is just enough; else the smallest whole handle that is; else the largest.
+      // The free beginning that is just enough; else the smallest whole handle that is; else the
+      // largest.
       auto head = std::lower_bound(heads_.begin(), heads_.end(), sized{need, 0});
       while (head != heads_.end() && held(head->second)) ++head;
       if (head != heads_.end()) {
@@ -224,7 +243,8 @@ class planner {
       taken[pick] = true;
       c.handles.push_back(full_[pick].second);
       have += full_[pick].first;
-      if (best_.possible && best_.new_bytes == 0 && c.handles.size() >= best_.handles.size()) return;
+      if (best_.possible && best_.new_bytes == 0 && c.handles.size() >= best_.handles.size())
+        return;
     }
     if (have < bytes_) {  // new memory goes before the longest free beginning
       for (auto head = heads_.rbegin(); head != heads_.rend(); ++head) {
@@ -257,11 +277,12 @@ class planner {
   const heap& heap_;
   const std::uint64_t bytes_;
   const owner_id owner_;
-  std::vector<ends> ends_;                      // by handle
-  std::vector<std::size_t> last_seen_;          // by handle: its last place in a view, counted from 1 over all views
-  std::size_t seen_before_ = 0;                 // places in the views before the one at hand
-  std::vector<sized> full_;                     // wholly free, the largest first
-  std::vector<sized> heads_, tails_;            // in use with a free beginning, or a free end
+  std::vector<ends> ends_;  // by handle
+  std::vector<std::size_t>
+      last_seen_;  // by handle: its last place in a view, counted from 1 over all views
+  std::size_t seen_before_ = 0;       // places in the views before the one at hand
+  std::vector<sized> full_;           // wholly free, the largest first
+  std::vector<sized> heads_, tails_;  // in use with a free beginning, or a free end
   window_plan best_;
 };
 

@@ -1,4 +1,5 @@
-// Events made once and used again. Thread-safe; its lock is a leaf and is not held over a driver call.
+// Events made once and used again. Thread-safe; its lock is a leaf and is not held over a driver
+// call.
 #pragma once
 #include <mutex>
 #include <utility>

@@ -20,7 +20,8 @@ seal_outcome line::seal(driver& gpu, event_cache& events, call_result* failure) 
     if (failure != nullptr) *failure = got;
     return seal_outcome::failed;
   }
-  // The order of these three is the proof that the event covers the batch: clean, next number, event.
+  // The order of these three is the proof that the event covers the batch: clean, next number,
+  // event.
   const std::uint64_t bytes = dirty_bytes_.exchange(0, std::memory_order_relaxed);
   dirty_.exchange(false, std::memory_order_acq_rel);
   const std::uint64_t batch = open_.fetch_add(1, std::memory_order_acq_rel);
@@ -45,7 +46,8 @@ std::uint64_t line::close_open() {
 
 void line::complete(std::uint64_t batch) noexcept {
   std::uint64_t seen = completed_.load(std::memory_order_relaxed);
-  while (seen < batch && !completed_.compare_exchange_weak(seen, batch, std::memory_order_release)) {
+  while (seen < batch &&
+         !completed_.compare_exchange_weak(seen, batch, std::memory_order_release)) {
   }
 }
 

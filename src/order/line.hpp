@@ -1,5 +1,6 @@
-// One stream's batches. A free joins the open batch; sealing closes it with one recorded event; when that
-// event has passed, every free of the batch is behind the GPU and its memory may serve any stream.
+// One stream's batches. A free joins the open batch; sealing closes it with one recorded event;
+// when that event has passed, every free of the batch is behind the GPU and its memory may serve
+// any stream.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -19,8 +20,8 @@ enum class seal_outcome : std::uint8_t {
   failed,     // a driver call failed; the frees stay in the open batch
 };
 
-// Thread-safe. join() takes no lock. The line's mutex is held over cuEventRecord and cuEventQuery, which do
-// not wait for the GPU, and over no other lock but the event cache's.
+// Thread-safe. join() takes no lock. The line's mutex is held over cuEventRecord and cuEventQuery,
+// which do not wait for the GPU, and over no other lock but the event cache's.
 class line {
  public:
   line(std::uint64_t id, stream_handle handle) noexcept : id_(id), handle_(handle) {}
@@ -28,9 +29,10 @@ class line {
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] stream_handle handle() const noexcept { return handle_; }
 
-  // The batch that a free made now belongs to. Its number is read before the batch is marked dirty, and sealing
-  // cleans the mark before it takes the next number and records its event after: so a free that was told this
-  // number is behind that event, and a free that was told the next leaves its mark standing.
+  // The batch that a free made now belongs to. Its number is read before the batch is marked dirty,
+  // and sealing cleans the mark before it takes the next number and records its event after: so a
+  // free that was told this number is behind that event, and a free that was told the next leaves
+  // its mark standing.
   std::uint64_t join(std::uint64_t bytes) noexcept {
     const std::uint64_t batch = open_.load(std::memory_order_acquire);
     dirty_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -38,9 +40,15 @@ class line {
     return batch;
   }
   [[nodiscard]] bool dirty() const noexcept { return dirty_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t dirty_bytes() const noexcept { return dirty_bytes_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::uint64_t completed() const noexcept { return completed_.load(std::memory_order_acquire); }
-  [[nodiscard]] std::uint64_t open() const noexcept { return open_.load(std::memory_order_acquire); }
+  [[nodiscard]] std::uint64_t dirty_bytes() const noexcept {
+    return dirty_bytes_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t completed() const noexcept {
+    return completed_.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] std::uint64_t open() const noexcept {
+    return open_.load(std::memory_order_acquire);
+  }
   [[nodiscard]] bool gone() const noexcept { return gone_.load(std::memory_order_relaxed); }
   void set_gone() noexcept { gone_.store(true, std::memory_order_relaxed); }
   void set_here() noexcept {
@@ -51,10 +59,11 @@ class line {
     return sealed_.empty() && !dirty_.load(std::memory_order_relaxed);
   }
 
-  // Closes the open batch behind an event on the stream. Call it only while the caller's own call names the
-  // stream, so that the handle is alive. Identity and capture are asked first.
+  // Closes the open batch behind an event on the stream. Call it only while the caller's own call
+  // names the stream, so that the handle is alive. Identity and capture are asked first.
   seal_outcome seal(driver& gpu, event_cache& events, call_result* failure);
-  // Closes the open batch and hands it to something wider; the answer is its number, 0 where it is empty.
+  // Closes the open batch and hands it to something wider; the answer is its number, 0 where it is
+  // empty.
   std::uint64_t close_open();
   // Frees up to `batch` have passed, as something wider says.
   void complete(std::uint64_t batch) noexcept;
@@ -63,7 +72,8 @@ class line {
   bool poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure);
   // The oldest sealed event, or nullptr. It stays the line's: valid until a poll completes it.
   [[nodiscard]] event_handle nearest() const;
-  // Makes `stream` wait for the newest sealed batch and answers that batch; 0 where none or it failed.
+  // Makes `stream` wait for the newest sealed batch and answers that batch; 0 where none or it
+  // failed.
   std::uint64_t make_wait(driver& gpu, stream_handle stream, call_result* failure);
   // Gives the events back without asking: only after the device was synchronised.
   void drain(event_cache& events);

@@ -1,8 +1,9 @@
-// Fences for frees that no event on their own stream can cover any more: a stream that was destroyed with
-// frees not yet sealed, a released graph. One event recorded on the whole context (cuCtxRecordEvent) is
-// behind all work put on any stream so far, a destroyed stream's too; an event on a new stream or on the legacy
-// stream is not (measured on an H200, driver 580.159). Inside any capture that call is refused and breaks
-// the capture, so the caller says when no capture is known to run.
+// Fences for frees that no event on their own stream can cover any more: a stream that was
+// destroyed with frees not yet sealed, a released graph. One event recorded on the whole context
+// (cuCtxRecordEvent) is behind all work put on any stream so far, a destroyed stream's too; an
+// event on a new stream or on the legacy stream is not (measured on an H200, driver 580.159).
+// Inside any capture that call is refused and breaks the capture, so the caller says when no
+// capture is known to run.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -16,18 +17,20 @@ namespace millpond::order {
 
 class wide_fence {
  public:
-  // Closes the open batches of these lines behind one context event. False where the driver refused; then the
-  // batches stay as they were.
+  // Closes the open batches of these lines behind one context event. False where the driver
+  // refused; then the batches stay as they were.
   bool seal(driver& gpu, event_cache& events, const std::vector<std::shared_ptr<line>>& lines,
             call_result* failure) {
     const std::lock_guard lock(mutex_);
     event_handle event = nullptr;
     call_result answer = events.get(&event);
     if (answer.ok()) {
-      // Recorded before the batches are closed would miss a free between the two, so: close, then record.
+      // Recorded before the batches are closed would miss a free between the two, so: close, then
+      // record.
       entry made{event, {}};
       for (const auto& l : lines) {
-        if (const std::uint64_t batch = l->close_open(); batch != 0) made.covers.push_back({l, batch});
+        if (const std::uint64_t batch = l->close_open(); batch != 0)
+          made.covers.push_back({l, batch});
       }
       if (made.covers.empty()) {
         events.put(event);
@@ -38,7 +41,8 @@ class wide_fence {
         entries_.push_back(std::move(made));
         return true;
       }
-      for (const auto& [l, batch] : made.covers) l->join(0);  // dirty again: a later fence covers it
+      for (const auto& [l, batch] : made.covers)
+        l->join(0);  // dirty again: a later fence covers it
       events.put(event);
     }
     if (failure != nullptr) *failure = answer;

@@ -1,7 +1,7 @@
 #include "plan/bound.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 namespace millpond::plan {
 
@@ -38,7 +38,8 @@ result<load_peak> peak_load(const problem& of) {
                    fmt::format("the sizes live at time {} sum to 2^63 bytes or more", c.time)};
     if (load > best.bytes) best = {load, c.time, live, {}};
   }
-  // A buffer that is never live still lies somewhere; a fixed one ends where it ends, whatever the load.
+  // A buffer that is never live still lies somewhere; a fixed one ends where it ends, whatever the
+  // load.
   for (const buffer& b : of.buffers) {
     if (b.size > best.bytes) best = {b.size, b.lower, 1, {}};
     if (b.fixed && *b.fixed + b.size > best.bytes) best = {*b.fixed + b.size, b.lower, 1, b.id};
@@ -48,10 +49,13 @@ result<load_peak> peak_load(const problem& of) {
 
 std::string explain_impossible(const load_peak& bound, std::uint64_t capacity) {
   if (!bound.fixed_by.empty())
-    return fmt::format("no plan fits into {} bytes: the fixed offset of buffer {} ends at {}, {} more than the capacity",
-                       capacity, bound.fixed_by, bound.bytes, bound.bytes - capacity);
+    return fmt::format(
+        "no plan fits into {} bytes: the fixed offset of buffer {} ends at {}, {} more than the "
+        "capacity",
+        capacity, bound.fixed_by, bound.bytes, bound.bytes - capacity);
   return fmt::format(
-      "no plan fits into {} bytes: {} bytes are live at time {} ({} buffers), {} more than the capacity. "
+      "no plan fits into {} bytes: {} bytes are live at time {} ({} buffers), {} more than the "
+      "capacity. "
       "This lower bound holds for every plan, so it proves that none exists",
       capacity, bound.bytes, bound.time, bound.buffers_live, bound.bytes - capacity);
 }

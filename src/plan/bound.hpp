@@ -1,5 +1,5 @@
-// The lower bound that every plan is measured against: the peak load, the most bytes in use at one time.
-// No plan is smaller, whoever makes it.
+// The lower bound that every plan is measured against: the peak load, the most bytes in use at one
+// time. No plan is smaller, whoever makes it.
 #pragma once
 #include <string>
 
@@ -9,10 +9,11 @@
 namespace millpond::plan {
 
 struct load_peak {
-  std::uint64_t bytes = 0;       // the peak load, or what fixed offsets and alignment force if that is more
+  std::uint64_t bytes =
+      0;  // the peak load, or what fixed offsets and alignment force if that is more
   std::int64_t time = 0;         // where the load is reached
   std::size_t buffers_live = 0;  // there
-  std::string fixed_by;          // not empty: this buffer's fixed offset and size alone force `bytes`
+  std::string fixed_by;  // not empty: this buffer's fixed offset and size alone force `bytes`
 };
 
 // An error where the sum of live sizes reaches 2^63 (no plan can be written down).

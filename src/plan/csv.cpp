@@ -1,12 +1,12 @@
 #include "plan/csv.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <fmt/format.h>
 #include <memory>
 #include <unordered_map>
 
@@ -29,9 +29,10 @@ struct header {
 
 result<header> parse_header(std::string_view line, const place& here) {
   static const std::unordered_map<std::string_view, column> names = {
-      {"id", id},       {"buffer", id},   {"buffer_id", id},       {"lower", lower}, {"start", lower},
-      {"begin", lower}, {"upper", upper}, {"end", upper},          {"size", size},   {"alignment", alignment},
-      {"gaps", gaps},   {"fixed", fixed}, {"offset", offset}};
+      {"id", id},        {"buffer", id},           {"buffer_id", id}, {"lower", lower},
+      {"start", lower},  {"begin", lower},         {"upper", upper},  {"end", upper},
+      {"size", size},    {"alignment", alignment}, {"gaps", gaps},    {"fixed", fixed},
+      {"offset", offset}};
   header out;
   out.at.fill(-1);
   std::vector<std::string_view> fields;
@@ -43,18 +44,21 @@ result<header> parse_header(std::string_view line, const place& here) {
       continue;
     }
     int& at = out.at[known->second];
-    if (at >= 0) return here.expected("each column once", fmt::format("{} a second time", quoted(fields[i])));
+    if (at >= 0)
+      return here.expected("each column once", fmt::format("{} a second time", quoted(fields[i])));
     at = static_cast<int>(i);
     if (fields[i] == "end") out.inclusive = true;
   }
   constexpr std::array<std::string_view, 4> required = {"id", "lower", "upper", "size"};
   for (std::size_t c = 0; c < required.size(); ++c)
-    if (out.at[c] < 0) return here.expected(fmt::format("a header with a column {}", required[c]), quoted(line));
+    if (out.at[c] < 0)
+      return here.expected(fmt::format("a header with a column {}", required[c]), quoted(line));
   out.fields = fields.size();
   return out;
 }
 
-result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of, bool inclusive, const place& here) {
+result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of, bool inclusive,
+                                         const place& here) {
   std::vector<interval> out;
   std::vector<std::string_view> parts;
   split(text, ' ', parts);
@@ -68,14 +72,18 @@ result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of
         !parse_number(part.substr(dash + 1), gap.upper))
       return here.expected("gaps as lower-upper, space separated", quoted(part));
     if (inclusive) ++gap.upper;
-    if (gap.upper <= gap.lower) return here.expected("a gap that ends after it starts", quoted(part));
+    if (gap.upper <= gap.lower)
+      return here.expected("a gap that ends after it starts", quoted(part));
     if (gap.lower < of.lower || gap.upper > of.upper)
-      return here.expected(fmt::format("a gap inside the lifetime [{}, {})", of.lower, of.upper), quoted(part));
+      return here.expected(fmt::format("a gap inside the lifetime [{}, {})", of.lower, of.upper),
+                           quoted(part));
     out.push_back(gap);
   }
-  std::sort(out.begin(), out.end(), [](const interval& a, const interval& b) { return a.lower < b.lower; });
+  std::sort(out.begin(), out.end(),
+            [](const interval& a, const interval& b) { return a.lower < b.lower; });
   for (std::size_t i = 1; i < out.size(); ++i)
-    if (out[i].lower < out[i - 1].upper) return here.expected("gaps that do not overlap", quoted(text));
+    if (out[i].lower < out[i - 1].upper)
+      return here.expected("gaps that do not overlap", quoted(text));
   return out;
 }
 
@@ -88,23 +96,29 @@ result<std::uint64_t> parse_fixed(std::string_view text, const buffer& of, const
   return value;
 }
 
-result<buffer> parse_row(const std::vector<std::string_view>& fields, const header& head, const place& here) {
-  const auto field = [&](column c) { return head.at[c] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[c])]; };
+result<buffer> parse_row(const std::vector<std::string_view>& fields, const header& head,
+                         const place& here) {
+  const auto field = [&](column c) {
+    return head.at[c] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[c])];
+  };
   buffer b;
   b.id = field(id);
   if (b.id.empty()) return here.expected("an id", "an empty field");
-  if (!parse_number(field(lower), b.lower)) return here.expected("lower as a 64-bit integer", quoted(field(lower)));
-  if (!parse_number(field(upper), b.upper)) return here.expected("upper as a 64-bit integer", quoted(field(upper)));
+  if (!parse_number(field(lower), b.lower))
+    return here.expected("lower as a 64-bit integer", quoted(field(lower)));
+  if (!parse_number(field(upper), b.upper))
+    return here.expected("upper as a 64-bit integer", quoted(field(upper)));
   if (head.inclusive) {
     if (b.upper == INT64_MAX) return here.expected("end below 2^63 - 1", quoted(field(upper)));
     ++b.upper;
   }
   if (b.upper < b.lower)
-    return here.expected(fmt::format("upper >= lower ({})", b.lower), fmt::format("upper {}", b.upper));
+    return here.expected(fmt::format("upper >= lower ({})", b.lower),
+                         fmt::format("upper {}", b.upper));
   if (!parse_number(field(size), b.size) || b.size == 0 || b.size >= size_limit)
     return here.expected("a size of 1 to 2^63 - 1 bytes", quoted(field(size)));
-  if (!field(alignment).empty() &&
-      (!parse_number(field(alignment), b.alignment) || b.alignment == 0 || b.alignment >= size_limit))
+  if (!field(alignment).empty() && (!parse_number(field(alignment), b.alignment) ||
+                                    b.alignment == 0 || b.alignment >= size_limit))
     return here.expected("an alignment of 1 to 2^63 - 1", quoted(field(alignment)));
   if (!field(fixed).empty()) {
     auto given = parse_fixed(field(fixed), b, here);
@@ -151,7 +165,9 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
       return here.expected("a buffer", "an empty line");
     }
     // A row that the end of the file cuts inside its last number would read as a smaller number.
-    if (cut) return here.expected("a whole line", fmt::format("{} and the end of the file: it is cut", quoted(line)));
+    if (cut)
+      return here.expected("a whole line",
+                           fmt::format("{} and the end of the file: it is cut", quoted(line)));
     split(line, ',', fields);
     if (fields.size() != head.fields)
       return here.expected(fmt::format("{} fields", head.fields), fmt::format("{}", fields.size()));
@@ -159,13 +175,17 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
     if (!row) return row.error();
     const auto [first, fresh] = seen.emplace(row->id, number);
     if (!fresh)
-      return here.expected("each id once", fmt::format("{}, which line {} has", quoted(row->id), first->second));
-    const std::string_view at = head.at[offset] < 0 ? std::string_view{} : fields[static_cast<std::size_t>(head.at[offset])];
+      return here.expected("each id once",
+                           fmt::format("{}, which line {} has", quoted(row->id), first->second));
+    const std::string_view at = head.at[offset] < 0
+                                    ? std::string_view{}
+                                    : fields[static_cast<std::size_t>(head.at[offset])];
     std::uint64_t value = 0;
     if (at.empty()) {
       ++out.without_offset;
     } else {
-      if (!parse_number(at, value) || value >= size_limit) return here.expected("an offset below 2^63", quoted(at));
+      if (!parse_number(at, value) || value >= size_limit)
+        return here.expected("an offset below 2^63", quoted(at));
       some.push_back({out.instance.buffers.size(), value, number});
     }
     out.instance.buffers.push_back(std::move(*row));
@@ -186,7 +206,8 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
     auto checked = parse_fixed(std::to_string(each.offset), b, here);
     if (!checked) return checked.error();
     if (b.fixed && *b.fixed != *checked)
-      return here.expected(fmt::format("the fixed offset {} or none", *b.fixed), fmt::format("{}", *checked));
+      return here.expected(fmt::format("the fixed offset {} or none", *b.fixed),
+                           fmt::format("{}", *checked));
     b.fixed = *checked;
   }
   if (out.without_offset == 0) out.plan = std::move(plan);
@@ -194,13 +215,15 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
 }
 
 result<std::string> read_text(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
   if (!file) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
   std::string text;
   std::array<char, 1 << 16> chunk;
   for (std::size_t got = 0; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;)
     text.append(chunk.data(), got);
-  if (std::ferror(file.get()) != 0) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
+  if (std::ferror(file.get()) != 0)
+    return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
   return text;
 }
 
@@ -217,8 +240,9 @@ std::string format_csv(const problem& of, const offsets* plan) {
   const bool with_fixed = any([](const buffer& b) { return b.fixed.has_value(); });
   fmt::memory_buffer out;
   const auto to = std::back_inserter(out);
-  fmt::format_to(to, "id,lower,upper,size{}{}{}{}\n", with_alignment ? ",alignment" : "", with_gaps ? ",gaps" : "",
-                 with_fixed ? ",fixed" : "", plan != nullptr ? ",offset" : "");
+  fmt::format_to(to, "id,lower,upper,size{}{}{}{}\n", with_alignment ? ",alignment" : "",
+                 with_gaps ? ",gaps" : "", with_fixed ? ",fixed" : "",
+                 plan != nullptr ? ",offset" : "");
   for (std::size_t i = 0; i < of.buffers.size(); ++i) {
     const buffer& b = of.buffers[i];
     fmt::format_to(to, "{},{},{},{}", b.id, b.lower, b.upper, b.size);

@@ -1,9 +1,11 @@
 // The published text format of planning instances: a header line, then one buffer a line.
-//   id,lower,upper,size                          (also start or begin for lower; buffer or buffer_id for id)
-//   optional: alignment, gaps, fixed, offset     in any order; other columns are left out, and named
-// `end` in place of `upper` names the last time instead of one past it, and so do the gaps of such a file.
-// gaps: "7-9 12-15", space separated. fixed: a given offset, or empty. offset: in every row, the plan; in some rows,
-// those buffers' given offsets. Empty alignments are 1. Lines end in LF or CRLF, the last one too: without it the file counts as cut.
+//   id,lower,upper,size                          (also start or begin for lower; buffer or
+//   buffer_id for id) optional: alignment, gaps, fixed, offset     in any order; other columns are
+//   left out, and named
+// `end` in place of `upper` names the last time instead of one past it, and so do the gaps of such
+// a file. gaps: "7-9 12-15", space separated. fixed: a given offset, or empty. offset: in every
+// row, the plan; in some rows, those buffers' given offsets. Empty alignments are 1. Lines end in
+// LF or CRLF, the last one too: without it the file counts as cut.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,13 +16,14 @@
 namespace millpond::plan {
 
 struct planning_file {
-  problem instance;              // no capacity: the format has none
-  std::optional<offsets> plan;   // when every row has an offset
-  std::size_t without_offset = 0;            // rows, where there is such a column
-  std::vector<std::string> other_columns;    // not understood, and left out
+  problem instance;                        // no capacity: the format has none
+  std::optional<offsets> plan;             // when every row has an offset
+  std::size_t without_offset = 0;          // rows, where there is such a column
+  std::vector<std::string> other_columns;  // not understood, and left out
 };
 
-// `name` is the file's name in messages, which give it, the line, what was expected and what was there.
+// `name` is the file's name in messages, which give it, the line, what was expected and what was
+// there.
 [[nodiscard]] result<planning_file> parse_csv(std::string_view text, const std::string& name);
 [[nodiscard]] result<planning_file> read_csv(const std::string& path);
 

@@ -1,7 +1,8 @@
-// What the readers of the plan room's text files share: places in a file, fields of a line, numbers.
+// What the readers of the plan room's text files share: places in a file, fields of a line,
+// numbers.
 #pragma once
-#include <charconv>
 #include <fmt/format.h>
+#include <charconv>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +16,8 @@ struct place {
   std::size_t line;
 
   [[nodiscard]] error expected(std::string_view what, std::string_view found) const {
-    return {error_code::bad_input, fmt::format("{}:{}: expected {}, found {}", name, line, what, found)};
+    return {error_code::bad_input,
+            fmt::format("{}:{}: expected {}, found {}", name, line, what, found)};
   }
 };
 
@@ -24,8 +26,10 @@ inline std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text.substr(0, longest)) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte > 0x7e) out += fmt::format("\\x{:02x}", byte);
-    else out += c;
+    if (byte < 0x20 || byte > 0x7e)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += c;
   }
   return out + (text.size() > longest ? "\"..." : "\"");
 }
@@ -42,7 +46,8 @@ inline void split(std::string_view text, char at, std::vector<std::string_view>&
   for (;;) {
     const std::size_t end = text.find(at);
     std::string_view field = trim(text.substr(0, end));
-    if (field.size() >= 2 && field.front() == '"' && field.back() == '"') field = field.substr(1, field.size() - 2);
+    if (field.size() >= 2 && field.front() == '"' && field.back() == '"')
+      field = field.substr(1, field.size() - 2);
     out.push_back(field);
     if (end == std::string_view::npos) return;
     text.remove_prefix(end + 1);

@@ -12,7 +12,8 @@ constexpr index sections_a_block = 64;
 
 std::vector<std::uint64_t> load_by_block(const sections& in) {
   std::vector<std::uint64_t> out((in.load.size() + sections_a_block - 1) / sections_a_block, 0);
-  for (std::size_t s = 0; s < in.load.size(); ++s) out[s / sections_a_block] = std::max(out[s / sections_a_block], in.load[s]);
+  for (std::size_t s = 0; s < in.load.size(); ++s)
+    out[s / sections_a_block] = std::max(out[s / sections_a_block], in.load[s]);
   return out;
 }
 
@@ -46,14 +47,19 @@ std::vector<index> make_order(const problem& of, const sections& in, order_key b
       case order_key::size: first[i] = size; break;
       case order_key::area: first[i] = size * length; break;
       case order_key::length: first[i] = length; break;
-      case order_key::start: first[i] = ranges.empty() ? 0 : -static_cast<double>(ranges.front().first); break;
+      case order_key::start:
+        first[i] = ranges.empty() ? 0 : -static_cast<double>(ranges.front().first);
+        break;
       case order_key::size_by_root_length: first[i] = size * std::sqrt(length); break;
       case order_key::size_class:
       case order_key::size_class_coarse:
       case order_key::size_class_fine: {
-        const double classes = by == order_key::size_class ? 2 : by == order_key::size_class_coarse ? 1 : 6;
+        const double classes = by == order_key::size_class          ? 2
+                               : by == order_key::size_class_coarse ? 1
+                                                                    : 6;
         const double start = ranges.empty() ? 0 : static_cast<double>(ranges.front().first);
-        first[i] = std::floor(classes * std::log2(size)) - start / (static_cast<double>(in.count) + 1);
+        first[i] =
+            std::floor(classes * std::log2(size)) - start / (static_cast<double>(in.count) + 1);
         break;
       }
       case order_key::load: {
@@ -83,8 +89,8 @@ std::vector<index> make_order(const problem& of, const sections& in, order_key b
   return order;
 }
 
-placement place_in_order(const problem& of, const sections& in, const std::vector<index>& order, fit how,
-                         occupancy& taken, const place_limits& limits) {
+placement place_in_order(const problem& of, const sections& in, const std::vector<index>& order,
+                         fit how, occupancy& taken, const place_limits& limits) {
   placement out;
   out.at.assign(of.buffers.size(), 0);
   taken.clear();
@@ -92,10 +98,14 @@ placement place_in_order(const problem& of, const sections& in, const std::vecto
   for (const index i : order) {
     const buffer& b = of.buffers[i];
     const auto ranges = in.of(i);
-    if (b.fixed) out.at[i] = *b.fixed;
-    else if (ranges.empty()) out.at[i] = 0;
-    else if (how == fit::first) out.at[i] = taken.first_fit(ranges, b.size, b.alignment);
-    else out.at[i] = taken.best_fit(ranges, b.size, b.alignment);
+    if (b.fixed)
+      out.at[i] = *b.fixed;
+    else if (ranges.empty())
+      out.at[i] = 0;
+    else if (how == fit::first)
+      out.at[i] = taken.first_fit(ranges, b.size, b.alignment);
+    else
+      out.at[i] = taken.best_fit(ranges, b.size, b.alignment);
     out.peak = std::max(out.peak, out.at[i] + b.size);
     if (out.peak > limits.peak || (++placed % 256 == 0 && limits.stop && limits.stop())) {
       out.peak = UINT64_MAX;

@@ -40,8 +40,10 @@ std::vector<rectangle> cut(const generate_options& options, random& any) {
     }
     rectangle a = r;
     rectangle b = r;
-    if (wide && (!tall || any.chance(0.5))) a.right = b.left = any.between(r.left + 1, r.right - 1);
-    else a.top = b.bottom = any.between(r.bottom + 1, r.top - 1);
+    if (wide && (!tall || any.chance(0.5)))
+      a.right = b.left = any.between(r.left + 1, r.right - 1);
+    else
+      a.top = b.bottom = any.between(r.bottom + 1, r.top - 1);
     open.push(a);
     open.push(b);
   }
@@ -59,7 +61,8 @@ void shuffle(std::vector<T>& of, random& any) {
 problem from_rectangles(std::vector<rectangle> cuts, random& any) {
   shuffle(cuts, any);
   problem out;
-  for (const rectangle& r : cuts) out.buffers.push_back(make(out.buffers.size(), r.left, r.right, r.top - r.bottom));
+  for (const rectangle& r : cuts)
+    out.buffers.push_back(make(out.buffers.size(), r.left, r.right, r.top - r.bottom));
   return out;
 }
 
@@ -87,7 +90,8 @@ problem generate_random(const generate_options& options) {
   for (std::uint64_t i = 0; i < options.buffers; ++i) {
     const std::uint64_t lower = any.below(options.steps);
     const std::uint64_t length = any.log_uniform(1, std::max<std::uint64_t>(options.steps / 4, 2));
-    out.buffers.push_back(make(i, lower, std::min(lower + length, options.steps + 1), any.log_uniform(64, options.capacity / 16)));
+    out.buffers.push_back(make(i, lower, std::min(lower + length, options.steps + 1),
+                               any.log_uniform(64, options.capacity / 16)));
   }
   return out;
 }
@@ -95,9 +99,11 @@ problem generate_random(const generate_options& options) {
 problem generate_training(const generate_options& options) {
   random any(options.seed);
   std::vector<std::uint64_t> sizes;
-  for (int k = 0; k < 24; ++k) sizes.push_back(any.log_uniform(512, options.capacity / 16) / 512 * 512 + 512);
+  for (int k = 0; k < 24; ++k)
+    sizes.push_back(any.log_uniform(512, options.capacity / 16) / 512 * 512 + 512);
   problem out;
-  const std::uint64_t each = std::max<std::uint64_t>(options.buffers / 4, 1);  // per forward layer: two kept, two not
+  const std::uint64_t each =
+      std::max<std::uint64_t>(options.buffers / 4, 1);  // per forward layer: two kept, two not
   for (std::uint64_t layer = 0; layer < each; ++layer) {
     const std::uint64_t forward = layer * 2;
     const std::uint64_t backward = 4 * each - layer * 2;

@@ -1,6 +1,7 @@
-// Better orders for first fit, by squeaky wheel optimisation (Joslin and Clements, 1999): place in an order,
-// find the buffers that made the peak, give them an earlier turn, and place again. An order costs
-// milliseconds even for tens of thousands of buffers, so there are thousands of turns in a minute.
+// Better orders for first fit, by squeaky wheel optimisation (Joslin and Clements, 1999): place in
+// an order, find the buffers that made the peak, give them an earlier turn, and place again. An
+// order costs milliseconds even for tens of thousands of buffers, so there are thousands of turns
+// in a minute.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,9 +12,9 @@
 namespace millpond::plan {
 
 struct improve_limits {
-  std::uint64_t target = 0;           // stop at a peak of at most this
-  std::uint64_t placements = 0;       // stop after placing this many buffers
-  std::function<bool()> stop;         // asked after each order; may be empty
+  std::uint64_t target = 0;      // stop at a peak of at most this
+  std::uint64_t placements = 0;  // stop after placing this many buffers
+  std::function<bool()> stop;    // asked after each order; may be empty
 };
 
 // Keeps its place between calls: more placements go on where the last call ended.

@@ -10,10 +10,11 @@
 namespace millpond::plan {
 namespace {
 
-constexpr std::size_t run_length = 6;          // events in a row that are compared as one
-constexpr std::size_t anchor_length = 16;      // a recurring run of this length may be where iterations are cut
+constexpr std::size_t run_length = 6;  // events in a row that are compared as one
+constexpr std::size_t anchor_length =
+    16;  // a recurring run of this length may be where iterations are cut
 constexpr std::size_t most_families_compared = 32;
-constexpr double part_of_main_family = 0.1;    // of the trace's events, to start iterations
+constexpr double part_of_main_family = 0.1;  // of the trace's events, to start iterations
 constexpr double nearly_as_good = 0.95;
 
 // Longer than this part of the trace is persistent. 1: only what is never freed.
@@ -46,7 +47,8 @@ struct division {
 
 class finder {
  public:
-  finder(const trace::lifetimes& of, const iteration_options& options) : of_(of), options_(options) {
+  finder(const trace::lifetimes& of, const iteration_options& options)
+      : of_(of), options_(options) {
     for (std::size_t b = 0; b < of.blocks.size(); ++b) {
       const trace::block& block = of.blocks[b];
       moments_.push_back({block.allocate_event, static_cast<std::uint32_t>(b), true, 0});
@@ -101,7 +103,8 @@ class finder {
     }
     const division* best = &all.front();
     const auto good = [&](const division& d) {
-      return static_cast<double>(d.planned_bytes) >= nearly_as_good * static_cast<double>(most) && d.planned_bytes > 0;
+      return static_cast<double>(d.planned_bytes) >= nearly_as_good * static_cast<double>(most) &&
+             d.planned_bytes > 0;
     };
     for (const division& d : all) {
       if (!good(d)) continue;
@@ -117,8 +120,8 @@ class finder {
   // Allocated and freed inside, and reusable in the order of its own stream.
   [[nodiscard]] bool inside(const stretch& of, std::size_t block) const {
     const trace::block& b = of_.blocks[block];
-    return from_[block] >= of.first && to_[block] < of.last && b.free_stream == b.stream && b.streams_count == 0 &&
-           !b.deferred && b.bytes > 0;
+    return from_[block] >= of.first && to_[block] < of.last && b.free_stream == b.stream &&
+           b.streams_count == 0 && !b.deferred && b.bytes > 0;
   }
 
  private:
@@ -137,7 +140,8 @@ class finder {
     for (std::size_t m = 0; m < moments_.size(); ++m) {
       const moment& at = moments_[m];
       if (!persistent[at.block]) live += at.allocates ? 1 : std::size_t(-1);
-      // A cut in the middle of a run of allocations of persistent blocks says nothing: only after a free.
+      // A cut in the middle of a run of allocations of persistent blocks says nothing: only after a
+      // free.
       if (live == 0 && !at.allocates && !persistent[at.block]) cuts.push_back(m + 1);
     }
     if (cuts.back() != moments_.size()) cuts.push_back(moments_.size());
@@ -156,7 +160,8 @@ class finder {
     }
     std::map<std::size_t, const std::vector<std::size_t>*> first_of_count;
     for (const auto& [run, at] : places) {
-      if (at.size() < options_.fewest_repeats || at.size() > moments_.size() / anchor_length) continue;
+      if (at.size() < options_.fewest_repeats || at.size() > moments_.size() / anchor_length)
+        continue;
       const auto*& first = first_of_count[at.size()];
       if (first == nullptr || at.front() < first->front()) first = &at;
     }
@@ -188,7 +193,8 @@ class finder {
     const std::size_t length = of.last - of.first;
     for (std::size_t m = of.first; m + std::min(run_length, length) <= of.last; ++m) {
       std::uint64_t run = 0;
-      for (std::size_t k = 0; k < std::min(run_length, length); ++k) run = mix(run, moments_[m + k].word);
+      for (std::size_t k = 0; k < std::min(run_length, length); ++k)
+        run = mix(run, moments_[m + k].word);
       out.push_back(run);
     }
     std::sort(out.begin(), out.end());
@@ -208,18 +214,21 @@ class finder {
       std::size_t family;
     };
     std::vector<leader> leaders;
-    std::unordered_map<std::uint64_t, std::size_t> exact;  // short stretches, and what comes when the leaders are full
+    std::unordered_map<std::uint64_t, std::size_t>
+        exact;  // short stretches, and what comes when the leaders are full
     std::size_t families = 0;
     for (const std::size_t s : longest_first) {
       std::vector<std::uint64_t> runs = runs_of(of[s]);
       const bool is_short = of[s].last - of[s].first < run_length;
       const auto alike = [&](const leader& l) {
         std::vector<std::uint64_t> common;
-        std::set_intersection(runs.begin(), runs.end(), l.runs.begin(), l.runs.end(), std::back_inserter(common));
+        std::set_intersection(runs.begin(), runs.end(), l.runs.begin(), l.runs.end(),
+                              std::back_inserter(common));
         const auto fewest = static_cast<double>(std::min(runs.size(), l.runs.size()));
         return static_cast<double>(common.size()) >= options_.alike * fewest;
       };
-      const auto found = is_short ? leaders.end() : std::find_if(leaders.begin(), leaders.end(), alike);
+      const auto found =
+          is_short ? leaders.end() : std::find_if(leaders.begin(), leaders.end(), alike);
       if (found != leaders.end()) {
         of[s].family = found->family;
       } else if (!is_short && leaders.size() < most_families_compared) {
@@ -238,7 +247,8 @@ class finder {
 
   void finish(division& d, const std::vector<std::size_t>& cuts) const {
     std::vector<stretch> stretches;
-    for (std::size_t c = 0; c + 1 < cuts.size(); ++c) stretches.push_back({cuts[c], cuts[c + 1], 0});
+    for (std::size_t c = 0; c + 1 < cuts.size(); ++c)
+      stretches.push_back({cuts[c], cuts[c + 1], 0});
     std::vector<std::uint64_t> members(find_families(stretches), 0);
     std::vector<std::size_t> events(members.size(), 0);
     for (const stretch& s : stretches) {
@@ -247,11 +257,14 @@ class finder {
     }
     const auto main = [&](const stretch& s) {
       return members[s.family] >= options_.fewest_repeats && s.last - s.first > 1 &&
-             static_cast<double>(events[s.family]) >= part_of_main_family * static_cast<double>(moments_.size());
+             static_cast<double>(events[s.family]) >=
+                 part_of_main_family * static_cast<double>(moments_.size());
     };
     for (const stretch& s : stretches) {
-      if (main(s)) d.iterations.push_back(s);
-      else if (!d.iterations.empty()) d.iterations.back().last = s.last;
+      if (main(s))
+        d.iterations.push_back(s);
+      else if (!d.iterations.empty())
+        d.iterations.back().last = s.last;
     }
     // The last one ends with its own stretch: the program's end is no part of it.
     if (!d.iterations.empty())
@@ -262,14 +275,16 @@ class finder {
       while (k < d.iterations.size() && m >= d.iterations[k].last) ++k;
       if (k == d.iterations.size()) break;
       const std::size_t b = moments_[m].block;
-      if (moments_[m].allocates && !d.persistent[b] && inside(d.iterations[k], b)) d.planned_bytes += of_.blocks[b].bytes;
+      if (moments_[m].allocates && !d.persistent[b] && inside(d.iterations[k], b))
+        d.planned_bytes += of_.blocks[b].bytes;
     }
   }
 
   const trace::lifetimes& of_;
   const iteration_options& options_;
   std::vector<moment> moments_;
-  std::vector<std::size_t> from_, to_;  // by block: its moments; to_ is the end when it is never freed
+  std::vector<std::size_t> from_,
+      to_;  // by block: its moments; to_ is the end when it is never freed
 };
 
 // The planning problem of the blocks of one lane in one iteration.
@@ -297,7 +312,8 @@ class shape_builder {
 
 std::uint64_t hash_of(const problem& of) {
   std::uint64_t sum = of.buffers.size();
-  for (const buffer& b : of.buffers) sum = mix(mix(sum, b.size), static_cast<std::uint64_t>(b.lower * 0x10001 + b.upper));
+  for (const buffer& b : of.buffers)
+    sum = mix(mix(sum, b.size), static_cast<std::uint64_t>(b.lower * 0x10001 + b.upper));
   return sum;
 }
 
@@ -393,14 +409,17 @@ result<iteration_plan> plan_iterations(const iterations& of, const solve_options
   }
   for (const iteration& i : of.found)
     for (const iteration::use& part : i.parts)
-      out.arenas[part.lane].lower_bound = std::max(out.arenas[part.lane].lower_bound, bound[part.shape]);
+      out.arenas[part.lane].lower_bound =
+          std::max(out.arenas[part.lane].lower_bound, bound[part.shape]);
   // What a shape may take without any lane growing past its bound.
   std::vector<std::uint64_t> room(of.shapes.size(), UINT64_MAX);
   for (const iteration& i : of.found)
-    for (const iteration::use& part : i.parts) room[part.shape] = std::min(room[part.shape], out.arenas[part.lane].lower_bound);
+    for (const iteration::use& part : i.parts)
+      room[part.shape] = std::min(room[part.shape], out.arenas[part.lane].lower_bound);
   std::vector<std::size_t> largest_first(of.shapes.size());
   std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
-  std::stable_sort(largest_first.begin(), largest_first.end(), [&](std::size_t a, std::size_t b) { return bound[a] > bound[b]; });
+  std::stable_sort(largest_first.begin(), largest_first.end(),
+                   [&](std::size_t a, std::size_t b) { return bound[a] > bound[b]; });
   for (const std::size_t s : largest_first) {
     problem instance = of.shapes[s].instance;
     instance.capacity = room[s];
@@ -412,7 +431,8 @@ result<iteration_plan> plan_iterations(const iterations& of, const solve_options
   }
   for (const iteration& i : of.found)
     for (const iteration::use& part : i.parts)
-      out.arenas[part.lane].planned_bytes = std::max(out.arenas[part.lane].planned_bytes, out.shapes[part.shape].peak);
+      out.arenas[part.lane].planned_bytes =
+          std::max(out.arenas[part.lane].planned_bytes, out.shapes[part.shape].peak);
   for (const lane_arena& a : out.arenas) {
     out.planned_bytes += a.planned_bytes;
     out.lower_bound += a.lower_bound;

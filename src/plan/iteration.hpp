@@ -1,13 +1,17 @@
 // The repeating iteration of a trace, found from the events alone: a request, a training step.
 //
-// 1. Cuts. Where no block but the persistent ones is live, nothing of one iteration reaches into the next.
-//    What is persistent is not known, so several answers are tried: never freed, or living longer than some
-//    part of the trace. Programs that never fall quiet are cut at a recurring run of events instead.
-// 2. Families. The stretches between cuts are compared by their runs of allocations and frees, sizes left
-//    out: a model's requests look alike whatever the batch. A family that returns often and makes up a good
-//    part of the trace starts an iteration; what lies between two starts belongs to the first. What comes
-//    before them all is the warm-up.
-// 3. Shapes. In each iteration, the blocks that live and die in it on one stream are one planning problem;
+// 1. Cuts. Where no block but the persistent ones is live, nothing of one iteration reaches into
+// the next.
+//    What is persistent is not known, so several answers are tried: never freed, or living longer
+//    than some part of the trace. Programs that never fall quiet are cut at a recurring run of
+//    events instead.
+// 2. Families. The stretches between cuts are compared by their runs of allocations and frees,
+// sizes left
+//    out: a model's requests look alike whatever the batch. A family that returns often and makes
+//    up a good part of the trace starts an iteration; what lies between two starts belongs to the
+//    first. What comes before them all is the warm-up.
+// 3. Shapes. In each iteration, the blocks that live and die in it on one stream are one planning
+// problem;
 //    equal sequences of sizes and frees are one shape, planned once.
 // The cuts that plan the most bytes win; among nearly equal ones, those with more iterations.
 #pragma once
@@ -23,7 +27,7 @@ namespace millpond::plan {
 
 struct iteration_options {
   std::uint64_t fewest_repeats = 3;  // of a family, to be an iteration
-  double alike = 0.6;                // share of common runs of events from which two stretches are one family
+  double alike = 0.6;  // share of common runs of events from which two stretches are one family
 };
 
 enum class block_fate : std::uint8_t {
@@ -42,7 +46,8 @@ struct lane {
   friend auto operator<=>(const lane&, const lane&) = default;
 };
 
-// One distinct sequence of allocations and frees. Times are places in it; buffers are in order of allocation.
+// One distinct sequence of allocations and frees. Times are places in it; buffers are in order of
+// allocation.
 struct shape {
   problem instance;
   std::uint64_t uses = 0;  // in how many iterations
@@ -55,24 +60,25 @@ struct iteration {
     std::size_t lane;   // in iterations::lanes
     std::size_t shape;  // in iterations::shapes
   };
-  std::vector<use> parts;         // by lane
+  std::vector<use> parts;  // by lane
 };
 
 struct fate_totals {
   std::uint64_t blocks = 0;
-  std::uint64_t bytes = 0;           // the sum of sizes
-  std::uint64_t peak_live_bytes = 0; // of the blocks of this fate alone
+  std::uint64_t bytes = 0;            // the sum of sizes
+  std::uint64_t peak_live_bytes = 0;  // of the blocks of this fate alone
 };
 
 struct iterations {
-  std::vector<block_fate> fates;     // by lifetimes::blocks
-  fate_totals totals[fate_count];    // by block_fate
+  std::vector<block_fate> fates;   // by lifetimes::blocks
+  fate_totals totals[fate_count];  // by block_fate
   std::vector<lane> lanes;
   std::vector<shape> shapes;
-  std::vector<iteration> found;      // none: nothing repeats
+  std::vector<iteration> found;  // none: nothing repeats
 };
 
-[[nodiscard]] iterations find_iterations(const trace::lifetimes& of, const iteration_options& options = {});
+[[nodiscard]] iterations find_iterations(const trace::lifetimes& of,
+                                         const iteration_options& options = {});
 
 struct lane_arena {
   std::uint64_t planned_bytes = 0;  // the largest peak among the plans of its shapes
@@ -86,8 +92,9 @@ struct iteration_plan {
   std::uint64_t lower_bound = 0;
 };
 
-// Plans every shape; those with the largest bounds first, the others only as well as their lanes need.
-// options.node_limit is for each shape; options.progress is not called.
-[[nodiscard]] result<iteration_plan> plan_iterations(const iterations& of, const solve_options& options);
+// Plans every shape; those with the largest bounds first, the others only as well as their lanes
+// need. options.node_limit is for each shape; options.progress is not called.
+[[nodiscard]] result<iteration_plan> plan_iterations(const iterations& of,
+                                                     const solve_options& options);
 
 }  // namespace millpond::plan

@@ -18,7 +18,8 @@ void occupancy::clear() {
 
 void occupancy::add(pieces& to, std::uint64_t begin, std::uint64_t end) {
   // Pieces that touch [begin, end) at all, even end to end, become one.
-  auto first = std::lower_bound(to.begin(), to.end(), begin, [](const piece& p, std::uint64_t b) { return p.end < b; });
+  auto first = std::lower_bound(to.begin(), to.end(), begin,
+                                [](const piece& p, std::uint64_t b) { return p.end < b; });
   auto last = first;
   while (last != to.end() && last->begin <= end) ++last;
   if (first == last) {
@@ -30,7 +31,8 @@ void occupancy::add(pieces& to, std::uint64_t begin, std::uint64_t end) {
   to.erase(std::next(first), last);
 }
 
-void occupancy::take(std::span<const section_range> ranges, std::uint64_t offset, std::uint64_t size) {
+void occupancy::take(std::span<const section_range> ranges, std::uint64_t offset,
+                     std::uint64_t size) {
   const auto touch = [&](index n) {
     if (nodes_[n].touches.empty()) used_.push_back(n);
     add(nodes_[n].touches, offset, offset + size);
@@ -62,7 +64,8 @@ void occupancy::collect(std::span<const section_range> ranges, std::uint64_t fro
   cursors_.clear();
   const auto open = [&](const pieces& p) {
     if (p.empty() || p.back().end <= from) return;
-    const auto at = std::lower_bound(p.begin(), p.end(), from, [](const piece& q, std::uint64_t f) { return q.end <= f; });
+    const auto at = std::lower_bound(p.begin(), p.end(), from,
+                                     [](const piece& q, std::uint64_t f) { return q.end <= f; });
     cursors_.push_back({&*at, p.data() + p.size()});
   };
   for (const section_range r : ranges) {
@@ -103,8 +106,8 @@ std::uint64_t occupancy::skip_taken(std::uint64_t from) {
   return from;
 }
 
-std::uint64_t occupancy::first_fit(std::span<const section_range> ranges, std::uint64_t size, std::uint64_t alignment,
-                                   std::uint64_t from) {
+std::uint64_t occupancy::first_fit(std::span<const section_range> ranges, std::uint64_t size,
+                                   std::uint64_t alignment, std::uint64_t from) {
   const auto align = [&](std::uint64_t value) {
     const std::uint64_t over = alignment == 1 ? 0 : value % alignment;
     return over == 0 ? value : value + (alignment - over);
@@ -134,7 +137,8 @@ std::uint64_t occupancy::first_fit(std::span<const section_range> ranges, std::u
   return at;
 }
 
-std::uint64_t occupancy::best_fit(std::span<const section_range> ranges, std::uint64_t size, std::uint64_t alignment) {
+std::uint64_t occupancy::best_fit(std::span<const section_range> ranges, std::uint64_t size,
+                                  std::uint64_t alignment) {
   collect(ranges, 0);
   std::uint64_t best = 0;
   std::uint64_t best_hole = ~std::uint64_t{0};

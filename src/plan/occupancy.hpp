@@ -1,10 +1,10 @@
 // Which bytes are taken at which time, for first fit in any order.
 //
 // A segment tree over the sections. A node keeps two sets of taken bytes as sorted, merged pieces:
-// `covers` by buffers live in all of its sections, `touches` by buffers live in any of them. A buffer's
-// range splits into O(log n) nodes; the bytes taken in it are the `touches` of those nodes and the
-// `covers` of their ancestors. Plans are tight, so merged pieces are few: a query costs about the number
-// of holes too small for it, not the number of conflicting buffers.
+// `covers` by buffers live in all of its sections, `touches` by buffers live in any of them. A
+// buffer's range splits into O(log n) nodes; the bytes taken in it are the `touches` of those nodes
+// and the `covers` of their ancestors. Plans are tight, so merged pieces are few: a query costs
+// about the number of holes too small for it, not the number of conflicting buffers.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -23,8 +23,8 @@ class occupancy {
   // The lowest multiple of alignment, >= from, at which `size` bytes are free in all of the ranges.
   [[nodiscard]] std::uint64_t first_fit(std::span<const section_range> ranges, std::uint64_t size,
                                         std::uint64_t alignment, std::uint64_t from = 0);
-  // The place in the smallest free hole that ends below the highest taken byte and holds it; where there
-  // is none, as first_fit.
+  // The place in the smallest free hole that ends below the highest taken byte and holds it; where
+  // there is none, as first_fit.
   [[nodiscard]] std::uint64_t best_fit(std::span<const section_range> ranges, std::uint64_t size,
                                        std::uint64_t alignment);
   // Marks [offset, offset + size) as taken in the ranges; they may be taken already.

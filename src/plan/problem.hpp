@@ -1,9 +1,9 @@
-// The planning problem as plain data: buffers whose lifetimes are known, and the plan that gives each of
-// them an offset. Nothing here does work; see solve.hpp, validate.hpp and csv.hpp.
+// The planning problem as plain data: buffers whose lifetimes are known, and the plan that gives
+// each of them an offset. Nothing here does work; see solve.hpp, validate.hpp and csv.hpp.
 //
-// Time is a position in a program (an event number, a step): any 64-bit integer. A buffer is live in the
-// half-open [lower, upper). Two buffers conflict when both use memory at the same time; conflicting
-// buffers must not share a byte.
+// Time is a position in a program (an event number, a step): any 64-bit integer. A buffer is live
+// in the half-open [lower, upper). Two buffers conflict when both use memory at the same time;
+// conflicting buffers must not share a byte.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -22,11 +22,11 @@ struct interval {
 struct buffer {
   std::string id;
   std::int64_t lower = 0;
-  std::int64_t upper = 0;                // >= lower; equal: never live, any offset serves
-  std::uint64_t size = 0;                // bytes, 1 to 2^63 - 1
-  std::uint64_t alignment = 1;           // any positive number; offsets are multiples of it
-  std::vector<interval> gaps;            // sorted, disjoint, inside [lower, upper)
-  std::optional<std::uint64_t> fixed;    // the offset is given, and not the solver's to choose
+  std::int64_t upper = 0;              // >= lower; equal: never live, any offset serves
+  std::uint64_t size = 0;              // bytes, 1 to 2^63 - 1
+  std::uint64_t alignment = 1;         // any positive number; offsets are multiples of it
+  std::vector<interval> gaps;          // sorted, disjoint, inside [lower, upper)
+  std::optional<std::uint64_t> fixed;  // the offset is given, and not the solver's to choose
 };
 
 struct problem {

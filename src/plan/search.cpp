@@ -13,15 +13,16 @@ namespace millpond::plan {
 // Every size, alignment and fixed offset divided by `unit`, which divides them all.
 struct search::prepared {
   std::uint64_t unit = 1;
-  std::size_t count = 0;       // buffers that are live at all; the others go to 0 or their fixed offset
+  std::size_t count = 0;  // buffers that are live at all; the others go to 0 or their fixed offset
   index section_count = 0;
-  std::vector<std::size_t> original;  // index in the problem
+  std::vector<std::size_t> original;                  // index in the problem
   std::vector<std::uint64_t> size, alignment, fixed;  // fixed: not_fixed where it is free
   std::vector<section_range> hull;
   std::vector<section_range> ranges;
   std::vector<index> range_start;
-  std::vector<index> twin;     // the lowest index with the same lifetime and size, and no other difference
-  offsets base;                // by problem index: where buffers that are never live are
+  std::vector<index>
+      twin;      // the lowest index with the same lifetime and size, and no other difference
+  offsets base;  // by problem index: where buffers that are never live are
   static constexpr std::uint64_t not_fixed = ~std::uint64_t{0};
 };
 
@@ -33,7 +34,8 @@ std::uint64_t common_unit(const problem& of) {
     unit = std::gcd(unit, b.size);
     if (b.fixed) unit = std::gcd(unit, *b.fixed);
   }
-  // An alignment that divides the unit is always met; another one joins it, which may break others' luck.
+  // An alignment that divides the unit is always met; another one joins it, which may break others'
+  // luck.
   for (bool changed = true; changed;) {
     changed = false;
     for (const buffer& b : of.buffers) {
@@ -45,7 +47,8 @@ std::uint64_t common_unit(const problem& of) {
   return std::max<std::uint64_t>(unit, 1);
 }
 
-// Orders of the candidates in a section, and how the section is chosen: every pair is tried in turn.
+// Orders of the candidates in a section, and how the section is chosen: every pair is tried in
+// turn.
 enum class value_order { area, length, size, size_by_root_length };
 enum class section_choice { fewest, fewest_by_failures, fewest_by_slack };
 constexpr std::uint64_t portfolio = 12;
@@ -57,7 +60,8 @@ class runner {
   runner(const Prepared& of, std::uint64_t capacity, std::uint64_t number, std::uint64_t seed,
          std::uint64_t node_limit, const std::function<bool()>& stop)
       : count_(of.count),
-        capacity_(static_cast<Size>(std::min<std::uint64_t>(capacity / of.unit, std::numeric_limits<Size>::max() / 4))),
+        capacity_(static_cast<Size>(
+            std::min<std::uint64_t>(capacity / of.unit, std::numeric_limits<Size>::max() / 4))),
         node_limit_(node_limit),
         stop_(stop),
         hull_(of.hull),
@@ -68,12 +72,14 @@ class runner {
     for (std::size_t i = 0; i < count_; ++i) {
       size_.push_back(static_cast<Size>(of.size[i]));
       alignment_.push_back(static_cast<Size>(of.alignment[i]));
-      fixed_.push_back(of.fixed[i] == Prepared::not_fixed ? Size{-1} : static_cast<Size>(of.fixed[i]));
+      fixed_.push_back(of.fixed[i] == Prepared::not_fixed ? Size{-1}
+                                                          : static_cast<Size>(of.fixed[i]));
       key_.push_back(any.next() | 1);
     }
     all_single_ = ranges_.size() == count_;
     set_orders(number, any);
-    for (auto* by_section : {&ends_, &floor_, &at_floor_, &level_}) by_section->resize(of.section_count);
+    for (auto* by_section : {&ends_, &floor_, &at_floor_, &level_})
+      by_section->resize(of.section_count);
     failures_.assign(of.section_count, 1);
     crossing_.assign(of.section_count + 1, 0);
     at_.assign(count_, 0);
@@ -87,7 +93,8 @@ class runner {
       stack_.push_back({lowest, static_cast<index>(b), false});
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) ++crossing_[k];
     }
-    std::stable_sort(stack_.begin(), stack_.end(), [](const entry& a, const entry& b) { return a.lowest < b.lowest; });
+    std::stable_sort(stack_.begin(), stack_.end(),
+                     [](const entry& a, const entry& b) { return a.lowest < b.lowest; });
     const section_range all{0, static_cast<index>(floor_.size())};
     const bool found = split_and_solve(0, stack_.size(), all);
     if (found) return search_status::found;
@@ -95,13 +102,15 @@ class runner {
   }
 
   [[nodiscard]] std::uint64_t nodes() const { return nodes_; }
-  [[nodiscard]] std::uint64_t offset(std::size_t b) const { return static_cast<std::uint64_t>(at_[b]); }
+  [[nodiscard]] std::uint64_t offset(std::size_t b) const {
+    return static_cast<std::uint64_t>(at_[b]);
+  }
 
  private:
   struct entry {
     Size lowest;  // no floor under the buffer is above it; aligned
     index buffer;
-    bool level;   // every floor under it equals `lowest`: it can be placed now
+    bool level;  // every floor under it equals `lowest`: it can be placed now
   };
   struct part {
     section_range range;
@@ -116,7 +125,8 @@ class runner {
     const double noise = number < portfolio ? 0 : 0.6;
     for (std::size_t i = 0; i < count_; ++i) {
       double length = 0;
-      for (index r = range_start_[i]; r < range_start_[i + 1]; ++r) length += ranges_[r].last - ranges_[r].first;
+      for (index r = range_start_[i]; r < range_start_[i + 1]; ++r)
+        length += ranges_[r].last - ranges_[r].first;
       const auto size = static_cast<double>(size_[i]);
       double first = size;
       switch (order) {
@@ -151,11 +161,12 @@ class runner {
     return over == 0 ? value : static_cast<Size>(value + (alignment - over));
   }
 
-  // For each section of the range: where the buffers to come end at least, its floor, and how many of
-  // them may start there. False, and the section counted, where one ends past the capacity.
+  // For each section of the range: where the buffers to come end at least, its floor, and how many
+  // of them may start there. False, and the section counted, where one ends past the capacity.
   bool measure(std::size_t begin, std::size_t end, section_range in) {
     std::fill(ends_.begin() + in.first, ends_.begin() + in.last, Size{-1});
-    std::fill(floor_.begin() + in.first, floor_.begin() + in.last, std::numeric_limits<Size>::max());
+    std::fill(floor_.begin() + in.first, floor_.begin() + in.last,
+              std::numeric_limits<Size>::max());
     std::fill(at_floor_.begin() + in.first, at_floor_.begin() + in.last, Size{0});
     Size* const ends = ends_.data();
     Size* const floors = floor_.data();
@@ -219,7 +230,8 @@ class runner {
             break;
           case section_choice::fewest_by_failures: score = answers / failures_[s]; break;
           case section_choice::fewest_by_slack:
-            score = answers * (1 + 10 * static_cast<double>(slack) / (static_cast<double>(capacity_) + 1));
+            score = answers *
+                    (1 + 10 * static_cast<double>(slack) / (static_cast<double>(capacity_) + 1));
             break;
         }
       }
@@ -231,8 +243,8 @@ class runner {
     return best;
   }
 
-  // The lowest offset above the floor at which a buffer could come next in the section: its lowest one,
-  // or, for one that could start at the floor, on top of another that is not live here.
+  // The lowest offset above the floor at which a buffer could come next in the section: its lowest
+  // one, or, for one that could start at the floor, on top of another that is not live here.
   Size next_offset(std::size_t begin, std::size_t end, index section) const {
     const Size floor = floor_[section];
     Size next = std::numeric_limits<Size>::max();
@@ -253,8 +265,8 @@ class runner {
     return next;
   }
 
-  // Copies [begin, end) without `without` to the top of the stack, with every lowest offset that `raises`
-  // says raised to `to`, sorted again.
+  // Copies [begin, end) without `without` to the top of the stack, with every lowest offset that
+  // `raises` says raised to `to`, sorted again.
   template <class Raises>
   void descend(std::size_t begin, std::size_t end, std::size_t without, Size to, Raises raises) {
     raised_.clear();
@@ -263,7 +275,8 @@ class runner {
       if (e == without) continue;
       entry copy = stack_[e];
       if (copy.lowest < to && raises(copy.buffer)) {
-        copy.lowest = fixed_[copy.buffer] >= 0 ? std::numeric_limits<Size>::max() / 4 : align(copy.buffer, to);
+        copy.lowest = fixed_[copy.buffer] >= 0 ? std::numeric_limits<Size>::max() / 4
+                                               : align(copy.buffer, to);
         raised_.push_back(copy);
       } else {
         stack_.push_back(copy);
@@ -271,15 +284,18 @@ class runner {
     }
     if (raised_.empty()) return;
     const auto before = [](const entry& a, const entry& b) { return a.lowest < b.lowest; };
-    if (!std::is_sorted(raised_.begin(), raised_.end(), before)) std::stable_sort(raised_.begin(), raised_.end(), before);
+    if (!std::is_sorted(raised_.begin(), raised_.end(), before))
+      std::stable_sort(raised_.begin(), raised_.end(), before);
     // Merge from the back: the unraised ones are in place already.
     std::size_t from = stack_.size();
     stack_.resize(stack_.size() + raised_.size());
     std::size_t to_place = stack_.size();
     std::size_t left = raised_.size();
     while (left > 0) {
-      if (from > start && stack_[from - 1].lowest > raised_[left - 1].lowest) stack_[--to_place] = stack_[--from];
-      else stack_[--to_place] = raised_[--left];
+      if (from > start && stack_[from - 1].lowest > raised_[left - 1].lowest)
+        stack_[--to_place] = stack_[--from];
+      else
+        stack_[--to_place] = raised_[--left];
     }
   }
 
@@ -293,7 +309,8 @@ class runner {
     return sum == 0 ? 1 : sum;
   }
 
-  // Solves each independent part of [begin, end), whose hulls lie in the range. The stack is as before afterwards.
+  // Solves each independent part of [begin, end), whose hulls lie in the range. The stack is as
+  // before afterwards.
   bool split_and_solve(std::size_t begin, std::size_t end, section_range in) {
     std::vector<part> parts;
     index start = in.first;
@@ -308,7 +325,8 @@ class runner {
       p.begin = stack_.size();
       for (std::size_t e = begin; e < end; ++e) {
         const section_range hull = hull_[stack_[e].buffer];
-        if (hull.first >= p.range.first && hull.last <= p.range.last) stack_.push_back(entry(stack_[e]));
+        if (hull.first >= p.range.first && hull.last <= p.range.last)
+          stack_.push_back(entry(stack_[e]));
       }
       p.end = stack_.size();
       if (p.begin == p.end) continue;
@@ -352,7 +370,8 @@ class runner {
     const Size slack = static_cast<Size>(capacity_ - ends_[section]);
     std::vector<std::size_t> candidates;
     for (std::size_t e = begin; e < end && stack_[e].lowest <= floor; ++e)
-      if (stack_[e].level && stack_[e].lowest == floor && live(stack_[e].buffer, section)) candidates.push_back(e);
+      if (stack_[e].level && stack_[e].lowest == floor && live(stack_[e].buffer, section))
+        candidates.push_back(e);
     std::sort(candidates.begin(), candidates.end(), [&](std::size_t a, std::size_t b) {
       const index x = stack_[a].buffer;
       const index y = stack_[b].buffer;
@@ -365,14 +384,17 @@ class runner {
     const std::size_t height = stack_.size();
     for (std::size_t c = 0; c < candidates.size(); ++c) {
       const index b = stack_[candidates[c]].buffer;
-      const bool tried = std::any_of(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(c),
-                                     [&](std::size_t o) { return twin_[stack_[o].buffer] == twin_[b]; });
+      const bool tried =
+          std::any_of(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(c),
+                      [&](std::size_t o) { return twin_[stack_[o].buffer] == twin_[b]; });
       if (tried) continue;
       at_[b] = floor;
-      descend(begin, end, candidates[c], static_cast<Size>(floor + size_[b]), [&](index o) { return overlap(o, b); });
+      descend(begin, end, candidates[c], static_cast<Size>(floor + size_[b]),
+              [&](index o) { return overlap(o, b); });
       bool falls_apart = false;
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) falls_apart |= --crossing_[k] == 0;
-      const bool found = falls_apart ? split_and_solve(height, stack_.size(), in) : solve(height, stack_.size(), in);
+      const bool found = falls_apart ? split_and_solve(height, stack_.size(), in)
+                                     : solve(height, stack_.size(), in);
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) ++crossing_[k];
       stack_.resize(height);
       if (found) return true;
@@ -395,14 +417,16 @@ class runner {
   const std::vector<index>& twin_;
   std::vector<Size> size_, alignment_, fixed_;
   std::vector<std::uint64_t> key_;
-  std::vector<double> first_;        // by buffer: larger is tried first
+  std::vector<double> first_;  // by buffer: larger is tried first
   section_choice choice_ = section_choice::fewest;
-  bool all_single_ = true;           // no buffer has a gap
+  bool all_single_ = true;  // no buffer has a gap
   // By section; good only between `measure` and the next descent.
   std::vector<Size> ends_, floor_, at_floor_, level_;
   std::vector<double> failures_;
-  std::vector<std::uint32_t> crossing_;  // by section: buffers to come that are live on both sides of its start
-  std::vector<entry> stack_;         // the buffers to come of every level, each level sorted by lowest offset
+  std::vector<std::uint32_t>
+      crossing_;  // by section: buffers to come that are live on both sides of its start
+  std::vector<entry>
+      stack_;  // the buffers to come of every level, each level sorted by lowest offset
   std::vector<entry> raised_;
   std::vector<Size> at_;
   std::vector<std::uint64_t> failed_states_;  // a lossy set: a slot keeps the last state
@@ -435,7 +459,8 @@ search::search(const problem& of, const sections& in) : of_(std::make_unique<pre
   std::vector<index> sorted(to.count);
   std::iota(sorted.begin(), sorted.end(), index{0});
   const auto ranges_of = [&](index i) {
-    return std::span(to.ranges).subspan(to.range_start[i], to.range_start[i + 1] - to.range_start[i]);
+    return std::span(to.ranges).subspan(to.range_start[i],
+                                        to.range_start[i + 1] - to.range_start[i]);
   };
   const auto compare = [&](index a, index b) {  // -1, 0, 1; equal for twins
     if (to.size[a] != to.size[b]) return to.size[a] < to.size[b] ? -1 : 1;
@@ -449,32 +474,38 @@ search::search(const problem& of, const sections& in) : of_(std::make_unique<pre
     }
     return x.size() == y.size() ? 0 : x.size() < y.size() ? -1 : 1;
   };
-  std::stable_sort(sorted.begin(), sorted.end(), [&](index a, index b) { return compare(a, b) < 0; });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](index a, index b) { return compare(a, b) < 0; });
   to.twin.resize(to.count);
   for (std::size_t k = 0; k < sorted.size(); ++k)
-    to.twin[sorted[k]] = k > 0 && compare(sorted[k - 1], sorted[k]) == 0 ? to.twin[sorted[k - 1]] : sorted[k];
+    to.twin[sorted[k]] =
+        k > 0 && compare(sorted[k - 1], sorted[k]) == 0 ? to.twin[sorted[k - 1]] : sorted[k];
 }
 
 search::~search() = default;
 search::search(search&&) noexcept = default;
 
-std::uint64_t search::unit() const { return of_->unit; }
+std::uint64_t search::unit() const {
+  return of_->unit;
+}
 
-search_run search::run(std::uint64_t capacity, std::uint64_t number, std::uint64_t seed, std::uint64_t node_limit,
-                       const std::function<bool()>& stop) const {
+search_run search::run(std::uint64_t capacity, std::uint64_t number, std::uint64_t seed,
+                       std::uint64_t node_limit, const std::function<bool()>& stop) const {
   const auto finish = [&](auto runs) {
     search_run out;
     out.status = runs.run();
     out.nodes = runs.nodes();
     if (out.status == search_status::found) {
       out.at = of_->base;
-      for (std::size_t i = 0; i < of_->count; ++i) out.at[of_->original[i]] = runs.offset(i) * of_->unit;
+      for (std::size_t i = 0; i < of_->count; ++i)
+        out.at[of_->original[i]] = runs.offset(i) * of_->unit;
     }
     return out;
   };
   // A quarter of the type's range leaves room for a sum of one offset, one size and an alignment.
   std::uint64_t largest_number = capacity / of_->unit;
-  for (std::size_t i = 0; i < of_->count; ++i) largest_number = std::max({largest_number, of_->size[i], of_->alignment[i]});
+  for (std::size_t i = 0; i < of_->count; ++i)
+    largest_number = std::max({largest_number, of_->size[i], of_->alignment[i]});
   if (largest_number < (std::uint64_t{1} << 28))
     return finish(runner<std::int32_t>(*of_, capacity, number, seed, node_limit, stop));
   return finish(runner<std::int64_t>(*of_, capacity, number, seed, node_limit, stop));

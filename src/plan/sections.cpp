@@ -54,7 +54,8 @@ sections make_sections(const problem& of) {
       ended = true;
     }
   }
-  // Around a gap without an event of others the two parts may touch: join them, so that ranges are maximal.
+  // Around a gap without an event of others the two parts may touch: join them, so that ranges are
+  // maximal.
   std::vector<section_range> joined;
   std::vector<index> starts{0};
   for (std::size_t i = 0; i + 1 < out.range_start.size(); ++i) {

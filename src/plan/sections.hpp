@@ -1,8 +1,8 @@
 // A problem with its time compressed, which is what every algorithm here works on.
 //
-// A section is a maximal stretch of time in which no buffer ends before another starts: its live set is a
-// maximal clique of the conflict graph, and two buffers conflict exactly when they share a section. Most
-// instances have a half to a tenth as many sections as event times.
+// A section is a maximal stretch of time in which no buffer ends before another starts: its live
+// set is a maximal clique of the conflict graph, and two buffers conflict exactly when they share a
+// section. Most instances have a half to a tenth as many sections as event times.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -23,9 +23,10 @@ struct section_range {
 
 struct sections {
   index count = 0;
-  std::vector<std::uint64_t> load;        // by section: the sum of live sizes
-  std::vector<std::int64_t> time;         // by section: a time in it at which all of them are live
-  std::vector<section_range> ranges;      // of buffer i: range_start[i] up to range_start[i + 1], ascending
+  std::vector<std::uint64_t> load;  // by section: the sum of live sizes
+  std::vector<std::int64_t> time;   // by section: a time in it at which all of them are live
+  std::vector<section_range>
+      ranges;  // of buffer i: range_start[i] up to range_start[i + 1], ascending
   std::vector<index> range_start;
 
   [[nodiscard]] std::span<const section_range> of(std::size_t buffer) const {

@@ -1,7 +1,7 @@
 #include "plan/solve.hpp"
 
-#include <cmath>
 #include <fmt/format.h>
+#include <cmath>
 
 #include "base/check.hpp"
 #include "plan/bound.hpp"
@@ -13,7 +13,8 @@
 namespace millpond::plan {
 namespace {
 
-// Nodes of the first runs of the search, by buffer; each round of runs has this much more than the last.
+// Nodes of the first runs of the search, by buffer; each round of runs has this much more than the
+// last.
 constexpr std::uint64_t first_nodes_per_buffer = 4;
 constexpr double more_each_round = 1.3;
 constexpr std::uint64_t runs_in_a_round = 12;
@@ -38,7 +39,8 @@ class solver {
       const std::uint64_t before = out_.stats.nodes;
       if (search_) search_round(round, static_cast<std::uint64_t>(budget));
       const std::uint64_t spent = out_.stats.nodes - before;
-      improve(std::max(spent / placements_per_node, search_ ? 0 : of_.buffers.size() * runs_in_a_round));
+      improve(std::max(spent / placements_per_node,
+                       search_ ? 0 : of_.buffers.size() * runs_in_a_round));
     }
   }
 
@@ -46,32 +48,38 @@ class solver {
     problem unbounded = of_;
     unbounded.capacity.reset();
     const auto checked = validate(unbounded, out_.offsets);
-    MILLPOND_CHECK(checked && *checked == out_.peak, checked ? std::string("peak differs") : checked.error().message);
+    MILLPOND_CHECK(checked && *checked == out_.peak,
+                   checked ? std::string("peak differs") : checked.error().message);
     out_.proved_optimal = out_.peak <= out_.lower_bound;
     if (!of_.capacity || out_.peak <= *of_.capacity) {
       out_.what = outcome::found;
     } else if (out_.lower_bound > *of_.capacity) {
       out_.what = outcome::impossible;
-      out_.reason = fmt::format("no plan fits into {} bytes: a search of every canonical plan found none ({} nodes), "
-                                "though the peak load is lower; the best plan found needs {}, {} more than the capacity",
-                                *of_.capacity, out_.stats.nodes, out_.peak, out_.peak - *of_.capacity);
+      out_.reason = fmt::format(
+          "no plan fits into {} bytes: a search of every canonical plan found none ({} nodes), "
+          "though the peak load is lower; the best plan found needs {}, {} more than the capacity",
+          *of_.capacity, out_.stats.nodes, out_.peak, out_.peak - *of_.capacity);
     } else {
       out_.what = outcome::gave_up;
-      out_.reason = fmt::format("no plan within {} bytes was found before the limit; the best found needs {}, {} more. "
-                                "The lower bound is {}, so it is not proved that none exists",
-                                *of_.capacity, out_.peak, out_.peak - *of_.capacity, out_.lower_bound);
+      out_.reason = fmt::format(
+          "no plan within {} bytes was found before the limit; the best found needs {}, {} more. "
+          "The lower bound is {}, so it is not proved that none exists",
+          *of_.capacity, out_.peak, out_.peak - *of_.capacity, out_.lower_bound);
     }
     return std::move(out_);
   }
 
  private:
-  [[nodiscard]] std::uint64_t target() const { return std::max(out_.lower_bound, of_.capacity.value_or(0)); }
+  [[nodiscard]] std::uint64_t target() const {
+    return std::max(out_.lower_bound, of_.capacity.value_or(0));
+  }
   [[nodiscard]] std::uint64_t steps() const { return out_.stats.nodes + out_.stats.placements; }
   [[nodiscard]] bool out_of_time() const {
     return steps() >= options_.node_limit || (options_.stop && options_.stop());
   }
   [[nodiscard]] bool done() const {
-    return out_.peak <= target() || (of_.capacity && out_.lower_bound > *of_.capacity) || out_of_time();
+    return out_.peak <= target() || (of_.capacity && out_.lower_bound > *of_.capacity) ||
+           out_of_time();
   }
 
   void offer(const offsets& at, std::uint64_t peak, const std::string& method) {
@@ -88,16 +96,18 @@ class solver {
     const std::uint64_t least = out_.offsets.empty() ? 1 : 0;
     const improve_limits limits{target(), std::max(least, std::min(placements, left)),
                                 out_.offsets.empty() ? std::function<bool()>{} : options_.stop};
-    out_.stats.placements += improver_.run(limits, [&](const placement& p, const std::string& method) {
-      offer(p.at, p.peak, method);
-    });
+    out_.stats.placements += improver_.run(
+        limits,
+        [&](const placement& p, const std::string& method) { offer(p.at, p.peak, method); });
   }
 
   // Runs for one capacity; true if the matter is settled: found, or proved impossible.
-  bool try_capacity(std::uint64_t capacity, std::uint64_t first_run, std::uint64_t runs, std::uint64_t budget) {
+  bool try_capacity(std::uint64_t capacity, std::uint64_t first_run, std::uint64_t runs,
+                    std::uint64_t budget) {
     for (std::uint64_t k = 0; k < runs && !out_of_time(); ++k) {
       const std::uint64_t left = options_.node_limit - steps();
-      search_run one = search_->run(capacity, first_run + k, options_.seed, std::min(budget, left), options_.stop);
+      search_run one = search_->run(capacity, first_run + k, options_.seed, std::min(budget, left),
+                                    options_.stop);
       out_.stats.nodes += one.nodes;
       out_.stats.restarts += 1;
       if (one.status == search_status::exhausted) {
@@ -107,7 +117,8 @@ class solver {
       }
       if (one.status == search_status::limit) continue;
       std::uint64_t peak = 0;
-      for (std::size_t i = 0; i < one.at.size(); ++i) peak = std::max(peak, one.at[i] + of_.buffers[i].size);
+      for (std::size_t i = 0; i < one.at.size(); ++i)
+        peak = std::max(peak, one.at[i] + of_.buffers[i].size);
       offer(one.at, peak, "search");
       return true;
     }
@@ -120,8 +131,8 @@ class solver {
       try_capacity(*of_.capacity, first_run, runs_in_a_round, budget);
       return;
     }
-    // The bound itself first, since it is often reached; then half way up, and closer to the best each
-    // time that fails; a success starts again from the new best. Last one step below the best.
+    // The bound itself first, since it is often reached; then half way up, and closer to the best
+    // each time that fails; a success starts again from the new best. Last one step below the best.
     const std::uint64_t before = out_.stats.nodes;
     try_capacity(out_.lower_bound, first_run, runs_in_a_round, budget);
     for (std::uint64_t part = 2; !done();) {
@@ -136,15 +147,15 @@ class solver {
     descend(out_.stats.nodes - before);
   }
 
-  // One step below the best, with short runs first again after each success: what they find is found soon or
-  // seldom. As many nodes as the rest of the round had since the last success.
+  // One step below the best, with short runs first again after each success: what they find is
+  // found soon or seldom. As many nodes as the rest of the round had since the last success.
   void descend(std::uint64_t nodes) {
     std::uint64_t until = out_.stats.nodes + nodes;
     while (!done() && out_.stats.nodes < until) {
       const double budget = static_cast<double>(first_nodes_per_buffer * of_.buffers.size()) *
                             std::pow(more_each_round, static_cast<double>(descent_round_));
-      const result_of_try got = try_below(search_->unit(), descent_round_ * runs_in_a_round, runs_in_a_round,
-                                          static_cast<std::uint64_t>(budget));
+      const result_of_try got = try_below(search_->unit(), descent_round_ * runs_in_a_round,
+                                          runs_in_a_round, static_cast<std::uint64_t>(budget));
       if (got == result_of_try::settled) return;
       if (got == result_of_try::nothing) {
         ++descent_round_;
@@ -155,8 +166,13 @@ class solver {
     }
   }
 
-  enum class result_of_try { better, settled, nothing };  // settled: proved that there is nothing there
-  result_of_try try_below(std::uint64_t step, std::uint64_t first_run, std::uint64_t runs, std::uint64_t budget) {
+  enum class result_of_try {
+    better,
+    settled,
+    nothing
+  };  // settled: proved that there is nothing there
+  result_of_try try_below(std::uint64_t step, std::uint64_t first_run, std::uint64_t runs,
+                          std::uint64_t budget) {
     if (step > out_.peak) return result_of_try::settled;
     const std::uint64_t best = out_.peak;
     if (!try_capacity(best - step, first_run, runs, budget)) return result_of_try::nothing;
@@ -188,8 +204,10 @@ result<void> check_problem(const problem& of) {
     const auto broken = [&](std::string_view why) {
       return error{error_code::bad_input, fmt::format("buffer {}: {}", b.id, why)};
     };
-    if (b.upper < b.lower) return broken(fmt::format("upper {} is below lower {}", b.upper, b.lower));
-    if (b.size == 0 || b.size >= size_limit) return broken(fmt::format("size {} is not 1 to 2^63 - 1", b.size));
+    if (b.upper < b.lower)
+      return broken(fmt::format("upper {} is below lower {}", b.upper, b.lower));
+    if (b.size == 0 || b.size >= size_limit)
+      return broken(fmt::format("size {} is not 1 to 2^63 - 1", b.size));
     if (b.alignment == 0 || b.alignment >= size_limit)
       return broken(fmt::format("alignment {} is not 1 to 2^63 - 1", b.alignment));
     if (b.fixed && (*b.fixed % b.alignment != 0 || *b.fixed >= size_limit - b.size))
@@ -197,7 +215,8 @@ result<void> check_problem(const problem& of) {
     std::int64_t from = b.lower;
     for (const interval& gap : b.gaps) {
       if (gap.lower < from || gap.upper <= gap.lower || gap.upper > b.upper)
-        return broken(fmt::format("gap {}-{} is empty, out of order or outside the lifetime", gap.lower, gap.upper));
+        return broken(fmt::format("gap {}-{} is empty, out of order or outside the lifetime",
+                                  gap.lower, gap.upper));
       from = gap.upper;
     }
   }

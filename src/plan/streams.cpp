@@ -1,7 +1,7 @@
 #include "plan/streams.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t exact_up_to = 8;  // buffers: 40,320 orders
 
-// For the waits of each stream in order of their step: what is known done of every other stream from that step on.
-// A clock entry is one past the last step that is done.
+// For the waits of each stream in order of their step: what is known done of every other stream
+// from that step on. A clock entry is one past the last step that is done.
 class clocks {
  public:
   using clock = std::map<std::uint32_t, std::uint64_t>;
@@ -22,7 +22,8 @@ class clocks {
   static result<clocks> make(const stream_problem& of) {
     clocks out;
     std::vector<stream_wait> waits = of.waits;
-    std::stable_sort(waits.begin(), waits.end(), [](const stream_wait& a, const stream_wait& b) { return a.step < b.step; });
+    std::stable_sort(waits.begin(), waits.end(),
+                     [](const stream_wait& a, const stream_wait& b) { return a.step < b.step; });
     std::map<std::uint32_t, std::vector<stream_wait>> pending;  // by stream, by step
     for (const stream_wait& w : waits) pending[w.stream].push_back(w);
     std::map<std::uint32_t, std::size_t> taken;
@@ -34,17 +35,21 @@ class clocks {
           const stream_wait& w = list[at];
           const auto target = pending.find(w.for_stream);
           const std::size_t ready = taken[w.for_stream];
-          if (target != pending.end() && ready < target->second.size() && target->second[ready].step <= w.for_step) break;
+          if (target != pending.end() && ready < target->second.size() &&
+              target->second[ready].step <= w.for_step)
+            break;
           out.join(w);
         }
       }
-      if (!moved) return error{error_code::bad_input, "the waits form a circle: no execution can pass them"};
+      if (!moved)
+        return error{error_code::bad_input, "the waits form a circle: no execution can pass them"};
     }
     return out;
   }
 
   // Is step `done` of `stream` complete before step `at` of `on` starts, in every execution?
-  [[nodiscard]] bool before(std::uint32_t stream, std::uint64_t done, std::uint32_t on, std::uint64_t at) const {
+  [[nodiscard]] bool before(std::uint32_t stream, std::uint64_t done, std::uint32_t on,
+                            std::uint64_t at) const {
     if (stream == on) return done < at;
     const clock* known = find(on, at);
     if (known == nullptr) return false;
@@ -85,9 +90,12 @@ bool precedes(const clocks& in, const stream_buffer& a, const stream_buffer& b) 
 
 result<void> check(const stream_problem& of) {
   for (const stream_buffer& b : of.buffers) {
-    const auto broken = [&](const char* why) { return error{error_code::bad_input, fmt::format("buffer {}: {}", b.id, why)}; };
+    const auto broken = [&](const char* why) {
+      return error{error_code::bad_input, fmt::format("buffer {}: {}", b.id, why)};
+    };
     if (b.size == 0 || b.size >= size_limit) return broken("the size is not 1 to 2^63 - 1");
-    if (b.alignment == 0 || b.alignment >= size_limit) return broken("the alignment is not 1 to 2^63 - 1");
+    if (b.alignment == 0 || b.alignment >= size_limit)
+      return broken("the alignment is not 1 to 2^63 - 1");
     if (b.uses.empty()) return broken("it has no use");
     for (const stream_use& u : b.uses)
       if (u.last < u.first) return broken("a use ends before it starts");
@@ -104,13 +112,16 @@ std::uint64_t clique_bound(const stream_problem& of, const graph& conflicts) {
     std::vector<std::uint32_t> open = conflicts[start];
     std::uint64_t weight = of.buffers[start].size;
     while (!open.empty()) {
-      const auto heaviest = *std::max_element(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return of.buffers[a].size != of.buffers[b].size ? of.buffers[a].size < of.buffers[b].size : a > b;
-      });
+      const auto heaviest =
+          *std::max_element(open.begin(), open.end(), [&](std::uint32_t a, std::uint32_t b) {
+            return of.buffers[a].size != of.buffers[b].size
+                       ? of.buffers[a].size < of.buffers[b].size
+                       : a > b;
+          });
       weight += of.buffers[heaviest].size;
       std::vector<std::uint32_t> common;
-      std::set_intersection(open.begin(), open.end(), conflicts[heaviest].begin(), conflicts[heaviest].end(),
-                            std::back_inserter(common));
+      std::set_intersection(open.begin(), open.end(), conflicts[heaviest].begin(),
+                            conflicts[heaviest].end(), std::back_inserter(common));
       open = std::move(common);
     }
     best = std::max(best, weight);
@@ -118,7 +129,8 @@ std::uint64_t clique_bound(const stream_problem& of, const graph& conflicts) {
   return best;
 }
 
-std::uint64_t first_fit(const stream_problem& of, const graph& conflicts, const std::vector<std::uint32_t>& order, offsets& at) {
+std::uint64_t first_fit(const stream_problem& of, const graph& conflicts,
+                        const std::vector<std::uint32_t>& order, offsets& at) {
   constexpr std::uint64_t not_placed = ~std::uint64_t{0};
   at.assign(of.buffers.size(), not_placed);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> taken;
@@ -127,7 +139,8 @@ std::uint64_t first_fit(const stream_problem& of, const graph& conflicts, const 
     const stream_buffer& b = of.buffers[i];
     taken.clear();
     for (const std::uint32_t other : conflicts[i])
-      if (at[other] != not_placed) taken.emplace_back(at[other], at[other] + of.buffers[other].size);
+      if (at[other] != not_placed)
+        taken.emplace_back(at[other], at[other] + of.buffers[other].size);
     std::sort(taken.begin(), taken.end());
     std::uint64_t place = 0;
     for (const auto& [begin, end] : taken) {
@@ -149,7 +162,8 @@ result<graph> find_conflicts(const stream_problem& of) {
   graph out(of.buffers.size());
   for (std::uint32_t i = 0; i < out.size(); ++i)
     for (std::uint32_t j = 0; j < i; ++j)
-      if (!precedes(*known, of.buffers[i], of.buffers[j]) && !precedes(*known, of.buffers[j], of.buffers[i])) {
+      if (!precedes(*known, of.buffers[i], of.buffers[j]) &&
+          !precedes(*known, of.buffers[j], of.buffers[i])) {
         out[i].push_back(j);
         out[j].push_back(i);
       }
@@ -167,8 +181,10 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
   out.lower_bound = clique_bound(of, *conflicts);
   if (of.capacity && out.lower_bound > *of.capacity) {
     out.what = outcome::impossible;
-    out.reason = fmt::format("no plan fits into {} bytes: buffers of {} bytes may all be in use at once, {} more than the capacity",
-                             *of.capacity, out.lower_bound, out.lower_bound - *of.capacity);
+    out.reason = fmt::format(
+        "no plan fits into {} bytes: buffers of {} bytes may all be in use at once, {} more than "
+        "the capacity",
+        *of.capacity, out.lower_bound, out.lower_bound - *of.capacity);
     return out;
   }
   const std::uint64_t target = std::max(out.lower_bound, of.capacity.value_or(0));
@@ -177,20 +193,26 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
   random any(options.seed);
   std::uint64_t best_of_start = UINT64_MAX;
   std::vector<std::uint32_t> best_order;
-  // Orders by size, by size and conflicts, and as given; each improved by giving the topmost an earlier turn.
+  // Orders by size, by size and conflicts, and as given; each improved by giving the topmost an
+  // earlier turn.
   constexpr std::uint64_t starts = 3;
   constexpr int turns = 200;
   out.peak = UINT64_MAX;
   const std::uint64_t rounds = of.buffers.size() <= exact_up_to ? starts : UINT64_MAX;
   for (std::uint64_t round = 0; out.peak > target && round < rounds; ++round) {
-    std::stable_sort(order.begin(), order.end(), [](std::uint32_t a, std::uint32_t b) { return a < b; });
+    std::stable_sort(order.begin(), order.end(),
+                     [](std::uint32_t a, std::uint32_t b) { return a < b; });
     const auto key = [&](std::uint32_t i) {
       const auto size = static_cast<double>(of.buffers[i].size);
-      return round % starts == 0 ? size : round % starts == 1 ? size * static_cast<double>((*conflicts)[i].size() + 1) : 0.0;
+      return round % starts == 0   ? size
+             : round % starts == 1 ? size * static_cast<double>((*conflicts)[i].size() + 1)
+                                   : 0.0;
     };
-    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
     if (round >= starts && !order.empty())
-      for (std::size_t k = 0; k < 1 + order.size() / 8; ++k) std::swap(order[any.below(order.size())], order[any.below(order.size())]);
+      for (std::size_t k = 0; k < 1 + order.size() / 8; ++k)
+        std::swap(order[any.below(order.size())], order[any.below(order.size())]);
     best_of_start = UINT64_MAX;
     for (int turn = 0; turn < turns && out.peak > target; ++turn) {
       offsets at;
@@ -204,16 +226,18 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
       }
       if (peak < best_of_start) best_of_start = peak, best_order = order;
       if (out.stats.placements >= options.node_limit || (options.stop && options.stop())) break;
-      std::stable_partition(order.begin(), order.end(), [&](std::uint32_t i) {
-        return at[i] + of.buffers[i].size == peak;
-      });
+      std::stable_partition(order.begin(), order.end(),
+                            [&](std::uint32_t i) { return at[i] + of.buffers[i].size == peak; });
     }
-    if (order.empty() || out.stats.placements >= options.node_limit || (options.stop && options.stop())) break;
+    if (order.empty() || out.stats.placements >= options.node_limit ||
+        (options.stop && options.stop()))
+      break;
   }
   if (of.buffers.empty()) out.peak = 0;
-  // Placing in the order of a best plan's offsets, each as low as it fits, is no higher anywhere; so some order of all
-  // is as good, and few buffers have few orders.
-  if (of.buffers.size() <= exact_up_to && out.peak > target && out.stats.placements < options.node_limit) {
+  // Placing in the order of a best plan's offsets, each as low as it fits, is no higher anywhere;
+  // so some order of all is as good, and few buffers have few orders.
+  if (of.buffers.size() <= exact_up_to && out.peak > target &&
+      out.stats.placements < options.node_limit) {
     std::iota(order.begin(), order.end(), std::uint32_t{0});
     offsets at;
     std::uint64_t best = UINT64_MAX;
@@ -231,17 +255,23 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
   stream_problem unbounded = of;
   unbounded.capacity.reset();
   const auto checked = validate_streams(unbounded, out.offsets);
-  MILLPOND_CHECK(checked && *checked == out.peak, checked ? std::string("peak differs") : checked.error().message);
+  MILLPOND_CHECK(checked && *checked == out.peak,
+                 checked ? std::string("peak differs") : checked.error().message);
   out.proved_optimal = out.peak <= out.lower_bound;
   out.what = !of.capacity || out.peak <= *of.capacity ? outcome::found : outcome::gave_up;
   if (out.what == outcome::gave_up && out.lower_bound > *of.capacity) {
     out.what = outcome::impossible;
-    out.reason = fmt::format("no plan fits into {} bytes: every order of placing the buffers was tried; the best plan needs {}, {} more "
-                             "than the capacity", *of.capacity, out.peak, out.peak - *of.capacity);
+    out.reason = fmt::format(
+        "no plan fits into {} bytes: every order of placing the buffers was tried; the best plan "
+        "needs {}, {} more "
+        "than the capacity",
+        *of.capacity, out.peak, out.peak - *of.capacity);
   }
   if (out.what == outcome::gave_up)
-    out.reason = fmt::format("no plan within {} bytes was found before the limit; the best found needs {}, the lower bound is {}",
-                             *of.capacity, out.peak, out.lower_bound);
+    out.reason = fmt::format(
+        "no plan within {} bytes was found before the limit; the best found needs {}, the lower "
+        "bound is {}",
+        *of.capacity, out.peak, out.lower_bound);
   return out;
 }
 

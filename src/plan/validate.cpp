@@ -1,7 +1,7 @@
 #include "plan/validate.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 #include <map>
 
 namespace millpond::plan {
@@ -13,10 +13,13 @@ struct change {
   std::size_t index;
 };
 
-error violation(std::string text) { return {error_code::invalid_argument, std::move(text)}; }
+error violation(std::string text) {
+  return {error_code::invalid_argument, std::move(text)};
+}
 
 std::string describe(const problem& of, const offsets& plan, std::size_t i) {
-  return fmt::format("buffer {} at [{}, {})", of.buffers[i].id, plan[i], plan[i] + of.buffers[i].size);
+  return fmt::format("buffer {} at [{}, {})", of.buffers[i].id, plan[i],
+                     plan[i] + of.buffers[i].size);
 }
 
 }  // namespace
@@ -29,14 +32,16 @@ result<std::uint64_t> validate(const problem& of, const offsets& plan) {
   for (std::size_t i = 0; i < plan.size(); ++i) {
     const buffer& b = of.buffers[i];
     if (plan[i] >= size_limit || b.size >= size_limit || plan[i] + b.size > size_limit)
-      return violation(fmt::format("buffer {}: offset {} and size {} pass 2^63", b.id, plan[i], b.size));
+      return violation(
+          fmt::format("buffer {}: offset {} and size {} pass 2^63", b.id, plan[i], b.size));
     if (b.alignment == 0 || plan[i] % b.alignment != 0)
       return violation(fmt::format("{} is not aligned to {}", describe(of, plan, i), b.alignment));
     if (b.fixed && *b.fixed != plan[i])
-      return violation(fmt::format("{} is not at its fixed offset {}", describe(of, plan, i), *b.fixed));
+      return violation(
+          fmt::format("{} is not at its fixed offset {}", describe(of, plan, i), *b.fixed));
     if (of.capacity && plan[i] + b.size > *of.capacity)
-      return violation(fmt::format("{} passes the capacity {} by {}", describe(of, plan, i), *of.capacity,
-                                   plan[i] + b.size - *of.capacity));
+      return violation(fmt::format("{} passes the capacity {} by {}", describe(of, plan, i),
+                                   *of.capacity, plan[i] + b.size - *of.capacity));
     peak = std::max(peak, plan[i] + b.size);
     for_each_active(b, [&](interval part) {
       changes.push_back({part.lower, true, i});

@@ -13,7 +13,8 @@ std::uint64_t count_unloaded() noexcept {
   std::uint64_t made = 0;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t size, void* to) {
-        if (size >= offsetof(dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs) *static_cast<std::uint64_t*>(to) = info->dlpi_subs;
+        if (size >= offsetof(dl_phdr_info, dlpi_subs) + sizeof info->dlpi_subs)
+          *static_cast<std::uint64_t*>(to) = info->dlpi_subs;
         return 1;  // every module tells the same count
       },
       &made);
@@ -21,26 +22,53 @@ std::uint64_t count_unloaded() noexcept {
 }
 
 #if !defined(__x86_64__)
-frame_rule find_frame_rule(std::uintptr_t) noexcept { return {}; }
+frame_rule find_frame_rule(std::uintptr_t) noexcept {
+  return {};
+}
 #else
 namespace {
 
-// Numbers of registers in x86-64's frame information, and DWARF's words for programs of rules (DWARF 5, sections 6.4 and 7.24;
-// the GNU ones are in the LSB's "Exception Frames").
+// Numbers of registers in x86-64's frame information, and DWARF's words for programs of rules
+// (DWARF 5, sections 6.4 and 7.24; the GNU ones are in the LSB's "Exception Frames").
 constexpr std::uint64_t rbp = 6, rsp = 7, return_column = 16;
 constexpr std::uint8_t op_deref = 0x06, op_breg6 = 0x76;
 enum : std::uint8_t {
-  advance_loc = 0x40, offset_of = 0x80, restore = 0xc0, high_bits = 0xc0,
-  nop = 0x00, set_loc = 0x01, advance_loc1 = 0x02, advance_loc2 = 0x03, advance_loc4 = 0x04, offset_extended = 0x05,
-  restore_extended = 0x06, undefined = 0x07, same_value = 0x08, in_register = 0x09, remember_state = 0x0a, restore_state = 0x0b,
-  def_cfa = 0x0c, def_cfa_register = 0x0d, def_cfa_offset = 0x0e, def_cfa_expression = 0x0f, expression = 0x10,
-  offset_extended_sf = 0x11, def_cfa_sf = 0x12, def_cfa_offset_sf = 0x13, val_offset = 0x14, val_offset_sf = 0x15,
-  val_expression = 0x16, gnu_args_size = 0x2e, gnu_negative_offset_extended = 0x2f,
+  advance_loc = 0x40,
+  offset_of = 0x80,
+  restore = 0xc0,
+  high_bits = 0xc0,
+  nop = 0x00,
+  set_loc = 0x01,
+  advance_loc1 = 0x02,
+  advance_loc2 = 0x03,
+  advance_loc4 = 0x04,
+  offset_extended = 0x05,
+  restore_extended = 0x06,
+  undefined = 0x07,
+  same_value = 0x08,
+  in_register = 0x09,
+  remember_state = 0x0a,
+  restore_state = 0x0b,
+  def_cfa = 0x0c,
+  def_cfa_register = 0x0d,
+  def_cfa_offset = 0x0e,
+  def_cfa_expression = 0x0f,
+  expression = 0x10,
+  offset_extended_sf = 0x11,
+  def_cfa_sf = 0x12,
+  def_cfa_offset_sf = 0x13,
+  val_offset = 0x14,
+  val_offset_sf = 0x15,
+  val_expression = 0x16,
+  gnu_args_size = 0x2e,
+  gnu_negative_offset_extended = 0x2f,
 };
 // Encodings of pointers: signed four bytes, relative to where they lie, or to the table's begin.
-constexpr std::uint8_t encoding_omitted = 0xff, encoding_pcrel_sdata4 = 0x1b, encoding_udata4 = 0x03, encoding_datarel_sdata4 = 0x3b;
+constexpr std::uint8_t encoding_omitted = 0xff, encoding_pcrel_sdata4 = 0x1b,
+                       encoding_udata4 = 0x03, encoding_datarel_sdata4 = 0x3b;
 
-// Bytes in order. Frame information lies in memory that the loader mapped whole; only its shape is not taken on trust.
+// Bytes in order. Frame information lies in memory that the loader mapped whole; only its shape is
+// not taken on trust.
 class bytes {
  public:
   bytes(const std::uint8_t* at, const std::uint8_t* end) : at_(at), end_(end) {}
@@ -109,7 +137,7 @@ struct row {
   place frame_pointer, return_address;
 };
 
-struct common_part {   // what a CIE says for the functions that share it
+struct common_part {  // what a CIE says for the functions that share it
   std::uint64_t code_unit = 1;
   std::int64_t data_unit = 1;
   bool augmented = false, signal = false;
@@ -121,7 +149,7 @@ bool read_common(const std::uint8_t* at, common_part& to) {
   std::memcpy(&length, at, sizeof length);
   if (length == 0 || length == 0xffffffff) return false;
   bytes from(at + 4, at + 4 + length);
-  if (from.take<std::uint32_t>() != 0) return false;   // not a CIE
+  if (from.take<std::uint32_t>() != 0) return false;  // not a CIE
   const auto version = from.take<std::uint8_t>();
   if (version != 1 && version != 3) return false;
   const char* words = reinterpret_cast<const char*>(from.at());
@@ -156,13 +184,17 @@ bool read_common(const std::uint8_t* at, common_part& to) {
   return from.ok();
 }
 
-// Runs the program until the row for `target`, counted from the function's begin; false where a word is not known.
-bool run(bytes program, const common_part& common, std::uint64_t target, const row& first, row& now) {
+// Runs the program until the row for `target`, counted from the function's begin; false where a
+// word is not known.
+bool run(bytes program, const common_part& common, std::uint64_t target, const row& first,
+         row& now) {
   std::array<row, 8> kept;
   std::size_t depth = 0;
   std::uint64_t at = 0;
   const auto column = [](row& of, std::uint64_t number) -> place* {
-    return number == rbp ? &of.frame_pointer : number == return_column ? &of.return_address : nullptr;
+    return number == rbp             ? &of.frame_pointer
+           : number == return_column ? &of.return_address
+                                     : nullptr;
   };
   const auto set = [&](std::uint64_t number, place to) {
     if (place* which = column(now, number)) *which = to;
@@ -171,7 +203,9 @@ bool run(bytes program, const common_part& common, std::uint64_t target, const r
     row initial = first;
     if (place* which = column(now, number)) *which = *column(initial, number);
   };
-  const auto saved = [&](std::int64_t units) { return place{place::sort::at_top, units * common.data_unit}; };
+  const auto saved = [&](std::int64_t units) {
+    return place{place::sort::at_top, units * common.data_unit};
+  };
   while (program.more()) {
     const auto word = program.take<std::uint8_t>();
     const std::uint64_t low = word & ~high_bits & 0xff;
@@ -210,7 +244,8 @@ bool run(bytes program, const common_part& common, std::uint64_t target, const r
             set(number, {place::sort::other, 0});
             continue;
           }
-          case val_offset: case val_offset_sf: {
+          case val_offset:
+          case val_offset_sf: {
             const std::uint64_t number = program.uleb();
             program.uleb();
             set(number, {place::sort::other, 0});
@@ -241,11 +276,28 @@ bool run(bytes program, const common_part& common, std::uint64_t target, const r
             if (depth == 0) return false;
             now = kept[--depth];
             continue;
-          case def_cfa: now.base = program.uleb(); now.offset = static_cast<std::int64_t>(program.uleb()); now.how = row::sort::plain; continue;
-          case def_cfa_sf: now.base = program.uleb(); now.offset = program.sleb() * common.data_unit; now.how = row::sort::plain; continue;
-          case def_cfa_register: now.base = program.uleb(); now.how = row::sort::plain; continue;
-          case def_cfa_offset: now.offset = static_cast<std::int64_t>(program.uleb()); now.how = row::sort::plain; continue;
-          case def_cfa_offset_sf: now.offset = program.sleb() * common.data_unit; now.how = row::sort::plain; continue;
+          case def_cfa:
+            now.base = program.uleb();
+            now.offset = static_cast<std::int64_t>(program.uleb());
+            now.how = row::sort::plain;
+            continue;
+          case def_cfa_sf:
+            now.base = program.uleb();
+            now.offset = program.sleb() * common.data_unit;
+            now.how = row::sort::plain;
+            continue;
+          case def_cfa_register:
+            now.base = program.uleb();
+            now.how = row::sort::plain;
+            continue;
+          case def_cfa_offset:
+            now.offset = static_cast<std::int64_t>(program.uleb());
+            now.how = row::sort::plain;
+            continue;
+          case def_cfa_offset_sf:
+            now.offset = program.sleb() * common.data_unit;
+            now.how = row::sort::plain;
+            continue;
           case def_cfa_expression: {
             bytes words = program.block();
             now.how = row::sort::other;
@@ -288,7 +340,8 @@ const std::uint8_t* table_of(std::uintptr_t code) noexcept {
         for (int n = 0; n < info->dlpi_phnum; ++n) {
           const auto& each = info->dlpi_phdr[n];
           const std::uintptr_t begin = info->dlpi_addr + each.p_vaddr;
-          if (each.p_type == PT_LOAD && into.code >= begin && into.code - begin < each.p_memsz) here = true;
+          if (each.p_type == PT_LOAD && into.code >= begin && into.code - begin < each.p_memsz)
+            here = true;
           if (each.p_type == PT_GNU_EH_FRAME) table = reinterpret_cast<const std::uint8_t*>(begin);
         }
         if (here) into.table = table;
@@ -301,15 +354,16 @@ const std::uint8_t* table_of(std::uintptr_t code) noexcept {
 
 // The FDE of the function that the code may lie in: the last that begins at or before it.
 const std::uint8_t* entry_of(const std::uint8_t* table, std::uintptr_t code, bool& known) {
-  known = table[0] == 1 && table[2] == encoding_udata4 && table[3] == encoding_datarel_sdata4 && table[1] != encoding_omitted &&
-          (table[1] & 0x0f) == 0x0b;
+  known = table[0] == 1 && table[2] == encoding_udata4 && table[3] == encoding_datarel_sdata4 &&
+          table[1] != encoding_omitted && (table[1] & 0x0f) == 0x0b;
   if (!known) return nullptr;
   std::uint32_t count = 0;
   std::memcpy(&count, table + 8, sizeof count);
   const auto number = [&](std::size_t index) {
     std::int32_t made = 0;
     std::memcpy(&made, table + 12 + 4 * index, sizeof made);
-    return reinterpret_cast<std::uintptr_t>(table) + static_cast<std::uintptr_t>(static_cast<std::intptr_t>(made));
+    return reinterpret_cast<std::uintptr_t>(table) +
+           static_cast<std::uintptr_t>(static_cast<std::intptr_t>(made));
   };
   std::size_t low = 0, high = count;
   while (low < high) {
@@ -345,7 +399,8 @@ frame_rule find_frame_rule(std::uintptr_t return_address) noexcept {
   common_part common;
   if (!read_common(common_at, common) || common.signal) return made;
   const auto begin_at = reinterpret_cast<std::uintptr_t>(from.at());
-  const std::uintptr_t begin = begin_at + static_cast<std::uintptr_t>(static_cast<std::intptr_t>(from.take<std::int32_t>()));
+  const std::uintptr_t begin =
+      begin_at + static_cast<std::uintptr_t>(static_cast<std::intptr_t>(from.take<std::int32_t>()));
   const std::uint64_t size = from.take<std::uint32_t>();
   if (code < begin || code - begin >= size) return end;
   if (common.augmented) from.block();
@@ -355,7 +410,8 @@ frame_rule find_frame_rule(std::uintptr_t return_address) noexcept {
   now = first;
   if (!run(bytes(from.at(), entry + 4 + length), common, code - begin, first, now)) return made;
   if (now.return_address.how == place::sort::undefined) return end;
-  // The return address lies right under the frame's top, as a call puts it; nothing else is known here.
+  // The return address lies right under the frame's top, as a call puts it; nothing else is known
+  // here.
   if (now.return_address.how != place::sort::at_top || now.return_address.offset != -8) return made;
   const auto fits = [](std::int64_t value) { return value == static_cast<std::int32_t>(value); };
   if (!fits(now.offset) || !fits(now.frame_pointer.offset)) return made;

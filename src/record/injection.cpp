@@ -1,5 +1,6 @@
-// What the CUDA driver calls when it finds this library in CUDA_INJECTION64_PATH: starts the recorder and subscribes to
-// CUPTI. CUPTI is loaded at run time, so that the program's own copy is used where it has one.
+// What the CUDA driver calls when it finds this library in CUDA_INJECTION64_PATH: starts the
+// recorder and subscribes to CUPTI. CUPTI is loaded at run time, so that the program's own copy is
+// used where it has one.
 #include "record/injection.hpp"
 
 #include <dlfcn.h>
@@ -35,7 +36,9 @@ namespace {
 // One a process, and never destroyed before the process is: callbacks may come until the very end.
 recorder* the_recorder = nullptr;
 
-void complain(const char* text, const char* reason) { std::fprintf(stderr, "millpond record: %s%s%s\n", text, *reason ? ": " : "", reason); }
+void complain(const char* text, const char* reason) {
+  std::fprintf(stderr, "millpond record: %s%s%s\n", text, *reason ? ": " : "", reason);
+}
 
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
@@ -50,7 +53,8 @@ std::string command_line() {
 std::uint64_t unix_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 void in_child() {
@@ -62,7 +66,8 @@ void in_child() {
 recorder* start_recorder() {
   const char* text = std::getenv(settings_variable);
   if (text == nullptr) {
-    complain("loaded without its settings; start the program with `millpond record -- PROGRAM`", "");
+    complain("loaded without its settings; start the program with `millpond record -- PROGRAM`",
+             "");
     return nullptr;
   }
   auto how = parse_settings(text);
@@ -87,7 +92,8 @@ recorder* start_recorder() {
 }
 
 namespace {
-// Runs after the program's own exit handlers and static destructors, whose frees are still recorded.
+// Runs after the program's own exit handlers and static destructors, whose frees are still
+// recorded.
 __attribute__((destructor)) void at_exit() {
   if (the_recorder != nullptr) the_recorder->finish("exit");
 }
@@ -120,7 +126,8 @@ void* open_cupti(const std::string& wanted) {
   for (const char* name : {"libcupti.so.13", "libcupti.so.12", "libcupti.so"}) {
     if (void* there = dlopen(name, RTLD_NOW | RTLD_NOLOAD)) return there;
   }
-  std::string folders[] = {"", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"};
+  std::string folders[] = {"", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/",
+                           "/usr/local/cuda/lib/"};
   if (!wanted.empty()) {
     if (void* loaded = dlopen(wanted.c_str(), RTLD_NOW | RTLD_GLOBAL)) return loaded;
   }
@@ -140,16 +147,23 @@ void find(void* library, const char* name, Function& into) {
 void on_nvtx(CUpti_CallbackId id, const CUpti_NvtxData& data) {
   const char* text = nullptr;
   const auto attribute = [](const nvtxEventAttributes_t* of) {
-    return of != nullptr && of->messageType == NVTX_MESSAGE_TYPE_ASCII ? of->message.ascii : nullptr;
+    return of != nullptr && of->messageType == NVTX_MESSAGE_TYPE_ASCII ? of->message.ascii
+                                                                       : nullptr;
   };
   switch (id) {
-    case CUPTI_CBID_NVTX_nvtxRangePushA: text = static_cast<const nvtxRangePushA_params*>(data.functionParams)->message; break;
-    case CUPTI_CBID_NVTX_nvtxMarkA: text = static_cast<const nvtxMarkA_params*>(data.functionParams)->message; break;
+    case CUPTI_CBID_NVTX_nvtxRangePushA:
+      text = static_cast<const nvtxRangePushA_params*>(data.functionParams)->message;
+      break;
+    case CUPTI_CBID_NVTX_nvtxMarkA:
+      text = static_cast<const nvtxMarkA_params*>(data.functionParams)->message;
+      break;
     case CUPTI_CBID_NVTX_nvtxRangePushEx:
-      text = attribute(static_cast<const nvtxRangePushEx_params*>(data.functionParams)->eventAttrib);
+      text =
+          attribute(static_cast<const nvtxRangePushEx_params*>(data.functionParams)->eventAttrib);
       break;
     case CUPTI_CBID_NVTX_nvtxDomainRangePushEx:
-      text = attribute(static_cast<const nvtxDomainRangePushEx_params*>(data.functionParams)->core.eventAttrib);
+      text = attribute(
+          static_cast<const nvtxDomainRangePushEx_params*>(data.functionParams)->core.eventAttrib);
       break;
     default: break;
   }
@@ -158,21 +172,26 @@ void on_nvtx(CUpti_CallbackId id, const CUpti_NvtxData& data) {
 
 constexpr std::size_t most_calls = 2048;
 std::atomic<std::uint32_t> driver_calls[most_calls], runtime_calls[most_calls];
-bool counting = false;   // set before the first callback
+bool counting = false;  // set before the first callback
 
-void CUPTIAPI on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* data) {
+void CUPTIAPI on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id,
+                          const void* data) {
   if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);
     if (!counting && the_translator->launch_call(id, call)) return;
-    if (the_recorder->how().count_calls && call.callbackSite == CUPTI_API_ENTER && id < most_calls) {
+    if (the_recorder->how().count_calls && call.callbackSite == CUPTI_API_ENTER &&
+        id < most_calls) {
       driver_calls[id].fetch_add(1, std::memory_order_relaxed);
     }
     the_translator->driver_call(id, call);
     // The page counters cost where there is no managed memory, and are switched on with the first.
-    if (the_pages != nullptr && the_translator->saw_managed() && call.callbackSite == CUPTI_API_EXIT) the_pages->begin();
+    if (the_pages != nullptr && the_translator->saw_managed() &&
+        call.callbackSite == CUPTI_API_EXIT)
+      the_pages->begin();
   } else if (domain == CUPTI_CB_DOMAIN_RUNTIME_API) {
     const auto& call = *static_cast<const CUpti_CallbackData*>(data);
-    if (the_recorder->how().count_calls && call.callbackSite == CUPTI_API_ENTER && id < most_calls) {
+    if (the_recorder->how().count_calls && call.callbackSite == CUPTI_API_ENTER &&
+        id < most_calls) {
       runtime_calls[id].fetch_add(1, std::memory_order_relaxed);
     }
     the_translator->runtime_call(call, id);
@@ -181,7 +200,7 @@ void CUPTIAPI on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId i
   }
 }
 
-std::atomic<bool> leaving{false};   // CUPTI may be gone
+std::atomic<bool> leaving{false};  // CUPTI may be gone
 void go_silent();
 
 void on_tick() {
@@ -195,8 +214,11 @@ std::string counted(CUpti_CallbackDomain domain, const std::atomic<std::uint32_t
     const std::uint32_t count = counts[id].load(std::memory_order_relaxed);
     if (count == 0) continue;
     const char* name = nullptr;
-    if (cupti.callback_name == nullptr || cupti.callback_name(domain, id, &name) != CUPTI_SUCCESS) name = nullptr;
-    made += (made.empty() ? "" : ", ") + (name == nullptr ? std::to_string(id) : std::string(name)) + ' ' + std::to_string(count);
+    if (cupti.callback_name == nullptr || cupti.callback_name(domain, id, &name) != CUPTI_SUCCESS)
+      name = nullptr;
+    made += (made.empty() ? "" : ", ") +
+            (name == nullptr ? std::to_string(id) : std::string(name)) + ' ' +
+            std::to_string(count);
   }
   return made;
 }
@@ -214,24 +236,29 @@ std::uint32_t enable(callbacks state) {
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API);
     cupti.enable_domain(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API);
   } else {
-    const auto launches = the_recorder->how().kernels ? translator::launch_ids() : std::span<const CUpti_CallbackId>{};
+    const auto launches = the_recorder->how().kernels ? translator::launch_ids()
+                                                      : std::span<const CUpti_CallbackId>{};
     for (const auto ids : {translator::driver_ids(), translator::batch_ids(), launches}) {
       for (const CUpti_CallbackId id : ids) {
-        if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) != CUPTI_SUCCESS) ++refused;
+        if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_DRIVER_API, id) !=
+            CUPTI_SUCCESS)
+          ++refused;
       }
     }
     for (const CUpti_CallbackId id : translator::runtime_ids()) {
-      if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API, id) != CUPTI_SUCCESS) ++refused;
+      if (cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_RUNTIME_API, id) !=
+          CUPTI_SUCCESS)
+        ++refused;
     }
   }
-  for (const auto id : {CUPTI_CBID_NVTX_nvtxRangePushA, CUPTI_CBID_NVTX_nvtxMarkA, CUPTI_CBID_NVTX_nvtxRangePushEx,
-                        CUPTI_CBID_NVTX_nvtxDomainRangePushEx}) {
+  for (const auto id : {CUPTI_CBID_NVTX_nvtxRangePushA, CUPTI_CBID_NVTX_nvtxMarkA,
+                        CUPTI_CBID_NVTX_nvtxRangePushEx, CUPTI_CBID_NVTX_nvtxDomainRangePushEx}) {
     cupti.enable_callback(flag, subscription, CUPTI_CB_DOMAIN_NVTX, id);
   }
   return refused;
 }
 
-std::mutex listening;   // pauses and resumes come one after the other
+std::mutex listening;  // pauses and resumes come one after the other
 
 // A limit was reached or the file failed: the program goes on as if it were not recorded.
 void go_silent() {
@@ -286,19 +313,23 @@ bool subscribe(recorder& to) {
   const CUptiResult answer = cupti.subscribe(&subscription, on_callback, nullptr);
   if (answer != CUPTI_SUCCESS) {
     complain(answer == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
-                 ? "another profiler has subscribed to CUPTI in this process, and there can be only one; nothing is recorded"
+                 ? "another profiler has subscribed to CUPTI in this process, and there can be "
+                   "only one; nothing is recorded"
                  : "CUPTI refused the subscription; nothing is recorded",
              cupti_text(answer));
     to.say("failure", std::string("CUPTI: ") + cupti_text(answer));
     return false;
   }
-  if (const std::uint32_t refused = enable(callbacks::on); refused > 0) to.say("callbacks_refused", std::to_string(refused));
-  // Before the driver and CUPTI are taken down, which the program's end does in an order of its own.
+  if (const std::uint32_t refused = enable(callbacks::on); refused > 0)
+    to.say("callbacks_refused", std::to_string(refused));
+  // Before the driver and CUPTI are taken down, which the program's end does in an order of its
+  // own.
   std::atexit(before_exit);
   the_pages = new unified_memory(to, cupti, device_count);
   to.set_tick(on_tick);
   std::uint32_t version = 0;
-  if (cupti.version != nullptr && cupti.version(&version) == CUPTI_SUCCESS) to.say("cupti", std::to_string(version));
+  if (cupti.version != nullptr && cupti.version(&version) == CUPTI_SUCCESS)
+    to.say("cupti", std::to_string(version));
   return true;
 }
 
@@ -311,11 +342,13 @@ void before_exit() {
   }
   if (the_recorder->how().python) {
     if (const std::string unknown = python_frames::unknown_interpreter(); !unknown.empty()) {
-      the_recorder->say("python_frames", "none: the structures of " + unknown + " are not known (3.11 to 3.13 are)");
+      the_recorder->say("python_frames",
+                        "none: the structures of " + unknown + " are not known (3.11 to 3.13 are)");
     }
   }
   the_recorder->say("stacks_unwound", std::to_string(the_recorder->stacks().unwound()));
-  the_recorder->say("stacks_unwound_by_runtime", std::to_string(the_recorder->stacks().unwound_by_runtime()));
+  the_recorder->say("stacks_unwound_by_runtime",
+                    std::to_string(the_recorder->stacks().unwound_by_runtime()));
   if (the_recorder->how().count_calls) {
     the_recorder->say("driver_calls", counted(CUPTI_CB_DOMAIN_DRIVER_API, driver_calls));
     the_recorder->say("runtime_calls", counted(CUPTI_CB_DOMAIN_RUNTIME_API, runtime_calls));
@@ -325,10 +358,14 @@ void before_exit() {
 
 }  // namespace millpond::record
 
-// For a program that wants only parts of itself recorded (found by dlsym in this library); thread-safe. While paused, calls
-// cost nothing and are not seen: such a recording claims no leaks.
-extern "C" __attribute__((visibility("default"))) void millpond_record_pause() { millpond::record::listen(millpond::record::callbacks::off); }
-extern "C" __attribute__((visibility("default"))) void millpond_record_resume() { millpond::record::listen(millpond::record::callbacks::on); }
+// For a program that wants only parts of itself recorded (found by dlsym in this library);
+// thread-safe. While paused, calls cost nothing and are not seen: such a recording claims no leaks.
+extern "C" __attribute__((visibility("default"))) void millpond_record_pause() {
+  millpond::record::listen(millpond::record::callbacks::off);
+}
+extern "C" __attribute__((visibility("default"))) void millpond_record_resume() {
+  millpond::record::listen(millpond::record::callbacks::on);
+}
 
 // The driver calls it once, inside cuInit. 1 is success; anything else it ignores too.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {

@@ -24,11 +24,15 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   const std::string stem = whole.stem().string() + '.', ending = whole.extension().string();
   std::vector<std::string> made;
   std::error_code ignored;
-  for (const auto& each : fs::directory_iterator(whole.has_parent_path() ? whole.parent_path() : fs::path("."), ignored)) {
+  for (const auto& each : fs::directory_iterator(
+           whole.has_parent_path() ? whole.parent_path() : fs::path("."), ignored)) {
     const std::string name = each.path().filename().string();
-    if (!name.starts_with(stem) || !name.ends_with(ending) || name.size() <= stem.size() + ending.size()) continue;
+    if (!name.starts_with(stem) || !name.ends_with(ending) ||
+        name.size() <= stem.size() + ending.size())
+      continue;
     const std::string number = name.substr(stem.size(), name.size() - stem.size() - ending.size());
-    if (std::ranges::all_of(number, [](char digit) { return digit >= '0' && digit <= '9'; })) made.push_back(each.path().string());
+    if (std::ranges::all_of(number, [](char digit) { return digit >= '0' && digit <= '9'; }))
+      made.push_back(each.path().string());
   }
   std::ranges::sort(made);
   return made;
@@ -41,11 +45,14 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   setenv(settings_variable, format_settings(how).c_str(), 1);
   if (!how.cupti.empty()) setenv("NVTX_INJECTION64_PATH", how.cupti.c_str(), 0);
   std::vector<char*> arguments;
-  for (const std::string& each : request.command) arguments.push_back(const_cast<char*>(each.c_str()));
+  for (const std::string& each : request.command)
+    arguments.push_back(const_cast<char*>(each.c_str()));
   arguments.push_back(nullptr);
   if (request.output >= 0) {
     const int nothing = open("/dev/null", O_RDONLY);
-    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(request.output, 1) < 0 || dup2(request.output, 2) < 0) _exit(126);
+    if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(request.output, 1) < 0 ||
+        dup2(request.output, 2) < 0)
+      _exit(126);
   }
   execvp(arguments[0], arguments.data());
   const int reason = errno;
@@ -53,8 +60,8 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   _exit(127);
 }
 
-// Earlier recordings under the name of the new one: out of the way while the program runs, gone when it has left a recording,
-// back in their places when it has not.
+// Earlier recordings under the name of the new one: out of the way while the program runs, gone
+// when it has left a recording, back in their places when it has not.
 class set_aside {
  public:
   explicit set_aside(const std::string& path) {
@@ -66,8 +73,10 @@ class set_aside {
   ~set_aside() {
     std::error_code fault;
     for (const std::string& old : moved_) {
-      if (replaced_) fs::remove(old + suffix, fault);
-      else fs::rename(old + suffix, old, fault);
+      if (replaced_)
+        fs::remove(old + suffix, fault);
+      else
+        fs::rename(old + suffix, old, fault);
     }
   }
   set_aside(const set_aside&) = delete;
@@ -85,7 +94,8 @@ class set_aside {
   bool replaced_ = false;
 };
 
-// Where pip puts packages: beside this command where it came by pip, then the active environment's, the user's and the system's.
+// Where pip puts packages: beside this command where it came by pip, then the active environment's,
+// the user's and the system's.
 std::vector<fs::path> python_packages() {
   std::vector<fs::path> out;
   std::error_code fault;
@@ -95,12 +105,14 @@ std::vector<fs::path> python_packages() {
     }
   }
   std::vector<fs::path> prefixes;
-  if (const char* environment = std::getenv("VIRTUAL_ENV")) prefixes.emplace_back(fs::path(environment) / "lib");
+  if (const char* environment = std::getenv("VIRTUAL_ENV"))
+    prefixes.emplace_back(fs::path(environment) / "lib");
   if (const char* home = std::getenv("HOME")) prefixes.emplace_back(fs::path(home) / ".local/lib");
   prefixes.emplace_back("/usr/local/lib");
   prefixes.emplace_back("/usr/lib");
   for (const fs::path& prefix : prefixes) {
-    for (const auto& each : fs::directory_iterator(prefix, fs::directory_options::skip_permission_denied, fault)) {
+    for (const auto& each :
+         fs::directory_iterator(prefix, fs::directory_options::skip_permission_denied, fault)) {
       if (each.path().filename().string().rfind("python3", 0) != 0) continue;
       out.push_back(each.path() / "site-packages");
       out.push_back(each.path() / "dist-packages");
@@ -113,25 +125,33 @@ std::vector<fs::path> python_packages() {
 
 result<launch_outcome> launch(const launch_request& request) {
   if (request.library.empty() || access(request.library.c_str(), R_OK) != 0) {
-    return error{error_code::not_supported, "libmillpond_record.so was not found beside the command; --library names it"};
+    return error{error_code::not_supported,
+                 "libmillpond_record.so was not found beside the command; --library names it"};
   }
-  if (const char* other = std::getenv("CUDA_INJECTION64_PATH"); other != nullptr && *other != '\0') {
-    return error{error_code::not_permitted, std::string("CUDA_INJECTION64_PATH is set to ") + other +
-                                                ": another tool is injected already, and there can be only one"};
+  if (const char* other = std::getenv("CUDA_INJECTION64_PATH");
+      other != nullptr && *other != '\0') {
+    return error{error_code::not_permitted,
+                 std::string("CUDA_INJECTION64_PATH is set to ") + other +
+                     ": another tool is injected already, and there can be only one"};
   }
   launch_request whole = request;
   std::error_code fault;
   whole.how.path = fs::absolute(request.how.path, fault).string();
   whole.library = fs::absolute(request.library, fault).string();
-  if (const fs::path folder = fs::path(whole.how.path).parent_path(); !fs::is_directory(folder, fault)) {
-    return error{error_code::output_failure, whole.how.path + ": there is no folder " + folder.string()};
+  if (const fs::path folder = fs::path(whole.how.path).parent_path();
+      !fs::is_directory(folder, fault)) {
+    return error{error_code::output_failure,
+                 whole.how.path + ": there is no folder " + folder.string()};
   }
   set_aside earlier(whole.how.path);
 
   int report[2];
-  if (pipe2(report, O_CLOEXEC) != 0) return error{error_code::output_failure, "no pipe to the program"};
+  if (pipe2(report, O_CLOEXEC) != 0)
+    return error{error_code::output_failure, "no pipe to the program"};
   const pid_t child = fork();
-  if (child < 0) return error{error_code::output_failure, std::string("the program could not be started: ") + std::strerror(errno)};
+  if (child < 0)
+    return error{error_code::output_failure,
+                 std::string("the program could not be started: ") + std::strerror(errno)};
   if (child == 0) become(whole, report[1]);
   close(report[1]);
   int reason = 0;
@@ -148,7 +168,8 @@ result<launch_outcome> launch(const launch_request& request) {
   }
   sigaction(SIGINT, &interrupt, nullptr);
   sigaction(SIGQUIT, &quit, nullptr);
-  if (failed) return error{error_code::bad_input, request.command.front() + ": " + std::strerror(reason)};
+  if (failed)
+    return error{error_code::bad_input, request.command.front() + ": " + std::strerror(reason)};
 
   launch_outcome made;
   if (WIFSIGNALED(status)) {
@@ -180,14 +201,19 @@ std::string find_own_library(const char* file) {
   return {};
 }
 
-std::string find_recorder_library() { return find_own_library("libmillpond_record.so"); }
+std::string find_recorder_library() {
+  return find_own_library("libmillpond_record.so");
+}
 
 std::string find_cupti() {
-  std::vector<fs::path> folders{"/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/cuda/lib64", "/usr/local/cuda/lib",
-                                "/usr/local/cuda/targets/x86_64-linux/lib"};
-  if (const char* home = std::getenv("CUDA_HOME")) folders.insert(folders.begin(), {fs::path(home) / "extras/CUPTI/lib64", fs::path(home) / "lib64"});
+  std::vector<fs::path> folders{"/usr/local/cuda/extras/CUPTI/lib64", "/usr/local/cuda/lib64",
+                                "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib"};
+  if (const char* home = std::getenv("CUDA_HOME"))
+    folders.insert(folders.begin(),
+                   {fs::path(home) / "extras/CUPTI/lib64", fs::path(home) / "lib64"});
   for (const fs::path& packages : python_packages()) {
-    for (const char* part : {"nvidia/cu13/lib", "nvidia/cuda_cupti/lib"}) folders.push_back(packages / part);
+    for (const char* part : {"nvidia/cu13/lib", "nvidia/cuda_cupti/lib"})
+      folders.push_back(packages / part);
   }
   for (const fs::path& folder : folders) {
     for (const char* name : {"libcupti.so.13", "libcupti.so.12", "libcupti.so"}) {

@@ -11,24 +11,27 @@
 namespace millpond::record {
 
 struct launch_request {
-  settings how;                        // `root` is filled in
-  std::string library;                 // libmillpond_record.so
-  std::vector<std::string> command;    // the program and its arguments
-  int output = -1;                     // a descriptor for what the program prints, which then reads nothing; -1: as ours
-  std::function<void(int)> started;    // with its process id, where it could be started
+  settings how;                      // `root` is filled in
+  std::string library;               // libmillpond_record.so
+  std::vector<std::string> command;  // the program and its arguments
+  int output =
+      -1;  // a descriptor for what the program prints, which then reads nothing; -1: as ours
+  std::function<void(int)> started;  // with its process id, where it could be started
 };
 
 struct launch_outcome {
-  int exit_status = 0;                 // of the program; meaningless where a signal ended it
-  int signal = 0;                      // that ended it, or 0
-  std::vector<std::string> traces;     // that it and its children left; the program's own first
+  int exit_status = 0;              // of the program; meaningless where a signal ended it
+  int signal = 0;                   // that ended it, or 0
+  std::vector<std::string> traces;  // that it and its children left; the program's own first
 };
 
-// not_supported where the library is not there; bad_input where the program cannot be started. Interrupts go to
-// the program. A trace of a child alone (the program was a script) takes the name that was asked for.
+// not_supported where the library is not there; bad_input where the program cannot be started.
+// Interrupts go to the program. A trace of a child alone (the program was a script) takes the name
+// that was asked for.
 [[nodiscard]] result<launch_outcome> launch(const launch_request& request);
 
-// A library that comes with this executable: beside it or in its lib folder, of a build or of an installation; empty where there is none.
+// A library that comes with this executable: beside it or in its lib folder, of a build or of an
+// installation; empty where there is none.
 [[nodiscard]] std::string find_own_library(const char* file);
 // libmillpond_record.so, so found.
 [[nodiscard]] std::string find_recorder_library();

@@ -31,7 +31,8 @@ bool address_of(std::string_view symbol, std::uint64_t& address) {
   const auto at = symbol.rfind(" (+0x");
   if (at == std::string_view::npos || !symbol.ends_with(')')) return false;
   const std::string_view digits = symbol.substr(at + 5, symbol.size() - at - 6);
-  const auto [end, fault] = std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
+  const auto [end, fault] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), address, 16);
   return fault == std::errc{} && end == digits.data() + digits.size();
 }
 
@@ -59,7 +60,8 @@ void resolve(const std::string& module, addresses& wanted) {
   const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   close(file);
   if (written) {
-    const std::string command = "addr2line -a -i -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
+    const std::string command =
+        "addr2line -a -i -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
     if (FILE* output = popen(command.c_str(), "r")) {
       char* row = nullptr;
       std::size_t room = 0;
@@ -74,7 +76,8 @@ void resolve(const std::string& module, addresses& wanted) {
       auto into = wanted.begin();
       bool first = true, more = next(row_text);
       while (more) {
-        if (row_text.starts_with("0x")) {  // the next address; pairs of lines follow, one for each inlined function
+        if (row_text.starts_with(
+                "0x")) {  // the next address; pairs of lines follow, one for each inlined function
           if (!first && ++into == wanted.end()) break;
           first = false;
           more = next(row_text);
@@ -83,7 +86,8 @@ void resolve(const std::string& module, addresses& wanted) {
         if (first || !next(place)) break;
         line found;
         if (row_text != "??") found.symbol = row_text;
-        if (const auto note = place.find(" (discriminator"); note != std::string::npos) place.resize(note);
+        if (const auto note = place.find(" (discriminator"); note != std::string::npos)
+          place.resize(note);
         const auto colon = place.rfind(':');
         if (colon != std::string::npos && !place.starts_with("??")) {
           std::from_chars(place.data() + colon + 1, place.data() + place.size(), found.number);
@@ -105,16 +109,22 @@ bool has_line_table(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr header{};
   if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
-  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shoff == 0) return false;
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_shoff == 0)
+    return false;
   std::vector<Elf64_Shdr> sections(header.e_shnum);
   file.seekg(static_cast<std::streamoff>(header.e_shoff));
-  if (!file.read(reinterpret_cast<char*>(sections.data()), static_cast<std::streamsize>(sections.size() * sizeof(Elf64_Shdr)))) return false;
+  if (!file.read(reinterpret_cast<char*>(sections.data()),
+                 static_cast<std::streamsize>(sections.size() * sizeof(Elf64_Shdr))))
+    return false;
   if (header.e_shstrndx >= sections.size()) return false;
   std::string names(std::min<std::size_t>(sections[header.e_shstrndx].sh_size, 1u << 20), '\0');
   file.seekg(static_cast<std::streamoff>(sections[header.e_shstrndx].sh_offset));
   if (!file.read(names.data(), static_cast<std::streamsize>(names.size()))) return false;
   for (const Elf64_Shdr& each : sections) {
-    if (each.sh_name < names.size() && std::strcmp(names.c_str() + each.sh_name, ".debug_line") == 0) return true;
+    if (each.sh_name < names.size() &&
+        std::strcmp(names.c_str() + each.sh_name, ".debug_line") == 0)
+      return true;
   }
   return false;
 }
@@ -172,11 +182,14 @@ result<line_report> add_lines(const std::string& path) {
     if (module.empty() || !has_line_table(module)) continue;
     ++made.modules;
     resolve(module, wanted);
-    for (const auto& [address, found] : wanted) made.resolved += !found.empty() && found.front().number != 0 ? 1u : 0u;
+    for (const auto& [address, found] : wanted)
+      made.resolved += !found.empty() && found.front().number != 0 ? 1u : 0u;
   }
-  // Second: the same events, with the stacks made anew under the same numbers. Strings keep theirs too.
+  // Second: the same events, with the stacks made anew under the same numbers. Strings keep theirs
+  // too.
   trace::string_table strings;
-  for (std::uint32_t id = 1; id < before.strings.size(); ++id) strings.append(before.strings.at(id));
+  for (std::uint32_t id = 1; id < before.strings.size(); ++id)
+    strings.append(before.strings.at(id));
   trace::stack_table stacks;
   for (std::uint32_t id = 1; id < before.stacks.size(); ++id) {
     std::vector<trace::frame> frames;
@@ -184,7 +197,8 @@ result<line_report> add_lines(const std::string& path) {
       std::uint64_t address = 0;
       const std::string_view symbol = before.strings.at(each.symbol);
       const std::vector<line>* found = nullptr;
-      if (address_of(symbol, address)) found = &modules[std::string(before.strings.at(each.file))][address];
+      if (address_of(symbol, address))
+        found = &modules[std::string(before.strings.at(each.file))][address];
       if (found == nullptr || found->empty()) {
         if (!frames.empty() || !is_cuda_symbol(symbol)) frames.push_back(each);
         continue;
@@ -218,7 +232,8 @@ result<line_report> add_lines(const std::string& path) {
     unlink(beside.c_str());
     if (!read) return read.error();
     if (!copied) return copied.error();
-    return error{error_code::output_failure, path + ": the file with lines could not be put in its place"};
+    return error{error_code::output_failure,
+                 path + ": the file with lines could not be put in its place"};
   }
   return made;
 }

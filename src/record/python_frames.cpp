@@ -14,10 +14,13 @@ Value at(std::uintptr_t object, std::size_t offset) noexcept {
   std::memcpy(&made, reinterpret_cast<const void*>(object + offset), sizeof made);
   return made;
 }
-std::uintptr_t pointer(std::uintptr_t object, std::size_t offset) noexcept { return at<std::uintptr_t>(object, offset); }
+std::uintptr_t pointer(std::uintptr_t object, std::size_t offset) noexcept {
+  return at<std::uintptr_t>(object, offset);
+}
 
 // The same in 3.11 to 3.13 (Include/cpython/object.h, code.h, bytesobject.h, unicodeobject.h).
-constexpr std::size_t type_of = 8, size_of = 16, text_length = 16, text_state = 32, bytes_begin = 32;
+constexpr std::size_t type_of = 8, size_of = 16, text_length = 16, text_state = 32,
+                      bytes_begin = 32;
 constexpr std::size_t code_file = 112, code_qualified_name = 128, code_lines = 136;
 constexpr std::uint32_t state_compact = 0x20, state_ascii = 0x40, state_kind = 0x1c;
 // Frames that belong to the interpreter's own C code (FRAME_OWNED_BY_CSTACK) run no line of Python.
@@ -34,32 +37,67 @@ struct debug_offsets {
 }  // namespace
 
 constexpr python_frames::layout python_frames::layouts[] = {
-    {.version = 0x030b, .thread_frame = 56, .through_c_frame = true, .c_frame_frame = 8, .code = 32, .previous = 48,
-     .instruction = 56, .owner = 69, .first_line = 72, .code_begin = 184, .ascii_bytes = 48, .other_bytes = 72},
-    {.version = 0x030c, .thread_frame = 56, .through_c_frame = true, .c_frame_frame = 0, .code = 0, .previous = 8,
-     .instruction = 56, .owner = 70, .first_line = 68, .code_begin = 192, .ascii_bytes = 40, .other_bytes = 56},
-    {.version = 0x030d, .thread_frame = 72, .through_c_frame = false, .c_frame_frame = 0, .code = 0, .previous = 8,
-     .instruction = 56, .owner = 70, .first_line = 68, .code_begin = 200, .ascii_bytes = 40, .other_bytes = 56},
+    {.version = 0x030b,
+     .thread_frame = 56,
+     .through_c_frame = true,
+     .c_frame_frame = 8,
+     .code = 32,
+     .previous = 48,
+     .instruction = 56,
+     .owner = 69,
+     .first_line = 72,
+     .code_begin = 184,
+     .ascii_bytes = 48,
+     .other_bytes = 72},
+    {.version = 0x030c,
+     .thread_frame = 56,
+     .through_c_frame = true,
+     .c_frame_frame = 0,
+     .code = 0,
+     .previous = 8,
+     .instruction = 56,
+     .owner = 70,
+     .first_line = 68,
+     .code_begin = 192,
+     .ascii_bytes = 40,
+     .other_bytes = 56},
+    {.version = 0x030d,
+     .thread_frame = 72,
+     .through_c_frame = false,
+     .c_frame_frame = 0,
+     .code = 0,
+     .previous = 8,
+     .instruction = 56,
+     .owner = 70,
+     .first_line = 68,
+     .code_begin = 200,
+     .ascii_bytes = 40,
+     .other_bytes = 56},
 };
 
 std::optional<python_frames> python_frames::find() noexcept {
-  const auto* version = static_cast<const unsigned long*>(dlsym(RTLD_DEFAULT, "Py_Version"));  // since 3.11
+  const auto* version =
+      static_cast<const unsigned long*>(dlsym(RTLD_DEFAULT, "Py_Version"));  // since 3.11
   if (version == nullptr) return std::nullopt;
   python_frames made;
   for (const layout& each : layouts) {
     if (each.version == *version >> 16) made.at_ = &each;
   }
-  made.this_thread_ = reinterpret_cast<void* (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
+  made.this_thread_ =
+      reinterpret_cast<void* (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState"));
   made.code_type_ = reinterpret_cast<std::uintptr_t>(dlsym(RTLD_DEFAULT, "PyCode_Type"));
   made.text_type_ = reinterpret_cast<std::uintptr_t>(dlsym(RTLD_DEFAULT, "PyUnicode_Type"));
   made.bytes_type_ = reinterpret_cast<std::uintptr_t>(dlsym(RTLD_DEFAULT, "PyBytes_Type"));
-  if (made.at_ == nullptr || made.this_thread_ == nullptr || made.code_type_ == 0 || made.text_type_ == 0 || made.bytes_type_ == 0) {
+  if (made.at_ == nullptr || made.this_thread_ == nullptr || made.code_type_ == 0 ||
+      made.text_type_ == 0 || made.bytes_type_ == 0) {
     return std::nullopt;
   }
   if (made.at_->version == 0x030d) {
     // Builds without the interpreter's lock have other structures.
     const auto* said = static_cast<const debug_offsets*>(dlsym(RTLD_DEFAULT, "_PyRuntime"));
-    if (said == nullptr || std::memcmp(said->cookie, "xdebugpy", 8) != 0 || said->free_threaded != 0) return std::nullopt;
+    if (said == nullptr || std::memcmp(said->cookie, "xdebugpy", 8) != 0 ||
+        said->free_threaded != 0)
+      return std::nullopt;
   }
   return made;
 }
@@ -67,9 +105,11 @@ std::optional<python_frames> python_frames::find() noexcept {
 std::string python_frames::unknown_interpreter() {
   if (find()) return {};
   if (const auto* version = static_cast<const unsigned long*>(dlsym(RTLD_DEFAULT, "Py_Version"))) {
-    return "CPython " + std::to_string(*version >> 24 & 0xff) + '.' + std::to_string(*version >> 16 & 0xff);
+    return "CPython " + std::to_string(*version >> 24 & 0xff) + '.' +
+           std::to_string(*version >> 16 & 0xff);
   }
-  return dlsym(RTLD_DEFAULT, "Py_GetVersion") == nullptr ? "" : "an interpreter before CPython 3.11";
+  return dlsym(RTLD_DEFAULT, "Py_GetVersion") == nullptr ? ""
+                                                         : "an interpreter before CPython 3.11";
 }
 
 std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
@@ -81,7 +121,8 @@ std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
   // A chain that does not end is none.
   for (int left = 4096; from != 0 && count < into.size() && left > 0; --left) {
     const std::uintptr_t code = pointer(from, at_->code);
-    if (code != 0 && at<std::uint8_t>(from, at_->owner) < owned_by_c) into[count++] = {code, pointer(from, at_->instruction)};
+    if (code != 0 && at<std::uint8_t>(from, at_->owner) < owned_by_c)
+      into[count++] = {code, pointer(from, at_->instruction)};
     from = pointer(from, at_->previous);
   }
   return count;
@@ -89,8 +130,10 @@ std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
 
 std::uint64_t python_frames::identity(const python_place& place) const noexcept {
   std::uint64_t made = 0xcbf29ce484222325ULL;
-  for (const std::uint64_t each : {std::uint64_t{place.code}, std::uint64_t{place.instruction}, std::uint64_t{pointer(place.code, code_qualified_name)},
-                                   std::uint64_t{pointer(place.code, code_lines)}, std::uint64_t{at<std::uint32_t>(place.code, at_->first_line)}}) {
+  for (const std::uint64_t each : {std::uint64_t{place.code}, std::uint64_t{place.instruction},
+                                   std::uint64_t{pointer(place.code, code_qualified_name)},
+                                   std::uint64_t{pointer(place.code, code_lines)},
+                                   std::uint64_t{at<std::uint32_t>(place.code, at_->first_line)}}) {
     made = (made ^ each) * 0x9e3779b97f4a7c15ULL;
     made ^= made >> 29;
   }
@@ -128,9 +171,11 @@ std::optional<std::string> python_frames::text(std::uintptr_t object) const {
 
 std::optional<python_line> python_frames::describe(const python_place& place) const {
   if (place.code == 0 || pointer(place.code, type_of) != code_type_) return std::nullopt;
-  auto function = text(pointer(place.code, code_qualified_name)), file = text(pointer(place.code, code_file));
+  auto function = text(pointer(place.code, code_qualified_name)),
+       file = text(pointer(place.code, code_file));
   const std::uintptr_t lines = pointer(place.code, code_lines);
-  if (!function || !file || lines == 0 || pointer(lines, type_of) != bytes_type_) return std::nullopt;
+  if (!function || !file || lines == 0 || pointer(lines, type_of) != bytes_type_)
+    return std::nullopt;
   python_line made{std::move(*function), std::move(*file), 0};
   const auto first = static_cast<std::uint32_t>(at<std::int32_t>(place.code, at_->first_line));
   const std::uintptr_t begin = place.code + at_->code_begin;
@@ -138,11 +183,13 @@ std::optional<python_line> python_frames::describe(const python_place& place) co
   const std::uint64_t unit = place.instruction < begin ? 0 : (place.instruction - begin) / 2;
   const auto size = at<std::size_t>(lines, size_of);
   if (unit > most_code_units || size > largest_table) return std::nullopt;
-  made.line = line_of({reinterpret_cast<const std::uint8_t*>(lines + bytes_begin), size}, first, unit);
+  made.line =
+      line_of({reinterpret_cast<const std::uint8_t*>(lines + bytes_begin), size}, first, unit);
   return made;
 }
 
-std::uint32_t line_of(std::span<const std::uint8_t> table, std::uint32_t first_line, std::uint64_t unit) noexcept {
+std::uint32_t line_of(std::span<const std::uint8_t> table, std::uint32_t first_line,
+                      std::uint64_t unit) noexcept {
   std::size_t next = 0;
   std::int64_t line = first_line;
   std::uint64_t end = 0;
@@ -157,7 +204,8 @@ std::uint32_t line_of(std::span<const std::uint8_t> table, std::uint32_t first_l
   };
   const auto signed_number = [&] {
     const std::uint64_t made = number();
-    return (made & 1) != 0 ? -static_cast<std::int64_t>(made >> 1) : static_cast<std::int64_t>(made >> 1);
+    return (made & 1) != 0 ? -static_cast<std::int64_t>(made >> 1)
+                           : static_cast<std::int64_t>(made >> 1);
   };
   while (next < table.size()) {
     const std::uint8_t first = table[next++];
@@ -166,15 +214,20 @@ std::uint32_t line_of(std::span<const std::uint8_t> table, std::uint32_t first_l
     bool none = false;
     switch (form) {
       case 15: none = true; break;
-      case 14:   // with ends of line and column
+      case 14:  // with ends of line and column
         line += signed_number();
         number();
         number();
         number();
         break;
       case 13: line += signed_number(); break;
-      case 12: case 11: case 10: line += form - 10; next += 2; break;
-      default: ++next; break;   // the same line, with columns
+      case 12:
+      case 11:
+      case 10:
+        line += form - 10;
+        next += 2;
+        break;
+      default: ++next; break;  // the same line, with columns
     }
     if (unit < end) return none || line < 0 ? 0 : static_cast<std::uint32_t>(line);
   }

@@ -14,10 +14,11 @@
 namespace millpond::record {
 namespace {
 
-// How long the background thread sleeps when there is nothing to write, and how often the file is made readable up to
-// now: what a killed program can lose.
+// How long the background thread sleeps when there is nothing to write, and how often the file is
+// made readable up to now: what a killed program can lose.
 constexpr std::chrono::milliseconds nap{2};
-constexpr std::uint64_t flush_every_ns = 25'000'000, window_every_ns = 2'000'000'000, tick_every_ns = 100'000'000;
+constexpr std::uint64_t flush_every_ns = 25'000'000, window_every_ns = 2'000'000'000,
+                        tick_every_ns = 100'000'000;
 
 std::atomic<std::uint32_t> next_thread{0};
 
@@ -34,16 +35,19 @@ recorder::recorder(const settings& how, std::unique_ptr<scribe> to)
     : how_(how),
       scribe_(std::move(to)),
       ring_(how.ring_cells),
-      stacks_(stack_store::unwinding::by_rules, how.python ? stack_store::python::seen : stack_store::python::left_out) {}
+      stacks_(stack_store::unwinding::by_rules,
+              how.python ? stack_store::python::seen : stack_store::python::left_out) {}
 
-result<std::unique_ptr<recorder>> recorder::start(const settings& how, const trace::metadata& meta) {
+result<std::unique_ptr<recorder>> recorder::start(const settings& how,
+                                                  const trace::metadata& meta) {
   scribe_options options;
   options.path = how.path;
   options.meta = meta;
   options.last_events = how.last_events;
   // Stacks come when there is a recorder.
   auto store = std::make_shared<const stack_store*>(nullptr);
-  options.frames = [most = how.frames, store](std::span<const std::uintptr_t> stack, trace::string_table& strings) {
+  options.frames = [most = how.frames, store](std::span<const std::uintptr_t> stack,
+                                              trace::string_table& strings) {
     return frames_of(stack, most, strings, **store);
   };
   auto to = scribe::create(std::move(options));
@@ -60,12 +64,15 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how, const tra
   return made;
 }
 
-recorder::~recorder() { finish(""); }
+recorder::~recorder() {
+  finish("");
+}
 
 std::uint32_t recorder::captured() noexcept {
   // Frames of CUDA, CUPTI and ours are taken off later: room for them too.
   constexpr std::size_t foreign_frames = 24;
-  return stacks_.capture(std::min<std::size_t>(how_.frames + foreign_frames, stack_store::most_frames));
+  return stacks_.capture(
+      std::min<std::size_t>(how_.frames + foreign_frames, stack_store::most_frames));
 }
 
 const char* recorder::keep(const char* text) {
@@ -90,13 +97,15 @@ void recorder::failed(const error& why) {
   recording_.store(false, std::memory_order_relaxed);
   if (!failure_.empty()) return;
   failure_ = why.message;
-  std::fprintf(stderr, "millpond record: %s; what was written before is kept\n", why.message.c_str());
+  std::fprintf(stderr, "millpond record: %s; what was written before is kept\n",
+               why.message.c_str());
 }
 
 void recorder::write(note& next, std::uint64_t position) {
   if (!next.in_ns && next.form != note_form::arguments) {
     next.at.time_ns = clock_.to_ns(next.at.time_ns);
-    next.at.duration_ns = static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
+    next.at.duration_ns =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
   }
   if (auto done = scribe_->add(next, position); !done) failed(done.error());
 }
@@ -106,12 +115,14 @@ bool recorder::drain() {
   std::uint64_t position = 0;
   bool any = false;
   clock_.look();
-  // Stacks are stored before the notes that name them, so that they are taken after a note was seen. A busy program must not
-  // keep us from the file and the limits.
+  // Stacks are stored before the notes that name them, so that they are taken after a note was
+  // seen. A busy program must not keep us from the file and the limits.
   for (int left = 16384; left > 0 && ring_.pop(next, position); --left) {
     any = true;
     if (!failure_.empty()) continue;
-    stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) { scribe_->add_stack(id, stack); });
+    stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) {
+      scribe_->add_stack(id, stack);
+    });
     if (next.form == note_form::launch) {
       expanded both = expand(next);
       write(both.event, position);
@@ -152,11 +163,12 @@ void recorder::work() {
     }
     const char* limit = nullptr;
     if (how_.most_ns != 0 && time > how_.most_ns) limit = "the time limit was reached";
-    if (how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes) limit = "the size limit was reached";
+    if (how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes)
+      limit = "the size limit was reached";
     if (recording() && limit != nullptr) {
       recording_.store(false, std::memory_order_relaxed);
       scribe_->set_note("limit", limit);
-      dirty = true;   // also where the program makes no call any more, or is killed later
+      dirty = true;  // also where the program makes no call any more, or is killed later
       flushed = 0;
     }
     if (!any) std::this_thread::sleep_for(nap);
@@ -180,7 +192,8 @@ void recorder::finish(const char* ended) noexcept {
       if (!device_name_.empty()) scribe_->set_device_name(device_name_);
     }
     scribe_->set_dropped(dropped());
-    if (!whole_.load(std::memory_order_relaxed)) scribe_->set_note("paused", "the program left out parts of itself");
+    if (!whole_.load(std::memory_order_relaxed))
+      scribe_->set_note("paused", "the program left out parts of itself");
     // Only a recording of the whole run can say what was never freed.
     if (whole && dropped() == 0 && *ended != '\0') scribe_->set_note("ended", ended);
     if (auto done = scribe_->close(); !done) failed(done.error());

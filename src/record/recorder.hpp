@@ -1,4 +1,5 @@
-// The recorder of one process: the ring that callbacks write to, and the thread that empties it into the trace.
+// The recorder of one process: the ring that callbacks write to, and the thread that empties it
+// into the trace.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -19,16 +20,19 @@
 
 namespace millpond::record {
 
-// Callbacks call the noting functions from any thread; they take no lock that another thread holds for long and never
-// wait. The background thread alone touches the file.
+// Callbacks call the noting functions from any thread; they take no lock that another thread holds
+// for long and never wait. The background thread alone touches the file.
 class recorder {
  public:
   // Opens the file and starts the thread. output_failure where the file cannot be made.
   static result<std::unique_ptr<recorder>> start(const settings& how, const trace::metadata& meta);
   ~recorder();
 
-  // False once a limit was reached, the file failed, or the recording is over: then callbacks need do nothing.
-  [[nodiscard]] bool recording() const noexcept { return recording_.load(std::memory_order_relaxed); }
+  // False once a limit was reached, the file failed, or the recording is over: then callbacks need
+  // do nothing.
+  [[nodiscard]] bool recording() const noexcept {
+    return recording_.load(std::memory_order_relaxed);
+  }
   // The time for a note: a few nanoseconds to ask for.
   [[nodiscard]] std::uint64_t ticks() const noexcept { return clock_.ticks(); }
   // Host nanoseconds since the recording began, as events have them.
@@ -51,11 +55,15 @@ class recorder {
   enum class call_sort : std::uint8_t { memory, kernel };
   // The caller's call stack as the settings ask for such calls; 0 where they ask for none.
   std::uint32_t stack(call_sort of) noexcept {
-    if (how_.stacks == stack_choice::none || (of == call_sort::kernel && how_.stacks == stack_choice::memory)) return 0;
+    if (how_.stacks == stack_choice::none ||
+        (of == call_sort::kernel && how_.stacks == stack_choice::memory))
+      return 0;
     return captured();
   }
   // A stack of one address, known by other means than unwinding.
-  std::uint32_t stack_at(std::uintptr_t address) noexcept { return stacks_.add(std::span(&address, 1)); }
+  std::uint32_t stack_at(std::uintptr_t address) noexcept {
+    return stacks_.add(std::span(&address, 1));
+  }
   // A copy of the text that is never freed, the same for the same text.
   const char* keep(const char* text);
 
@@ -73,14 +81,16 @@ class recorder {
   void abandon() noexcept;
 
   [[nodiscard]] const settings& how() const noexcept { return how_; }
-  [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t dropped() const noexcept {
+    return dropped_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] const stack_store& stacks() const noexcept { return stacks_; }
 
  private:
   recorder(const settings& how, std::unique_ptr<scribe> to);
   void work();
   std::uint32_t captured() noexcept;
-  bool drain();                      // false where there was nothing
+  bool drain();  // false where there was nothing
   void write(note& next, std::uint64_t position);
   void failed(const error& why);
 
@@ -88,7 +98,7 @@ class recorder {
   std::unique_ptr<scribe> scribe_;
   ring<note> ring_;
   stack_store stacks_;
-  tick_clock clock_;                 // but for ticks, the background thread's
+  tick_clock clock_;  // but for ticks, the background thread's
   std::atomic<bool> recording_{true};
   std::atomic<bool> whole_{true};
   std::atomic<bool> stop_{false};

@@ -1,9 +1,11 @@
-// A bounded ring from many threads to one: what a callback in the recorded program writes, and a thread in the
-// background reads. Lock-free: a writer claims cells by one compare-and-swap, and is refused where the ring is full;
-// it never waits. Cells are read in the order in which they were claimed.
+// A bounded ring from many threads to one: what a callback in the recorded program writes, and a
+// thread in the background reads. Lock-free: a writer claims cells by one compare-and-swap, and is
+// refused where the ring is full; it never waits. Cells are read in the order in which they were
+// claimed.
 //
-// A cell was last touched by the reader, on another core, a round ago. So a writer asks for the lines of the cells that are
-// next to be written while the program goes on: its stores, and the next claim, which has to wait for them, find them at hand.
+// A cell was last touched by the reader, on another core, a round ago. So a writer asks for the
+// lines of the cells that are next to be written while the program goes on: its stores, and the
+// next claim, which has to wait for them, find them at hand.
 #pragma once
 #include <sys/mman.h>
 
@@ -25,12 +27,13 @@ class ring {
   // A power of two of cells.
   explicit ring(std::size_t capacity) : slots_(make(capacity)), mask_(capacity - 1) {}
 
-  // From any thread: all cells side by side, or none. The position of the first. A writer only stores to cells, and a
-  // store does not wait for the reader's cache to give the line back.
+  // From any thread: all cells side by side, or none. The position of the first. A writer only
+  // stores to cells, and a store does not wait for the reader's cache to give the line back.
   std::optional<std::uint64_t> push(std::span<const Cell> cells) noexcept {
     return push(cells.size(), [&](Cell& to, std::size_t n) { to = cells[n]; });
   }
-  // The same, with cells that are written where they lie: fill(cell, number), for each once. What a cell held before is old.
+  // The same, with cells that are written where they lie: fill(cell, number), for each once. What a
+  // cell held before is old.
   template <class Fill>
   std::optional<std::uint64_t> push(std::uint64_t count, Fill&& fill) noexcept {
     const std::uint64_t room = mask_ + 1;
@@ -83,7 +86,8 @@ class ring {
     for (std::size_t at = 0; at < sizeof(slot); at += line) {
       const char* each = reinterpret_cast<const char*>(&next) + at;
 #if defined(__x86_64__)
-      // The plain builtin asks for a line to read where the compiler is not told of a newer processor.
+      // The plain builtin asks for a line to read where the compiler is not told of a newer
+      // processor.
       asm volatile("prefetchw %0" : : "m"(*each));
 #else
       __builtin_prefetch(each, 1);
@@ -92,17 +96,18 @@ class ring {
   }
 
   struct give_back {
-    void operator()(slot* at) const noexcept { std::free(at); }   // slots need no destruction
+    void operator()(slot* at) const noexcept { std::free(at); }  // slots need no destruction
   };
   static_assert(std::is_trivially_destructible_v<Cell>);
-  // In large pages where the system has them: the writers go round through megabytes, and each step into another page of 4 KiB
-  // would be a walk of page tables, which in a virtual machine are two tables deep. Touched here, not by the program's threads.
+  // In large pages where the system has them: the writers go round through megabytes, and each step
+  // into another page of 4 KiB would be a walk of page tables, which in a virtual machine are two
+  // tables deep. Touched here, not by the program's threads.
   static std::unique_ptr<slot[], give_back> make(std::size_t capacity) {
     constexpr std::size_t large_page = std::size_t{2} << 20;
     const std::size_t bytes = capacity * sizeof(slot);
     void* memory = std::aligned_alloc(bytes >= large_page ? large_page : alignof(slot), bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    if (bytes >= large_page) madvise(memory, bytes, MADV_HUGEPAGE);   // refused, it is as before
+    if (bytes >= large_page) madvise(memory, bytes, MADV_HUGEPAGE);  // refused, it is as before
     slot* made = static_cast<slot*>(memory);
     std::uninitialized_value_construct_n(made, capacity);
     return std::unique_ptr<slot[], give_back>(made);
@@ -110,10 +115,10 @@ class ring {
 
   std::unique_ptr<slot[], give_back> slots_;
   std::uint64_t mask_;
-  alignas(64) std::atomic<std::uint64_t> tail_{0};       // the next to be claimed
-  std::atomic<std::uint64_t> head_seen_{0};              // of head_, as writers last looked: at most it
-  alignas(64) std::atomic<std::uint64_t> head_{0};       // the next to be read, for writers to look at
-  alignas(64) std::uint64_t next_ = 0;                   // the same; the reader's alone
+  alignas(64) std::atomic<std::uint64_t> tail_{0};  // the next to be claimed
+  std::atomic<std::uint64_t> head_seen_{0};         // of head_, as writers last looked: at most it
+  alignas(64) std::atomic<std::uint64_t> head_{0};  // the next to be read, for writers to look at
+  alignas(64) std::uint64_t next_ = 0;              // the same; the reader's alone
 };
 
 }  // namespace millpond::record

@@ -16,7 +16,9 @@ using trace::kind;
 // Freed ranges that are remembered, to see uses after a free.
 constexpr std::uint64_t most_freed = 1u << 16;
 
-std::uint64_t extent(std::uint64_t bytes) { return std::max<std::uint64_t>(bytes, 1); }
+std::uint64_t extent(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, 1);
+}
 
 // "step(float*, int)" of "_Z4stepPfi".
 std::string readable(const char* name) {
@@ -47,7 +49,8 @@ result<std::unique_ptr<scribe>> scribe::create(scribe_options options) {
 
 std::uint64_t scribe::stream_number(std::uint64_t handle, std::uint32_t thread) {
   if (handle == 0 || handle == legacy_stream) return 0;
-  const std::uint64_t key = handle == per_thread_stream ? (std::uint64_t{thread} << 8 | per_thread_stream) : handle;
+  const std::uint64_t key =
+      handle == per_thread_stream ? (std::uint64_t{thread} << 8 | per_thread_stream) : handle;
   const auto [found, is_new] = streams_.try_emplace(key, next_stream_);
   if (is_new) ++next_stream_;
   return found->second;
@@ -117,8 +120,10 @@ void scribe::resolve_copy(trace::event& at) {
   const block* from = block_at(at.other, nullptr);
   const auto is_host = [](const block* of) { return of == nullptr || of->of == kind::pinned; };
   if (direction == copy_direction::unknown) {
-    direction = is_host(from) ? (is_host(to) ? copy_direction::host_to_host : copy_direction::host_to_device)
-                              : (is_host(to) ? copy_direction::device_to_host : copy_direction::device_to_device);
+    direction =
+        is_host(from)
+            ? (is_host(to) ? copy_direction::host_to_host : copy_direction::host_to_device)
+            : (is_host(to) ? copy_direction::device_to_host : copy_direction::device_to_device);
   }
   const block* host = direction == copy_direction::device_to_host ? to : from;
   if (direction == copy_direction::device_to_device) {
@@ -145,8 +150,8 @@ void scribe::event(const note& next, std::uint64_t position) {
       const auto found = blocks_.find(at.address);
       if (at.bytes == 0 && found != blocks_.end()) at.bytes = found->second.bytes;
       if (!waits) follow(at, position);
-      // A free that waits for its answer ends its block when the answer comes. Until then nothing that follows
-      // can hold the address: the program has it back only after the call.
+      // A free that waits for its answer ends its block when the answer comes. Until then nothing
+      // that follows can hold the address: the program has it back only after the call.
       break;
     }
     case action::kernel:
@@ -196,7 +201,8 @@ void scribe::argument(std::uint64_t address, bool in_structure) {
   trace::event use = kernel_;
   use.what = action::use;
   use.address = address;
-  use.object = static_cast<std::uint64_t>(in_structure ? trace::use_form::structure : trace::use_form::argument);
+  use.object = static_cast<std::uint64_t>(in_structure ? trace::use_form::structure
+                                                       : trace::use_form::argument);
   use.other = 0;
   use.bytes = 0;
   use.duration_ns = 0;
@@ -313,7 +319,8 @@ result<void> scribe::write_window() {
   if (auto done = writer.close(); !done) return done;
   window_bytes_ = writer.written_bytes();
   if (std::rename(beside.c_str(), options_.path.c_str()) != 0) {
-    return error{error_code::output_failure, options_.path + ": the finished file could not be put in its place"};
+    return error{error_code::output_failure,
+                 options_.path + ": the finished file could not be put in its place"};
   }
   return {};
 }

@@ -31,7 +31,8 @@ std::optional<std::string> unescaped(std::string_view text) {
     }
     unsigned value = 0;
     if (at + 2 >= text.size()) return std::nullopt;
-    const auto [end, fault] = std::from_chars(text.data() + at + 1, text.data() + at + 3, value, 16);
+    const auto [end, fault] =
+        std::from_chars(text.data() + at + 1, text.data() + at + 3, value, 16);
     if (fault != std::errc{} || end != text.data() + at + 3) return std::nullopt;
     made += static_cast<char>(value);
     at += 2;
@@ -73,12 +74,16 @@ std::string format_settings(const settings& of) {
 std::optional<settings> parse_settings(std::string_view text) {
   settings made;
   std::uint64_t stacks = 1, python = 0, kernels = 1, count_calls = 0;
-  const std::map<std::string_view, std::uint64_t*> numbers{
-      {"root", &made.root},           {"stacks", &stacks},           {"frames", &made.frames},
-      {"most_bytes", &made.most_bytes}, {"most_ns", &made.most_ns},  {"last_events", &made.last_events},
-      {"ring_cells", &made.ring_cells}, {"python", &python},
-      {"kernels", &kernels},
-      {"count_calls", &count_calls}};
+  const std::map<std::string_view, std::uint64_t*> numbers{{"root", &made.root},
+                                                           {"stacks", &stacks},
+                                                           {"frames", &made.frames},
+                                                           {"most_bytes", &made.most_bytes},
+                                                           {"most_ns", &made.most_ns},
+                                                           {"last_events", &made.last_events},
+                                                           {"ring_cells", &made.ring_cells},
+                                                           {"python", &python},
+                                                           {"kernels", &kernels},
+                                                           {"count_calls", &count_calls}};
   const std::map<std::string_view, std::string*> texts{
       {"path", &made.path}, {"cupti", &made.cupti}, {"recorded_by", &made.recorded_by}};
   while (!text.empty()) {
@@ -98,7 +103,9 @@ std::optional<settings> parse_settings(std::string_view text) {
     }
   }
   const std::uint64_t cells = made.ring_cells;
-  if (made.path.empty() || stacks > 2 || cells < 16 || cells > (1u << 24) || (cells & (cells - 1)) != 0) return std::nullopt;
+  if (made.path.empty() || stacks > 2 || cells < 16 || cells > (1u << 24) ||
+      (cells & (cells - 1)) != 0)
+    return std::nullopt;
   made.stacks = static_cast<stack_choice>(stacks);
   made.python = python != 0;
   made.kernels = kernels != 0;

@@ -12,14 +12,14 @@
 namespace millpond::record {
 namespace {
 
-// A stack that was unwound, with where in memory each return address lay. All these places are above the stack
-// pointer of the call that looks, in frames that are still there.
+// A stack that was unwound, with where in memory each return address lay. All these places are
+// above the stack pointer of the call that looks, in frames that are still there.
 struct remembered {
   std::uintptr_t stack_pointer = 0;
   const stack_store* store = nullptr;
   std::uint32_t id = 0;
   std::uint32_t count = 0;
-  std::uint64_t python = 0;   // hash of the frames of Python
+  std::uint64_t python = 0;  // hash of the frames of Python
   std::array<const std::uintptr_t*, stack_store::most_frames> places{};
   std::array<std::uintptr_t, stack_store::most_frames> values{};
 };
@@ -35,8 +35,9 @@ struct known_rule {
 struct thread_memory {
   std::array<remembered, remembered_stacks> stacks;
   std::array<known_rule, remembered_rules> rules;
-  std::uint64_t unloaded = 0;   // of the count of unloaded libraries when the rules were found
-  // The stack of the thread that has this memory now: nothing is read beyond it, whatever the rules say.
+  std::uint64_t unloaded = 0;  // of the count of unloaded libraries when the rules were found
+  // The stack of the thread that has this memory now: nothing is read beyond it, whatever the rules
+  // say.
   pthread_t owner{};
   std::uintptr_t stack_begin = 0, stack_end = 0;
 
@@ -56,15 +57,18 @@ struct thread_memory {
     pthread_attr_destroy(&about);
   }
 };
-constinit thread_local thread_memory* memory_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
-thread_memory*& memory_slot() noexcept { return memory_of_thread; }
+constinit thread_local thread_memory* memory_of_thread __attribute__((tls_model("initial-exec"))) =
+    nullptr;
+thread_memory*& memory_slot() noexcept {
+  return memory_of_thread;
+}
 
 struct walk {
   std::size_t most = 0;
   std::size_t count = 0;
-  std::uintptr_t floor = 0;          // addresses below it are frames of our own
-  bool placed = true;                // every return address was found where it should lie
-  std::array<const std::uintptr_t*, stack_store::most_frames> places;   // of `count` frames
+  std::uintptr_t floor = 0;  // addresses below it are frames of our own
+  bool placed = true;        // every return address was found where it should lie
+  std::array<const std::uintptr_t*, stack_store::most_frames> places;  // of `count` frames
   std::array<std::uintptr_t, stack_store::most_frames> values;
 };
 
@@ -83,8 +87,8 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
 }
 
 #if defined(__x86_64__)
-// From a function whose frame pointer is `frame`: its return address and the caller's frame pointer lie there. False where a
-// rule is not known; then what was found so far is not to be used.
+// From a function whose frame pointer is `frame`: its return address and the caller's frame pointer
+// lie there. False where a rule is not known; then what was found so far is not to be used.
 bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
   mine.look_at_stack();
   // A stack of a program's own making, such as a coroutine's, is left to the runtime.
@@ -120,8 +124,9 @@ bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
     }
     if (top <= stack || top > last || top % sizeof top != 0) return false;
     if (rule.frame_pointer != frame_rule::saved::same) {
-      const std::uintptr_t from = (rule.frame_pointer == frame_rule::saved::at_top ? top : base) +
-                                  static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.saved_offset));
+      const std::uintptr_t from =
+          (rule.frame_pointer == frame_rule::saved::at_top ? top : base) +
+          static_cast<std::uintptr_t>(static_cast<std::intptr_t>(rule.saved_offset));
       if (from < frame || from > last) return false;
       base = word(from);
     }
@@ -130,7 +135,9 @@ bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
   return true;
 }
 #else
-bool walk_by_rules(walk&, std::uintptr_t, thread_memory&) { return false; }
+bool walk_by_rules(walk&, std::uintptr_t, thread_memory&) {
+  return false;
+}
 #endif
 
 std::uint64_t hash_of(std::span<const std::uintptr_t> stack) {
@@ -156,7 +163,8 @@ std::size_t stack_store::python_places(std::span<python_place> into) noexcept {
   return interpreter_ ? interpreter_->walk(into) : 0;
 }
 
-std::size_t stack_store::number_python(std::span<const python_place> places, std::span<std::uintptr_t> into) noexcept {
+std::size_t stack_store::number_python(std::span<const python_place> places,
+                                       std::span<std::uintptr_t> into) noexcept {
   std::size_t count = 0;
   try {
     for (const python_place& each : places) {
@@ -212,12 +220,15 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
   const auto running = std::span(places).first(python_places(places));
   const std::uint64_t python_hash = hash_of(running);
   remembered& known = memory->stacks[((here >> 4) ^ (caller >> 3)) % remembered_stacks];
-  if (known.stack_pointer == here && known.store == this && known.count > 0 && known.python == python_hash) {
+  if (known.stack_pointer == here && known.store == this && known.count > 0 &&
+      known.python == python_hash) {
     bool same = true;
-    for (std::uint32_t n = 0; n < known.count && same; ++n) same = *known.places[n] == known.values[n];
+    for (std::uint32_t n = 0; n < known.count && same; ++n)
+      same = *known.places[n] == known.values[n];
     if (same) return known.id;
   }
-  if (const std::uint64_t unloaded = unloaded_.load(std::memory_order_relaxed); memory->unloaded != unloaded) {
+  if (const std::uint64_t unloaded = unloaded_.load(std::memory_order_relaxed);
+      memory->unloaded != unloaded) {
     memory->rules = {};
     memory->unloaded = unloaded;
   }

@@ -36,7 +36,8 @@ std::string demangled(const char* name) {
 bool is_cuda_module(std::string_view path) noexcept {
   const auto slash = path.rfind('/');
   const std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
-  for (const std::string_view each : {"libcuda.so", "libcudart.so", "libcudart-", "libcupti", "libmillpond_record"}) {
+  for (const std::string_view each :
+       {"libcuda.so", "libcudart.so", "libcudart-", "libcupti", "libmillpond_record"}) {
     if (name.starts_with(each)) return true;
   }
   return false;
@@ -47,12 +48,14 @@ bool is_cuda_symbol(std::string_view name) noexcept {
       name.starts_with("libcudart_static_") || name.starts_with("__device_stub__")) {
     return true;
   }
-  const auto upper = [&](std::size_t at) { return name.size() > at && name[at] >= 'A' && name[at] <= 'Z'; };
+  const auto upper = [&](std::size_t at) {
+    return name.size() > at && name[at] >= 'A' && name[at] <= 'Z';
+  };
   return (name.starts_with("cuda") && upper(4)) || (name.starts_with("cu") && upper(2));
 }
 
-std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::size_t most, trace::string_table& strings,
-                                    const stack_store& store) {
+std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::size_t most,
+                                    trace::string_table& strings, const stack_store& store) {
   std::vector<trace::frame> made;
   const auto python = std::ranges::find_if(stack, stack_store::is_python);
   const auto python_count = static_cast<std::size_t>(stack.end() - python);
@@ -64,7 +67,8 @@ std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::
     link_map* module = nullptr;
     // A return address is after its call, perhaps already in the next function.
     const auto pc = each - 1;
-    if (dladdr1(reinterpret_cast<void*>(pc), &info, reinterpret_cast<void**>(&module), RTLD_DL_LINKMAP) == 0) {
+    if (dladdr1(reinterpret_cast<void*>(pc), &info, reinterpret_cast<void**>(&module),
+                RTLD_DL_LINKMAP) == 0) {
       made.push_back({strings.intern("? (+" + hexadecimal(pc) + ")"), 0, 0});
       continue;
     }
@@ -74,9 +78,11 @@ std::vector<trace::frame> frames_of(std::span<const std::uintptr_t> stack, std::
     if (made.empty() && is_cuda_symbol(name)) continue;
     // From here on the interpreter calls itself; its own frames follow.
     if (python_count > 0 && name == "_PyEval_EvalFrameDefault") break;
-    // The load address is 0 for a program that is not position-independent, as its addresses are its file's.
+    // The load address is 0 for a program that is not position-independent, as its addresses are
+    // its file's.
     const std::uintptr_t base = module == nullptr ? 0 : module->l_addr;
-    made.push_back({strings.intern(name + " (+" + hexadecimal(pc - base) + ")"), strings.intern(path), 0});
+    made.push_back(
+        {strings.intern(name + " (+" + hexadecimal(pc - base) + ")"), strings.intern(path), 0});
   }
   for (const std::uintptr_t each : std::span(python, stack.end())) {
     if (made.size() == most) break;

@@ -1,5 +1,6 @@
-// Memory that a thread keeps from call to call, too large for the static storage of a library that is loaded late. A thread
-// that ends leaves its block to the next one, so that there are never more than threads at one time.
+// Memory that a thread keeps from call to call, too large for the static storage of a library that
+// is loaded late. A thread that ends leaves its block to the next one, so that there are never more
+// than threads at one time.
 #pragma once
 #include <pthread.h>
 

@@ -1,6 +1,7 @@
-// Time for callbacks at the price of one instruction: the processor's time-stamp counter where it runs evenly in every core,
-// and else the system's monotonic clock. The thread in the background turns ticks into nanoseconds; it looks at both clocks
-// again and again, so that no frequency need be known beforehand.
+// Time for callbacks at the price of one instruction: the processor's time-stamp counter where it
+// runs evenly in every core, and else the system's monotonic clock. The thread in the background
+// turns ticks into nanoseconds; it looks at both clocks again and again, so that no frequency need
+// be known beforehand.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace millpond::record {
 [[nodiscard]] inline std::uint64_t monotonic_ns() noexcept {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 // ticks() from any thread; look() and to_ns() from one.
@@ -36,7 +38,8 @@ class tick_clock {
 #endif
     return monotonic_ns();
   }
-  // Sets the rate by the whole time since the start: a reading is off by some 50 ns, which no long baseline feels.
+  // Sets the rate by the whole time since the start: a reading is off by some 50 ns, which no long
+  // baseline feels.
   void look() noexcept {
     if (!counter_) return;
     const pair now = both();
@@ -61,18 +64,22 @@ class tick_clock {
 
   static bool counter_is_even() noexcept {
 #if defined(__x86_64__)
-    // A kernel that tells the time by the counter has tested it, whatever a virtual machine's processor says of itself.
+    // A kernel that tells the time by the counter has tested it, whatever a virtual machine's
+    // processor says of itself.
     char name[32] = {};
-    if (std::FILE* file = std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r")) {
+    if (std::FILE* file =
+            std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r")) {
       if (std::fgets(name, sizeof name, file) == nullptr) name[0] = '\0';
       std::fclose(file);
     }
     const auto is = [&](const char* clock) {
       const std::size_t length = std::strlen(clock);
-      return std::strncmp(name, clock, length) == 0 && (name[length] == '\n' || name[length] == '\0');
+      return std::strncmp(name, clock, length) == 0 &&
+             (name[length] == '\n' || name[length] == '\0');
     };
     if (is("tsc")) return true;
-    // Otherwise both must stand for it: "invariant TSC", and a clock that reads the counter too, or none that is named.
+    // Otherwise both must stand for it: "invariant TSC", and a clock that reads the counter too, or
+    // none that is named.
     unsigned a = 0, b = 0, c = 0, d = 0;
     if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) return false;
     return name[0] == '\0' || is("kvm-clock") || is("hyperv_clocksource_tsc_page");
@@ -80,7 +87,8 @@ class tick_clock {
     return false;
 #endif
   }
-  // Both clocks at one moment: the closest of a few tries, since a thread may be put aside between them.
+  // Both clocks at one moment: the closest of a few tries, since a thread may be put aside between
+  // them.
   [[nodiscard]] pair both() const noexcept {
     pair best;
     std::uint64_t closest = UINT64_MAX;
@@ -95,7 +103,7 @@ class tick_clock {
 
   bool counter_;
   pair first_;
-  double rate_ = 0;   // nanoseconds a tick
+  double rate_ = 0;  // nanoseconds a tick
 };
 
 }  // namespace millpond::record

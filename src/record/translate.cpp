@@ -19,9 +19,12 @@ using trace::action;
 using trace::copy_direction;
 using trace::kind;
 
-std::uint64_t bits(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+std::uint64_t bits(const void* pointer) {
+  return reinterpret_cast<std::uint64_t>(pointer);
+}
 
-// The most notes for the words of one kernel's arguments, of which libraries pass up to 4 KiB by value: 99 words.
+// The most notes for the words of one kernel's arguments, of which libraries pass up to 4 KiB by
+// value: 99 words.
 constexpr std::size_t most_argument_notes = 11;
 // Small copies to the device may carry tables of pointers.
 constexpr std::uint64_t largest_table_bytes = 4096;
@@ -33,7 +36,9 @@ constinit thread_local thread_state here;
 namespace {
 // Where there is no memory for more of them.
 constinit thread_local thread_known_layout last_layout __attribute__((tls_model("initial-exec")));
-thread_state::known_layouts*& layouts_slot() noexcept { return here.layouts; }
+thread_state::known_layouts*& layouts_slot() noexcept {
+  return here.layouts;
+}
 }  // namespace
 
 std::uint64_t translator::handle_of(const call& of, CUstream stream) {
@@ -67,14 +72,14 @@ note translator::begin(const call& of, action what) const {
   return made;
 }
 
-// The runtime's callbacks for its stream-ordered pair would cost as much as the driver's call: a program that uses the
-// runtime is taken to make them through it.
+// The runtime's callbacks for its stream-ordered pair would cost as much as the driver's call: a
+// program that uses the runtime is taken to make them through it.
 const char* translator::pair_name(const call& of, const char* runtime_name) const {
   return runtime_used_.load(std::memory_order_relaxed) ? runtime_name : of.name();
 }
 
-void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes, kind what, CUstream stream,
-                           std::uint64_t pool, const char* runtime_name) {
+void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes, kind what,
+                           CUstream stream, std::uint64_t pool, const char* runtime_name) {
   note made = begin(of, action::allocate);
   made.at.address = made.at.status == 0 ? address : 0;
   made.at.bytes = bytes;
@@ -84,12 +89,15 @@ void translator::allocated(call& of, std::uint64_t address, std::uint64_t bytes,
   made.at.other = pool;
   made.at.stack = to_.stack(recorder::call_sort::memory);
   if (made.at.status == 0 && what != kind::pageable) {
-    for (std::uint64_t low = lowest_.load(); address < low && !lowest_.compare_exchange_weak(low, address);) {
+    for (std::uint64_t low = lowest_.load();
+         address < low && !lowest_.compare_exchange_weak(low, address);) {
     }
-    for (std::uint64_t high = highest_.load(); address + bytes > high && !highest_.compare_exchange_weak(high, address + bytes);) {
+    for (std::uint64_t high = highest_.load();
+         address + bytes > high && !highest_.compare_exchange_weak(high, address + bytes);) {
     }
   }
-  if (what == kind::managed && !saw_managed_.load(std::memory_order_relaxed)) saw_managed_.store(true, std::memory_order_relaxed);
+  if (what == kind::managed && !saw_managed_.load(std::memory_order_relaxed))
+    saw_managed_.store(true, std::memory_order_relaxed);
   to_.put(made);
 }
 
@@ -107,7 +115,8 @@ void translator::freeing(call& of, std::uint64_t address, kind what, CUstream st
   made.at.address = address;
   made.at.of = what;
   made.at.stream = handle_of(of, stream);
-  made.at.object = text_bits(what == kind::driver_pool ? pair_name(of, "cudaFreeAsync") : of.name());
+  made.at.object =
+      text_bits(what == kind::driver_pool ? pair_name(of, "cudaFreeAsync") : of.name());
   made.at.stack = to_.stack(recorder::call_sort::memory);
   made.awaits_amend = true;
   const auto position = to_.put(made);
@@ -115,11 +124,13 @@ void translator::freeing(call& of, std::uint64_t address, kind what, CUstream st
   here.free_position = position.value_or(0);
 }
 
-void translator::stored_addresses(const call& of, const void* from, std::uint64_t bytes, CUstream stream) {
+void translator::stored_addresses(const call& of, const void* from, std::uint64_t bytes,
+                                  CUstream stream) {
   if (bytes > largest_table_bytes || bits(from) % sizeof(std::uint64_t) != 0) return;
   constexpr std::size_t most_stored = 64;
   std::size_t count = 0;
-  for (std::uint64_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < most_stored; at += sizeof(std::uint64_t)) {
+  for (std::uint64_t at = 0; at + sizeof(std::uint64_t) <= bytes && count < most_stored;
+       at += sizeof(std::uint64_t)) {
     std::uint64_t word = 0;
     std::memcpy(&word, static_cast<const char*>(from) + at, sizeof word);
     if (!may_be_block(word)) continue;
@@ -133,14 +144,15 @@ void translator::stored_addresses(const call& of, const void* from, std::uint64_
   }
 }
 
-void translator::copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes, copy_direction direction,
-                        CUstream stream, bool asynchronous) {
+void translator::copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes,
+                        copy_direction direction, CUstream stream, bool asynchronous) {
   note made = begin(of, action::copy);
   made.at.address = to;
   made.at.other = from;
   made.at.bytes = bytes;
   made.at.stream = handle_of(of, stream);
-  made.at.object = static_cast<std::uint64_t>(direction) | (asynchronous ? trace::copy_asynchronous : 0);
+  made.at.object =
+      static_cast<std::uint64_t>(direction) | (asynchronous ? trace::copy_asynchronous : 0);
   made.at.stack = to_.stack(recorder::call_sort::memory);
   to_.put(made);
   // Only the direct form says that the source is the host's memory, to be read without a thought.
@@ -165,8 +177,8 @@ void translator::simple(call& of, action what, CUstream stream, std::uint64_t ob
   to_.put(made);
 }
 
-__attribute__((cold, noinline)) const translator::layout& translator::look_up_layout(CUfunction function, const char* name,
-                                                                                    std::uint32_t unloaded) {
+__attribute__((cold, noinline)) const translator::layout& translator::look_up_layout(
+    CUfunction function, const char* name, std::uint32_t unloaded) {
   const std::lock_guard lock(layouts_mutex_);
   auto& known = layouts_[function];
   if (known && known->unloaded == unloaded) return *known;
@@ -178,16 +190,22 @@ __attribute__((cold, noinline)) const translator::layout& translator::look_up_la
   for (std::size_t index = 0;; ++index) {
     size_t offset = 0, bytes = 0;
     CUresult answer = CUDA_ERROR_NOT_SUPPORTED;
-    if (!of_library && driver_.function_parameter != nullptr) answer = driver_.function_parameter(function, index, &offset, &bytes);
-    // A launch takes a function of a module or a kernel of a library, in one argument; the runtime's are the latter.
-    if (answer != CUDA_SUCCESS && (index == 0 || of_library) && driver_.kernel_parameter != nullptr) {
+    if (!of_library && driver_.function_parameter != nullptr)
+      answer = driver_.function_parameter(function, index, &offset, &bytes);
+    // A launch takes a function of a module or a kernel of a library, in one argument; the
+    // runtime's are the latter.
+    if (answer != CUDA_SUCCESS && (index == 0 || of_library) &&
+        driver_.kernel_parameter != nullptr) {
       of_library = true;
-      answer = driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
+      answer =
+          driver_.kernel_parameter(reinterpret_cast<CUkernel>(function), index, &offset, &bytes);
     }
     if (answer == CUDA_SUCCESS) {
       known->known = true;
       if (bytes >= sizeof(std::uint64_t)) {
-        known->parameters.push_back({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(offset), static_cast<std::uint32_t>(bytes)});
+        known->parameters.push_back({static_cast<std::uint32_t>(index),
+                                     static_cast<std::uint32_t>(offset),
+                                     static_cast<std::uint32_t>(bytes)});
       }
     } else {
       // Past the last parameter the answer is "invalid value"; a kernel with none is known too.
@@ -199,7 +217,9 @@ __attribute__((cold, noinline)) const translator::layout& translator::look_up_la
   return *known;
 }
 
-__attribute__((cold, noinline)) void translator::learn(thread_known_layout& slot, CUfunction function, const char* name, std::uint32_t unloaded) {
+__attribute__((cold, noinline)) void translator::learn(thread_known_layout& slot,
+                                                       CUfunction function, const char* name,
+                                                       std::uint32_t unloaded) {
   const layout& shape = look_up_layout(function, name, unloaded);
   slot = {};
   slot.function = function;
@@ -207,20 +227,24 @@ __attribute__((cold, noinline)) void translator::learn(thread_known_layout& slot
   slot.name = shape.name;
   slot.unloaded = unloaded;
   const bool fits = shape.parameters.size() <= slot.parameters.size() &&
-                    std::ranges::all_of(shape.parameters, [](const parameter& each) { return each.number <= UINT16_MAX && each.bytes <= UINT16_MAX; });
+                    std::ranges::all_of(shape.parameters, [](const parameter& each) {
+                      return each.number <= UINT16_MAX && each.bytes <= UINT16_MAX;
+                    });
   if (!fits) return;
   slot.count = static_cast<std::uint8_t>(shape.parameters.size());
   for (std::size_t n = 0; n < shape.parameters.size(); ++n) {
-    slot.parameters[n] = {static_cast<std::uint16_t>(shape.parameters[n].number), static_cast<std::uint16_t>(shape.parameters[n].bytes)};
+    slot.parameters[n] = {static_cast<std::uint16_t>(shape.parameters[n].number),
+                          static_cast<std::uint16_t>(shape.parameters[n].bytes)};
   }
 }
 
 namespace {
 
-// Words among a kernel's arguments that lie where blocks do, by one comparison a word: structures of libraries are hundreds of
-// words long.
+// Words among a kernel's arguments that lie where blocks do, by one comparison a word: structures
+// of libraries are hundreds of words long.
 struct found_words {
-  static constexpr std::size_t most = kernel_launch::most + most_argument_notes * argument_words::most;
+  static constexpr std::size_t most =
+      kernel_launch::most + most_argument_notes * argument_words::most;
   std::uint64_t lowest, range;
   std::size_t count = 0;
   std::array<std::uint64_t, most> address;
@@ -236,31 +260,37 @@ struct found_words {
     static const bool wide = __builtin_cpu_supports("avx2") != 0;
     if (wide && bytes >= 4 * four_words) at = look_wide(from, bytes);
 #endif
-    for (; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t)) look_at(from + at, true);
+    for (; at + sizeof(std::uint64_t) <= bytes; at += sizeof(std::uint64_t))
+      look_at(from + at, true);
   }
   void look_at(const char* from, bool in_structure) noexcept {
     std::uint64_t word = 0;
     std::memcpy(&word, from, sizeof word);
-    if (word - lowest >= range || count == most) [[likely]] return;
+    if (word - lowest >= range || count == most) [[likely]]
+      return;
     address[count] = word;
     structure[count++] = in_structure;
   }
 
 #if defined(__x86_64__)
   static constexpr std::uint32_t four_words = 32;
-  // Four words by one comparison, which knows signed numbers alone: both sides are moved by half of all numbers. Gives how many
-  // bytes it has seen.
-  __attribute__((target("avx2"))) std::uint32_t look_wide(const char* from, std::uint32_t bytes) noexcept {
+  // Four words by one comparison, which knows signed numbers alone: both sides are moved by half of
+  // all numbers. Gives how many bytes it has seen.
+  __attribute__((target("avx2"))) std::uint32_t look_wide(const char* from,
+                                                          std::uint32_t bytes) noexcept {
     constexpr auto half = static_cast<long long>(std::uint64_t{1} << 63);
     const __m256i begin = _mm256_set1_epi64x(static_cast<long long>(lowest) ^ half);
     const __m256i end = _mm256_set1_epi64x(static_cast<long long>(range) ^ half);
     std::uint32_t at = 0;
     for (; at + four_words <= bytes; at += four_words) {
       const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at));
-      // (word - lowest) moved by half: lowest moved by half is taken away, which is the same number.
+      // (word - lowest) moved by half: lowest moved by half is taken away, which is the same
+      // number.
       const __m256i inside = _mm256_cmpgt_epi64(end, _mm256_sub_epi64(words, begin));
-      if (_mm256_testz_si256(inside, inside) != 0) [[likely]] continue;
-      for (std::uint32_t each = 0; each < four_words; each += sizeof(std::uint64_t)) look_at(from + at + each, true);
+      if (_mm256_testz_si256(inside, inside) != 0) [[likely]]
+        continue;
+      for (std::uint32_t each = 0; each < four_words; each += sizeof(std::uint64_t))
+        look_at(from + at + each, true);
     }
     return at;
   }
@@ -269,37 +299,50 @@ struct found_words {
 
 }  // namespace
 
-void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra) {
+void translator::launch(call& of, CUfunction function, CUstream stream, void** parameters,
+                        void** extra) {
   if (!kernels_) return;  // where every call is counted, launches come here all the same
   if (of.data.context != here.context) enter_context(of.data.context);
   // A module that is unloaded leaves its functions' handles to others.
   const std::uint32_t unloaded = unloaded_modules_.load(std::memory_order_acquire);
   auto* const known_here = thread_blocks<thread_state::known_layouts, layouts_slot>::mine();
-  auto& known = known_here == nullptr ? last_layout : (*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
-  if (known.function != function || known.unloaded != unloaded) learn(known, function, of.data.symbolName, unloaded);
-  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed), highest = highest_.load(std::memory_order_relaxed);
-  found_words found;   // the words are not made ready beforehand
+  auto& known =
+      known_here == nullptr
+          ? last_layout
+          : (*known_here)[(bits(function) >> 4 ^ bits(function) >> 12) % known_here->size()];
+  if (known.function != function || known.unloaded != unloaded)
+    learn(known, function, of.data.symbolName, unloaded);
+  const std::uint64_t lowest = lowest_.load(std::memory_order_relaxed),
+                      highest = highest_.load(std::memory_order_relaxed);
+  found_words found;  // the words are not made ready beforehand
   found.lowest = lowest;
   found.range = highest > lowest ? highest - lowest : 0;
-  const auto all_of_it = [&]() -> const std::vector<parameter>& { return static_cast<const layout*>(known.shape)->parameters; };
+  const auto all_of_it = [&]() -> const std::vector<parameter>& {
+    return static_cast<const layout*>(known.shape)->parameters;
+  };
   if (parameters != nullptr && known.count != thread_known_layout::elsewhere) {
     for (std::size_t n = 0; n < known.count; ++n) {
       const auto each = known.parameters[n];
-      if (parameters[each.number] != nullptr) found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
+      if (parameters[each.number] != nullptr)
+        found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
     }
   } else if (parameters != nullptr) {
     for (const parameter& each : all_of_it()) {
-      if (parameters[each.number] != nullptr) found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
+      if (parameters[each.number] != nullptr)
+        found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
     }
   } else if (extra != nullptr) {
     const char* buffer = nullptr;
     std::size_t bytes = 0;
     for (std::size_t n = 0; n < 8 && extra[n] != CU_LAUNCH_PARAM_END; n += 2) {
-      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = static_cast<const char*>(extra[n + 1]);
-      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(extra[n + 1]);
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+        buffer = static_cast<const char*>(extra[n + 1]);
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+        bytes = *static_cast<const std::size_t*>(extra[n + 1]);
     }
     for (const parameter& each : all_of_it()) {
-      if (buffer != nullptr && each.offset + each.bytes <= bytes) found.look(buffer + each.offset, each.bytes);
+      if (buffer != nullptr && each.offset + each.bytes <= bytes)
+        found.look(buffer + each.offset, each.bytes);
     }
   }
   const std::size_t first = std::min(found.count, kernel_launch::most), rest = found.count - first;
@@ -312,9 +355,11 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
       argument_words& words = *std::construct_at(&to.words);
       to.form = note_form::arguments;
       const std::size_t begin = first + (n - 1) * argument_words::most;
-      for (; words.count < argument_words::most && begin + words.count < found.count; ++words.count) {
+      for (; words.count < argument_words::most && begin + words.count < found.count;
+           ++words.count) {
         words.address[words.count] = found.address[begin + words.count];
-        if (found.structure[begin + words.count]) words.structures = static_cast<std::uint16_t>(words.structures | 1u << words.count);
+        if (found.structure[begin + words.count])
+          words.structures = static_cast<std::uint16_t>(words.structures | 1u << words.count);
       }
       return;
     }
@@ -332,7 +377,8 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
     made.count = static_cast<std::uint8_t>(first);
     for (std::size_t word = 0; word < first; ++word) {
       made.address[word] = found.address[word];
-      if (found.structure[word]) made.structures = static_cast<std::uint8_t>(made.structures | 1u << word);
+      if (found.structure[word])
+        made.structures = static_cast<std::uint8_t>(made.structures | 1u << word);
     }
   });
 }
@@ -349,21 +395,24 @@ void translator::range(const char* text) {
 
 void translator::runtime_call(const CUpti_CallbackData& data, CUpti_CallbackId id) {
   // Stored once: launches of all threads read the same line.
-  if (!runtime_used_.load(std::memory_order_relaxed)) runtime_used_.store(true, std::memory_order_relaxed);
+  if (!runtime_used_.load(std::memory_order_relaxed))
+    runtime_used_.store(true, std::memory_order_relaxed);
   // Where every call is counted, calls come here that lend no name.
   const auto known = runtime_ids();
   if (to_.how().count_calls && std::ranges::find(known, id) == known.end()) return;
   // The reset itself is made through no driver call that CUPTI shows.
-  if (id == CUPTI_RUNTIME_TRACE_CBID_cudaDeviceReset_v3020 && data.callbackSite == CUPTI_API_ENTER && to_.recording()) {
+  if (id == CUPTI_RUNTIME_TRACE_CBID_cudaDeviceReset_v3020 &&
+      data.callbackSite == CUPTI_API_ENTER && to_.recording()) {
     here.runtime_name = data.functionName;
     reset(call{data}, here.device);
   }
   here.runtime_name = data.callbackSite == CUPTI_API_ENTER ? data.functionName : nullptr;
 }
 
-// The way of launches, which are most of what a program calls, lies in few lines of code: between two of them the program runs
-// through more code than the nearest caches hold.
-__attribute__((hot)) bool translator::launch_call(CUpti_CallbackId id, const CUpti_CallbackData& data) {
+// The way of launches, which are most of what a program calls, lies in few lines of code: between
+// two of them the program runs through more code than the nearest caches hold.
+__attribute__((hot)) bool translator::launch_call(CUpti_CallbackId id,
+                                                  const CUpti_CallbackData& data) {
   if (id != MILLPOND_ID(cuLaunchKernel) && id != MILLPOND_ID(cuLaunchKernelEx)) return false;
   if (!to_.recording()) return true;
   if (data.callbackSite != CUPTI_API_EXIT) {
@@ -393,7 +442,8 @@ void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data
   }
 }
 
-// What must be noted before the driver acts: once memory or a handle is given back, another thread may get it.
+// What must be noted before the driver acts: once memory or a handle is given back, another thread
+// may get it.
 bool translator::entered(CUpti_CallbackId id, call& of) {
   switch (id) {
     case MILLPOND_ID(cuMemFree_v2):
@@ -414,7 +464,9 @@ bool translator::entered(CUpti_CallbackId id, call& of) {
       break;
     case MILLPOND_ID(cuCtxDestroy_v2): reset(of, here.device); break;
     case MILLPOND_ID(cuModuleUnload):
-    case MILLPOND_ID(cuLibraryUnload): unloaded_modules_.fetch_add(1, std::memory_order_acq_rel); break;
+    case MILLPOND_ID(cuLibraryUnload):
+      unloaded_modules_.fetch_add(1, std::memory_order_acq_rel);
+      break;
     default: break;
   }
   return true;
@@ -433,7 +485,9 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
     const std::uint32_t version = pool_version_.load(std::memory_order_relaxed);
     if (here.pool_version != version) {
       CUmemoryPool pool = nullptr;
-      if (driver_.current_pool == nullptr || driver_.current_pool(&pool, here.device) != CUDA_SUCCESS) return 0;
+      if (driver_.current_pool == nullptr ||
+          driver_.current_pool(&pool, here.device) != CUDA_SUCCESS)
+        return 0;
       here.pool = bits(pool);
       here.pool_version = version;
     }
@@ -447,8 +501,9 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
     }
     case MILLPOND_ID(cuMemAllocPitch_v2): {
       const auto& with = of.of<cuMemAllocPitch_v2_params>();
-      allocated(of, *with.dptr, of.status() == 0 ? *with.pPitch * with.Height : with.WidthInBytes * with.Height, kind::device,
-                nullptr, 0);
+      allocated(of, *with.dptr,
+                of.status() == 0 ? *with.pPitch * with.Height : with.WidthInBytes * with.Height,
+                kind::device, nullptr, 0);
       return true;
     }
     case MILLPOND_ID(cuMemAllocHost_v2): {
@@ -475,13 +530,15 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
     case MILLPOND_ID(cuMemAllocAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemAllocAsync): {
       const auto& with = of.of<cuMemAllocAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool(), "cudaMallocAsync");
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool(),
+                "cudaMallocAsync");
       return true;
     }
     case MILLPOND_ID(cuMemAllocFromPoolAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemAllocFromPoolAsync): {
       const auto& with = of.of<cuMemAllocFromPoolAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool), "cudaMallocFromPoolAsync");
+      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool),
+                "cudaMallocFromPoolAsync");
       return true;
     }
     case MILLPOND_ID(cuMemMap): {
@@ -489,19 +546,27 @@ bool translator::allocation(CUpti_CallbackId id, call& of) {
       allocated(of, with.ptr, with.size, kind::device, nullptr, 0);
       return true;
     }
-    case MILLPOND_ID(cuMemFree_v2): freeing(of, of.of<cuMemFree_v2_params>().dptr, kind::device, nullptr); return true;
-    case MILLPOND_ID(cuMemFreeHost): freeing(of, bits(of.of<cuMemFreeHost_params>().p), kind::pinned, nullptr); return true;
+    case MILLPOND_ID(cuMemFree_v2):
+      freeing(of, of.of<cuMemFree_v2_params>().dptr, kind::device, nullptr);
+      return true;
+    case MILLPOND_ID(cuMemFreeHost):
+      freeing(of, bits(of.of<cuMemFreeHost_params>().p), kind::pinned, nullptr);
+      return true;
     case MILLPOND_ID(cuMemHostUnregister):
       freeing(of, bits(of.of<cuMemHostUnregister_params>().p), kind::pinned, nullptr);
       return true;
-    case MILLPOND_ID(cuMemUnmap): freeing(of, of.of<cuMemUnmap_params>().ptr, kind::device, nullptr); return true;
+    case MILLPOND_ID(cuMemUnmap):
+      freeing(of, of.of<cuMemUnmap_params>().ptr, kind::device, nullptr);
+      return true;
     case MILLPOND_ID(cuMemFreeAsync_ptsz): of.per_thread = true; [[fallthrough]];
     case MILLPOND_ID(cuMemFreeAsync): {
       const auto& with = of.of<cuMemFreeAsync_params>();
       freeing(of, with.dptr, kind::driver_pool, with.hStream);
       return true;
     }
-    case MILLPOND_ID(cuDeviceSetMemPool): pool_version_.fetch_add(1, std::memory_order_relaxed); return true;
+    case MILLPOND_ID(cuDeviceSetMemPool):
+      pool_version_.fetch_add(1, std::memory_order_relaxed);
+      return true;
     case MILLPOND_ID(cuMemPoolSetAttribute): {
       const auto& with = of.of<cuMemPoolSetAttribute_params>();
       if (with.attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || of.status() != 0) return true;

@@ -1,5 +1,5 @@
-// The driver's counters of managed memory: faults and moves of pages, as CUPTI's activity records. Built where CUPTI's
-// headers are.
+// The driver's counters of managed memory: faults and moves of pages, as CUPTI's activity records.
+// Built where CUPTI's headers are.
 #pragma once
 #include <cuda.h>
 #include <cupti.h>
@@ -30,19 +30,24 @@ struct cupti_entries {
 class unified_memory {
  public:
   // device_count: cuDeviceGetCount, or null where it was not found.
-  unified_memory(recorder& to, const cupti_entries& cupti, decltype(&cuDeviceGetCount) device_count);
+  unified_memory(recorder& to, const cupti_entries& cupti,
+                 decltype(&cuDeviceGetCount) device_count);
   // Once, at the first managed allocation; later calls cost a load.
   void begin();
-  // Asks for what the driver has counted so far. On the recorder's background thread, and at the end.
+  // Asks for what the driver has counted so far. On the recorder's background thread, and at the
+  // end.
   void collect();
 
-  // One record as a note; nothing for what is not recorded. `offset_ns`: the recording's time less CUPTI's.
-  [[nodiscard]] static std::optional<note> to_note(const CUpti_ActivityUnifiedMemoryCounter3& of, std::int64_t offset_ns);
+  // One record as a note; nothing for what is not recorded. `offset_ns`: the recording's time less
+  // CUPTI's.
+  [[nodiscard]] static std::optional<note> to_note(const CUpti_ActivityUnifiedMemoryCounter3& of,
+                                                   std::int64_t offset_ns);
 
  private:
-  static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most_records);
-  static void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t bytes,
-                                   std::size_t valid);
+  static void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* bytes,
+                                   std::size_t* most_records);
+  static void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer,
+                                   std::size_t bytes, std::size_t valid);
 
   recorder& to_;
   cupti_entries cupti_;

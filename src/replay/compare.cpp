@@ -50,7 +50,8 @@ result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpu
       run_options each = options.each;
       each.copies = jobs[at].copies;
       auto gpu = gpus();
-      result<outcome> answer = gpu ? run(work, *jobs[at].which, *gpu, each) : result<outcome>(gpu.error());
+      result<outcome> answer =
+          gpu ? run(work, *jobs[at].which, *gpu, each) : result<outcome>(gpu.error());
       if (!answer) {
         const std::lock_guard lock(mutex);
         if (!failure) {
@@ -64,7 +65,8 @@ result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpu
       if (options.progress) options.progress(over, jobs.size(), jobs[at].which->name);
     }
   };
-  const std::size_t workers = std::clamp<std::size_t>(options.workers, 1, std::max<std::size_t>(1, jobs.size()));
+  const std::size_t workers =
+      std::clamp<std::size_t>(options.workers, 1, std::max<std::size_t>(1, jobs.size()));
   std::vector<std::thread> threads;
   for (std::size_t i = 1; i < workers; ++i) threads.emplace_back(work_on);
   work_on();

@@ -9,7 +9,8 @@
 
 namespace millpond::replay {
 
-result<void> contents_checker::prepare(std::shared_ptr<driver> gpu, std::span<const stream_handle> streams,
+result<void> contents_checker::prepare(std::shared_ptr<driver> gpu,
+                                       std::span<const stream_handle> streams,
                                        const workload& work) {
   gpu_ = std::move(gpu);
   streams_.assign(streams.begin(), streams.end());
@@ -71,7 +72,8 @@ result<void> contents_checker::check(std::span<const std::uint32_t> blocks, std:
   }
   for (std::size_t at = 0; at < blocks.size(); at += max_identity_blocks) {
     launch_.clear();
-    for (const std::uint32_t block : blocks.subspan(at, std::min(max_identity_blocks, blocks.size() - at))) {
+    for (const std::uint32_t block :
+         blocks.subspan(at, std::min(max_identity_blocks, blocks.size() - at))) {
       if (!state_[block].known) continue;
       launch_.push_back({state_[block].at, work_->blocks[block].bytes, identity_of(block)});
     }
@@ -85,8 +87,8 @@ result<void> contents_checker::check(std::span<const std::uint32_t> blocks, std:
 
 std::string contents_checker::name(std::uint32_t block) const {
   const workload_block& facts = work_->blocks[block];
-  return fmt::format("block {} (event {}, {} on stream {})", block, facts.event, format_bytes(facts.bytes),
-                     work_->streams[facts.stream]);
+  return fmt::format("block {} (event {}, {} on stream {})", block, facts.event,
+                     format_bytes(facts.bytes), work_->streams[facts.stream]);
 }
 
 std::optional<finding> contents_checker::poll() {
@@ -107,11 +109,12 @@ std::optional<finding> contents_checker::poll() {
     if (other.at == 0 || at < other.at || at - other.at >= work_->blocks[block].bytes) continue;
     if (identity_of(block) == expected) continue;
     if (identity_word(identity_of(block), (at - other.at) / 8) != word) continue;
-    return finding{"contents", fmt::format("{} was overwritten at {:#x} by {} while it was live", owner, at,
-                                           name(block))};
+    return finding{"contents", fmt::format("{} was overwritten at {:#x} by {} while it was live",
+                                           owner, at, name(block))};
   }
-  return finding{"contents", fmt::format("{} held {:#018x} at {:#x}, which no block of this run wrote", owner,
-                                         word, at)};
+  return finding{
+      "contents",
+      fmt::format("{} held {:#018x} at {:#x}, which no block of this run wrote", owner, word, at)};
 }
 
 std::uint64_t contents_checker::wrong_words() const noexcept {

@@ -1,8 +1,10 @@
-// Contents: an identity is written into each block by a kernel on its stream and checked before the free, so
-// that two blocks on the same bytes, or a block reused too early, are found by what they did to memory.
+// Contents: an identity is written into each block by a kernel on its stream and checked before the
+// free, so that two blocks on the same bytes, or a block reused too early, are found by what they
+// did to memory.
 //
-// Writes wait in a batch a stream (a launch costs more than an allocation) until the batch is full, or until
-// something reads one of its blocks. Checks of one run of frees go in one launch, before the first of them.
+// Writes wait in a batch a stream (a launch costs more than an allocation) until the batch is full,
+// or until something reads one of its blocks. Checks of one run of frees go in one launch, before
+// the first of them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,20 +22,21 @@ namespace millpond::replay {
 class contents_checker {
  public:
   // The report lies in pinned memory of `gpu`.
-  [[nodiscard]] result<void> prepare(std::shared_ptr<driver> gpu, std::span<const stream_handle> streams,
-                                     const workload& work);
+  [[nodiscard]] result<void> prepare(std::shared_ptr<driver> gpu,
+                                     std::span<const stream_handle> streams, const workload& work);
   // A new round: identities of the one before are not taken for this one's.
   void begin_round(std::uint64_t round);
 
   // The block came to be; its stream will write it.
   [[nodiscard]] result<void> allocated(std::uint32_t block, device_address at);
-  // Work on the block's own stream (the copy in, the kernel) replaced what it held: write it again, now or
-  // with the batch.
+  // Work on the block's own stream (the copy in, the kernel) replaced what it held: write it again,
+  // now or with the batch.
   [[nodiscard]] result<void> overwritten(std::uint32_t block);
   [[nodiscard]] result<void> write_now(std::uint32_t block);
   // Something outside our knowledge writes it: it is not checked any more.
   void give_up(std::uint32_t block) { state_[block].known = false; }
-  // What the block's stream still has in its batch is put on the stream: call before other streams read it.
+  // What the block's stream still has in its batch is put on the stream: call before other streams
+  // read it.
   [[nodiscard]] result<void> flush(std::uint16_t stream);
   // Checks the blocks by one kernel on `stream`, which is ordered after their own streams.
   [[nodiscard]] result<void> check(std::span<const std::uint32_t> blocks, std::uint16_t stream);

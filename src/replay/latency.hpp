@@ -1,5 +1,5 @@
-// Call times in buckets: 64 to a doubling, so that a percentile is off by less than 1.6% whatever the number
-// of calls; below 64 ns, the largest value and the sum are exact.
+// Call times in buckets: 64 to a doubling, so that a percentile is off by less than 1.6% whatever
+// the number of calls; below 64 ns, the largest value and the sum are exact.
 #pragma once
 #include <algorithm>
 #include <cstdint>

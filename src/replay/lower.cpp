@@ -1,6 +1,6 @@
-// From a trace to a workload: addresses become blocks, streams become small numbers, what is not the
-// program's own asking (segments, completions) is left out, and what the recording does not say is decided
-// here and noted.
+// From a trace to a workload: addresses become blocks, streams become small numbers, what is not
+// the program's own asking (segments, completions) is left out, and what the recording does not say
+// is decided here and noted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,8 @@ bool is_synchronize(action what) noexcept {
          what == action::device_synchronize;
 }
 
-// The pause from which on a synchronise is inserted, or `never` where the trace has its own or no times.
+// The pause from which on a synchronise is inserted, or `never` where the trace has its own or no
+// times.
 std::uint64_t idle_gap(const trace::trace_data& trace, const lower_options& options) {
   std::vector<std::uint64_t> gaps;
   gaps.reserve(trace.events.size());
@@ -44,7 +45,8 @@ std::uint64_t idle_gap(const trace::trace_data& trace, const lower_options& opti
   if (gaps.empty()) return never;
   const auto middle = gaps.begin() + static_cast<std::ptrdiff_t>(gaps.size() / 2);
   std::nth_element(gaps.begin(), middle, gaps.end());
-  const auto scaled = static_cast<std::uint64_t>(static_cast<double>(*middle) * options.idle_gap_medians);
+  const auto scaled =
+      static_cast<std::uint64_t>(static_cast<double>(*middle) * options.idle_gap_medians);
   return std::max(scaled, options.idle_gap_floor_ns);
 }
 
@@ -78,9 +80,10 @@ class lowering {
     }
     made_.duration_ns = last_time - first_time;
     if (made_.blocks.empty()) {
-      return error{error_code::bad_input,
-                   fmt::format("{}: expected an allocation of device memory, found none in {} events",
-                               made_.name, made_.events)};
+      return error{
+          error_code::bad_input,
+          fmt::format("{}: expected an allocation of device memory, found none in {} events",
+                      made_.name, made_.events)};
     }
     for (std::uint32_t id = 0; id < made_.blocks.size(); ++id) {
       if (!freed_[id]) ++made_.never_freed;
@@ -194,7 +197,8 @@ class lowering {
     const std::uint32_t id = holding(each.address);
     if (id == no_block) return;
     use_by(stream_index(each.stream), id);
-    if (kernel_uses_left_ > 0 && --kernel_uses_left_ == 0) emit(op_kind::kernel, kernel_stream_, id);
+    if (kernel_uses_left_ > 0 && --kernel_uses_left_ == 0)
+      emit(op_kind::kernel, kernel_stream_, id);
   }
 
   // A request of an inference run, a step of a training run: marks that the recorder's user set.
@@ -218,9 +222,9 @@ class lowering {
     for (const std::uint32_t id : {to, from}) {
       if (id != no_block) bytes = std::min(bytes, made_.blocks[id].bytes);
     }
-    op& made = emit(both ? op_kind::copy_between
-                         : (to != no_block ? op_kind::copy_in : op_kind::copy_out),
-                    stream, to != no_block ? to : from);
+    op& made =
+        emit(both ? op_kind::copy_between : (to != no_block ? op_kind::copy_in : op_kind::copy_out),
+             stream, to != no_block ? to : from);
     made.amount = bytes;
     if (both) {
       made.other = from;
@@ -287,21 +291,31 @@ class lowering {
   void write_notes() {
     auto& notes = made_.notes;
     if (made_.inserted_synchronizes > 0) {
-      notes.push_back(fmt::format(
-          "the recording has no synchronise; one was put into {} of at least {}",
-          made_.inserted_synchronizes == 1 ? "the one pause" : fmt::format("each of {} pauses", made_.inserted_synchronizes), format_duration(static_cast<double>(made_.idle_gap_ns))));
+      notes.push_back(
+          fmt::format("the recording has no synchronise; one was put into {} of at least {}",
+                      made_.inserted_synchronizes == 1
+                          ? "the one pause"
+                          : fmt::format("each of {} pauses", made_.inserted_synchronizes),
+                      format_duration(static_cast<double>(made_.idle_gap_ns))));
     }
     if (made_.guessed_uses > 0) {
-      notes.push_back(fmt::format("{} used on another stream that the recording does not name; the stream active before was taken",
-                                  made_.guessed_uses == 1 ? "1 block was" : fmt::format("{} blocks were", made_.guessed_uses)));
+      notes.push_back(
+          fmt::format("{} used on another stream that the recording does not name; the stream "
+                      "active before was taken",
+                      made_.guessed_uses == 1 ? "1 block was"
+                                              : fmt::format("{} blocks were", made_.guessed_uses)));
     }
     if (made_.host_blocks > 0) {
-      notes.push_back(fmt::format("{} left out: copies go through our own staging",
-                                  made_.host_blocks == 1 ? "1 block of host memory is" : fmt::format("{} blocks of host memory are", made_.host_blocks)));
+      notes.push_back(fmt::format(
+          "{} left out: copies go through our own staging",
+          made_.host_blocks == 1 ? "1 block of host memory is"
+                                 : fmt::format("{} blocks of host memory are", made_.host_blocks)));
     }
     if (made_.skipped_events > 0) {
       notes.push_back(fmt::format("{} left out (failed calls, captures, other devices)",
-                                  made_.skipped_events == 1 ? "1 event was" : fmt::format("{} events were", made_.skipped_events)));
+                                  made_.skipped_events == 1
+                                      ? "1 event was"
+                                      : fmt::format("{} events were", made_.skipped_events)));
     }
     for (const std::string& each : trace_.info.warnings) notes.push_back(each);
   }
@@ -313,7 +327,8 @@ class lowering {
   std::vector<std::uint32_t> block_of_event_;
   std::vector<bool> guess_other_use_, freed_;
   std::unordered_map<std::uint64_t, std::uint16_t> streams_;
-  std::unordered_map<std::uint64_t, std::uint16_t> recorded_on_;  // event -> the stream it was last recorded on
+  std::unordered_map<std::uint64_t, std::uint16_t>
+      recorded_on_;  // event -> the stream it was last recorded on
   trace::live_index live_;
   std::uint64_t live_bytes_ = 0;
   std::uint64_t pending_gap_ = 0;
@@ -336,8 +351,9 @@ result<workload> lower(const trace::trace_data& trace, const lower_options& opti
   std::unordered_map<std::uint64_t, bool> streams;
   for (const trace::event& each : trace.events) streams.try_emplace(each.stream, true);
   if (streams.size() > std::numeric_limits<std::uint16_t>::max()) {
-    return error{error_code::bad_input, fmt::format("{}: expected fewer than 65536 streams, found {}",
-                                                    trace.info.name, streams.size())};
+    return error{error_code::bad_input,
+                 fmt::format("{}: expected fewer than 65536 streams, found {}", trace.info.name,
+                             streams.size())};
   }
   return lowering(trace, options, std::move(*lives)).run();
 }

@@ -4,18 +4,19 @@
 
 namespace millpond::replay {
 
-void metered_driver::take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
-                          std::uint64_t bytes, place_of place) {
+void metered_driver::take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces,
+                          std::uint64_t key, std::uint64_t bytes, place_of place) {
   const std::lock_guard lock(mutex_);
   pieces[key] = bytes;
   std::uint64_t& now = place == place_of::device ? account_.device_bytes : account_.host_bytes;
-  std::uint64_t& peak = place == place_of::device ? account_.peak_device_bytes : account_.peak_host_bytes;
+  std::uint64_t& peak =
+      place == place_of::device ? account_.peak_device_bytes : account_.peak_host_bytes;
   now += bytes;
   peak = std::max(peak, now);
 }
 
-void metered_driver::give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
-                          place_of place) {
+void metered_driver::give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces,
+                          std::uint64_t key, place_of place) {
   const std::lock_guard lock(mutex_);
   const auto found = pieces.find(key);
   if (found == pieces.end()) return;
@@ -61,7 +62,8 @@ call_result metered_driver::memory_free(device_address at) noexcept {
   return answer;
 }
 
-call_result metered_driver::host_allocate(void** out, std::uint64_t bytes, host_flags flags) noexcept {
+call_result metered_driver::host_allocate(void** out, std::uint64_t bytes,
+                                          host_flags flags) noexcept {
   const call_result answer = gpu_->host_allocate(out, bytes, flags);
   if (answer) take(host_, reinterpret_cast<std::uint64_t>(*out), bytes, place_of::host);
   return answer;
@@ -107,12 +109,13 @@ call_result metered_driver::pool_destroy(pool_handle pool) noexcept {
   return gpu_->pool_destroy(pool);
 }
 
-call_result metered_driver::physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
-                                            shareable share) noexcept {
+call_result metered_driver::physical_create(physical_handle* out, std::uint64_t bytes,
+                                            memory_place place, shareable share) noexcept {
   const call_result answer = gpu_->physical_create(out, bytes, place, share);
   if (answer) {
     const bool device = place == memory_place::device;
-    take(device ? device_handles_ : host_handles_, *out, bytes, device ? place_of::device : place_of::host);
+    take(device ? device_handles_ : host_handles_, *out, bytes,
+         device ? place_of::device : place_of::host);
   }
   return answer;
 }

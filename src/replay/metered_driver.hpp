@@ -1,5 +1,6 @@
-// A driver that passes every call on and keeps account of what a strategy asks: memory held now and at most,
-// and the calls that wait for the whole device with the time they took. One indirect call is added to each.
+// A driver that passes every call on and keeps account of what a strategy asks: memory held now and
+// at most, and the calls that wait for the whole device with the time they took. One indirect call
+// is added to each.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,13 +14,14 @@ namespace millpond::replay {
 
 // What was asked of the driver so far. Bytes as asked, not as the driver rounds them.
 struct driver_account {
-  std::uint64_t device_bytes = 0;       // cuMemAlloc, managed, cuMemCreate on the device
-  std::uint64_t peak_device_bytes = 0;  // the driver pools' own reservations are in pool_reserved_high
-  std::uint64_t host_bytes = 0;         // cuMemHostAlloc, cuMemCreate on the host
+  std::uint64_t device_bytes = 0;  // cuMemAlloc, managed, cuMemCreate on the device
+  std::uint64_t peak_device_bytes =
+      0;                         // the driver pools' own reservations are in pool_reserved_high
+  std::uint64_t host_bytes = 0;  // cuMemHostAlloc, cuMemCreate on the host
   std::uint64_t peak_host_bytes = 0;
-  std::uint64_t pool_reserved_high = 0; // sum of all driver pools' high marks
-  std::uint64_t waiting_calls = 0;      // cuMemFree, cuMemFreeHost, cuCtxSynchronize
-  std::uint64_t waiting_ns = 0;         // time in them
+  std::uint64_t pool_reserved_high = 0;  // sum of all driver pools' high marks
+  std::uint64_t waiting_calls = 0;       // cuMemFree, cuMemFreeHost, cuCtxSynchronize
+  std::uint64_t waiting_ns = 0;          // time in them
 };
 
 // Thread-safe, as the driver below it.
@@ -49,7 +51,8 @@ class metered_driver final : public driver {
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override {
     return gpu_->pointer_info(at, out);
   }
-  call_result pool_create(pool_handle* out, memory_place place, std::uint64_t max_bytes) noexcept override;
+  call_result pool_create(pool_handle* out, memory_place place,
+                          std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override {
     return gpu_->pool_set_release_threshold(pool, bytes);
@@ -60,27 +63,32 @@ class metered_driver final : public driver {
   call_result pool_trim(pool_handle pool, std::uint64_t keep_bytes) noexcept override {
     return gpu_->pool_trim(pool, keep_bytes);
   }
-  call_result pool_allocate(device_address* out, std::uint64_t bytes, pool_handle pool, stream_handle stream) noexcept override {
+  call_result pool_allocate(device_address* out, std::uint64_t bytes, pool_handle pool,
+                            stream_handle stream) noexcept override {
     return gpu_->pool_allocate(out, bytes, pool, stream);
   }
   call_result pool_free(device_address at, stream_handle stream) noexcept override {
     return gpu_->pool_free(at, stream);
   }
-  call_result address_reserve(device_address* out, std::uint64_t bytes, std::uint64_t alignment) noexcept override {
+  call_result address_reserve(device_address* out, std::uint64_t bytes,
+                              std::uint64_t alignment) noexcept override {
     return gpu_->address_reserve(out, bytes, alignment);
   }
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override {
     return gpu_->address_free(at, bytes);
   }
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place, shareable share) noexcept override;
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+                              shareable share) noexcept override;
   call_result physical_release(physical_handle handle) noexcept override;
-  call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override {
+  call_result map(device_address at, std::uint64_t bytes,
+                  physical_handle handle) noexcept override {
     return gpu_->map(at, bytes, handle);
   }
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override {
     return gpu_->unmap(at, bytes);
   }
-  call_result set_access(device_address at, std::uint64_t bytes, memory_place place) noexcept override {
+  call_result set_access(device_address at, std::uint64_t bytes,
+                         memory_place place) noexcept override {
     return gpu_->set_access(at, bytes, place);
   }
   call_result export_handle(int* fd, physical_handle handle) noexcept override {
@@ -89,15 +97,21 @@ class metered_driver final : public driver {
   call_result import_handle(physical_handle* out, int fd) noexcept override {
     return gpu_->import_handle(out, fd);
   }
-  call_result stream_create(stream_handle* out) noexcept override { return gpu_->stream_create(out); }
-  call_result stream_destroy(stream_handle stream) noexcept override { return gpu_->stream_destroy(stream); }
+  call_result stream_create(stream_handle* out) noexcept override {
+    return gpu_->stream_create(out);
+  }
+  call_result stream_destroy(stream_handle stream) noexcept override {
+    return gpu_->stream_destroy(stream);
+  }
   call_result stream_id(stream_handle stream, std::uint64_t* id) noexcept override {
     return gpu_->stream_id(stream, id);
   }
   call_result stream_device(stream_handle stream, int* ordinal) noexcept override {
     return gpu_->stream_device(stream, ordinal);
   }
-  call_result stream_query(stream_handle stream) noexcept override { return gpu_->stream_query(stream); }
+  call_result stream_query(stream_handle stream) noexcept override {
+    return gpu_->stream_query(stream);
+  }
   call_result stream_synchronize(stream_handle stream) noexcept override {
     return gpu_->stream_synchronize(stream);
   }
@@ -105,7 +119,9 @@ class metered_driver final : public driver {
     return gpu_->stream_wait_event(stream, event);
   }
   call_result event_create(event_handle* out) noexcept override { return gpu_->event_create(out); }
-  call_result event_destroy(event_handle event) noexcept override { return gpu_->event_destroy(event); }
+  call_result event_destroy(event_handle event) noexcept override {
+    return gpu_->event_destroy(event);
+  }
   call_result event_record(event_handle event, stream_handle stream) noexcept override {
     return gpu_->event_record(event, stream);
   }
@@ -128,7 +144,8 @@ class metered_driver final : public driver {
   call_result capture_end(stream_handle stream, graph_handle* out) noexcept override {
     return gpu_->capture_end(stream, out);
   }
-  call_result graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept override {
+  call_result graph_retain(graph_handle graph, void (*destroy)(void*),
+                           void* data) noexcept override {
     return gpu_->graph_retain(graph, destroy, data);
   }
   call_result graph_instantiate(graph_exec_handle* out, graph_handle graph) noexcept override {
@@ -137,29 +154,38 @@ class metered_driver final : public driver {
   call_result graph_launch(graph_exec_handle exec, stream_handle stream) noexcept override {
     return gpu_->graph_launch(exec, stream);
   }
-  call_result graph_destroy(graph_handle graph) noexcept override { return gpu_->graph_destroy(graph); }
+  call_result graph_destroy(graph_handle graph) noexcept override {
+    return gpu_->graph_destroy(graph);
+  }
   call_result graph_exec_destroy(graph_exec_handle exec) noexcept override {
     return gpu_->graph_exec_destroy(exec);
   }
-  call_result copy_async(device_address to, device_address from, std::uint64_t bytes, stream_handle stream) noexcept override {
+  call_result copy_async(device_address to, device_address from, std::uint64_t bytes,
+                         stream_handle stream) noexcept override {
     return gpu_->copy_async(to, from, bytes, stream);
   }
-  call_result set_async(device_address at, unsigned char value, std::uint64_t bytes, stream_handle stream) noexcept override {
+  call_result set_async(device_address at, unsigned char value, std::uint64_t bytes,
+                        stream_handle stream) noexcept override {
     return gpu_->set_async(at, value, bytes, stream);
   }
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to, stream_handle stream) noexcept override {
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+                             stream_handle stream) noexcept override {
     return gpu_->prefetch_async(at, bytes, to, stream);
   }
-  call_result advise(device_address at, std::uint64_t bytes, managed_advice advice, memory_place place) noexcept override {
+  call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
+                     memory_place place) noexcept override {
     return gpu_->advise(at, bytes, advice, place);
   }
-  call_result host_function(stream_handle stream, void (*function)(void*), void* data) noexcept override {
+  call_result host_function(stream_handle stream, void (*function)(void*),
+                            void* data) noexcept override {
     return gpu_->host_function(stream, function, data);
   }
-  call_result identity_write(std::span<const identity_block> blocks, stream_handle stream) noexcept override {
+  call_result identity_write(std::span<const identity_block> blocks,
+                             stream_handle stream) noexcept override {
     return gpu_->identity_write(blocks, stream);
   }
-  call_result identity_check(std::span<const identity_block> blocks, identity_report* report, stream_handle stream) noexcept override {
+  call_result identity_check(std::span<const identity_block> blocks, identity_report* report,
+                             stream_handle stream) noexcept override {
     return gpu_->identity_check(blocks, report, stream);
   }
   call_result spin(std::uint64_t nanoseconds, stream_handle stream) noexcept override {
@@ -169,9 +195,10 @@ class metered_driver final : public driver {
  private:
   // Remembers a piece of memory by the address or handle that gives it back.
   enum class place_of : std::uint8_t { device, host };
-  void take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key, std::uint64_t bytes,
+  void take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
+            std::uint64_t bytes, place_of place);
+  void give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
             place_of place);
-  void give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key, place_of place);
   template <class Call>
   call_result waiting(Call&& call) noexcept;
 

@@ -55,16 +55,20 @@ class replayer {
   }
 
  private:
-  // --- Before and after -----------------------------------------------------------------------------
+  // --- Before and after
+  // -----------------------------------------------------------------------------
   result<void> prepare() {
-    if (const auto bound = gpu_->bind_thread(); !bound) return to_error(bound, "using the GPU on this thread");
-    clock_ = simulated_ != nullptr ? std::function<std::uint64_t()>([this] { return simulated_->now_ns(); })
-                                   : options_.clock;
+    if (const auto bound = gpu_->bind_thread(); !bound)
+      return to_error(bound, "using the GPU on this thread");
+    clock_ = simulated_ != nullptr
+                 ? std::function<std::uint64_t()>([this] { return simulated_->now_ns(); })
+                 : options_.clock;
     MILLPOND_CHECK(static_cast<bool>(clock_), "a replay on a card needs a clock");
     if (simulated_ == nullptr) measure_clock();
     for (std::size_t i = 0; i < work_.streams.size(); ++i) {
       stream_handle made = nullptr;
-      if (const auto done = gpu_->stream_create(&made); !done) return to_error(done, "making a stream");
+      if (const auto done = gpu_->stream_create(&made); !done)
+        return to_error(done, "making a stream");
       streams_.push_back(made);
     }
     if (auto done = order_.prepare(gpu_, streams_); !done) return done;
@@ -72,12 +76,15 @@ class replayer {
       if (auto done = contents_.prepare(gpu_, streams_, work_); !done) return done;
     }
     if (work_.copied_bytes > 0) {
-      if (auto done = stages_.prepare(gpu_, made_.copies, work_.largest_copy_bytes, streams_.size()); !done) {
+      if (auto done =
+              stages_.prepare(gpu_, made_.copies, work_.largest_copy_bytes, streams_.size());
+          !done) {
         return done;
       }
       std::vector<bool> ready(streams_.size());
       for (const op& each : work_.ops) {
-        if ((each.what != op_kind::copy_in && each.what != op_kind::copy_out) || ready[each.stream]) continue;
+        if ((each.what != op_kind::copy_in && each.what != op_kind::copy_out) || ready[each.stream])
+          continue;
         ready[each.stream] = true;
         if (auto done = stages_.make_ready(each.stream); !done) return done;
       }
@@ -129,7 +136,8 @@ class replayer {
     if (simulated_ == nullptr) return;
     made_.finding_count += simulated_->violation_count();
     for (const violation& each : simulated_->violations()) {
-      if (made_.findings.size() < options_.most_findings) made_.findings.push_back({each.rule, each.text});
+      if (made_.findings.size() < options_.most_findings)
+        made_.findings.push_back({each.rule, each.text});
     }
   }
 
@@ -151,11 +159,12 @@ class replayer {
     return answer;
   }
 
-  // --- Time -----------------------------------------------------------------------------------------
+  // --- Time
+  // -----------------------------------------------------------------------------------------
   [[nodiscard]] std::uint64_t now() const { return clock_(); }
 
-  // Runs one call of the strategy and gives its time. On the simulated GPU the strategy's own host time
-  // passes there too, so that the device's work overlaps it as it would.
+  // Runs one call of the strategy and gives its time. On the simulated GPU the strategy's own host
+  // time passes there too, so that the device's work overlaps it as it would.
   template <class Call>
   double timed(Call&& call) {
     if (simulated_ == nullptr) {
@@ -200,7 +209,8 @@ class replayer {
     }
   }
 
-  // --- One round ------------------------------------------------------------------------------------
+  // --- One round
+  // ------------------------------------------------------------------------------------
   result<void> play_round(std::uint64_t round) {
     std::fill(at_.begin(), at_.end(), 0);
     users_.clear();
@@ -215,8 +225,10 @@ class replayer {
       pause(next);
       if (auto done = play(next, index); !done) return done;
       if ((index & 0xfff) == 0 && options_.progress) {
-        const double done_share = static_cast<double>(index) / static_cast<double>(work_.ops.size());
-        options_.progress((static_cast<double>(round) + done_share) / static_cast<double>(options_.rounds));
+        const double done_share =
+            static_cast<double>(index) / static_cast<double>(work_.ops.size());
+        options_.progress((static_cast<double>(round) + done_share) /
+                          static_cast<double>(options_.rounds));
       }
     }
     if (simulated_ == nullptr) {
@@ -227,8 +239,8 @@ class replayer {
     return end_round();
   }
 
-  // Blocks that live to the end are checked and given back outside of the measured time: the next round, or
-  // the end of the process, finds nothing left.
+  // Blocks that live to the end are checked and given back outside of the measured time: the next
+  // round, or the end of the process, finds nothing left.
   result<void> end_round() {
     for (std::uint32_t block = 0; block < at_.size(); ++block) {
       if (at_[block] == 0) continue;
@@ -238,7 +250,8 @@ class replayer {
       }
       if (auto done = give_back(block, stream); !done) failed(done.error());
     }
-    if (const auto done = gpu_->context_synchronize(); !done) return to_error(done, "waiting for the GPU");
+    if (const auto done = gpu_->context_synchronize(); !done)
+      return to_error(done, "waiting for the GPU");
     poll_contents();
     return {};
   }
@@ -271,7 +284,8 @@ class replayer {
         for (std::size_t stream = 0; stream < streams_.size(); ++stream) {
           if (auto done = flush(static_cast<std::uint16_t>(stream)); !done) return done;
         }
-        if (const auto done = gpu_->context_synchronize(); !done) return to_error(done, "waiting for the GPU");
+        if (const auto done = gpu_->context_synchronize(); !done)
+          return to_error(done, "waiting for the GPU");
         poll_contents();
         return {};
       }
@@ -319,7 +333,8 @@ class replayer {
     live_bytes_ += bytes;
     made_.peak_live_bytes = std::max(made_.peak_live_bytes, live_bytes_);
     if (simulated_ != nullptr) {
-      simulated_->note_allocate(*answer, bytes, streams_[next.stream], place(next.block, "allocation"));
+      simulated_->note_allocate(*answer, bytes, streams_[next.stream],
+                                place(next.block, "allocation"));
     }
     return made_.touched ? contents_.allocated(next.block, *answer) : result<void>{};
   }
@@ -402,7 +417,8 @@ class replayer {
     const double taken = spend(timed([&] { answer = strategy_->use(at, next.stream); }));
     made_.sharing_ns += taken;
     if (!answer) failed(answer.error());
-    if (simulated_ != nullptr) simulated_->note_use(at, streams_[next.stream], place(next.block, "use"));
+    if (simulated_ != nullptr)
+      simulated_->note_use(at, streams_[next.stream], place(next.block, "use"));
     users_[next.block].push_back(next.stream);
     return made_.touched ? contents_.check(std::span(&next.block, 1), next.stream) : result<void>{};
   }
@@ -420,7 +436,8 @@ class replayer {
         !done) {
       return done;
     }
-    if (made_.copies == staging::pageable && next.amount >= cold_after_bytes) cold_calls_ = cold_calls_after_copy;
+    if (made_.copies == staging::pageable && next.amount >= cold_after_bytes)
+      cold_calls_ = cold_calls_after_copy;
     return in ? rewritten(next.block, next.stream) : result<void>{};
   }
 
@@ -450,12 +467,12 @@ class replayer {
   outcome made_;
   std::function<std::uint64_t()> clock_;
   double clock_cost_ns_ = 0;
-  // A copy of so many pageable bytes by the CPU leaves its caches cold for the next allocator calls, about a
-  // request's frees and the next one's allocations.
+  // A copy of so many pageable bytes by the CPU leaves its caches cold for the next allocator
+  // calls, about a request's frees and the next one's allocations.
   static constexpr std::uint64_t cold_after_bytes = 1 * MiB;
   static constexpr unsigned cold_calls_after_copy = 20;
   unsigned cold_calls_ = 0;
-  double own_carry_ = 0;       // part of a nanosecond that has not passed yet
+  double own_carry_ = 0;  // part of a nanosecond that has not passed yet
   bool prepared_ = false;
   std::vector<stream_handle> streams_;
   stream_order order_;
@@ -465,7 +482,7 @@ class replayer {
   std::unordered_map<std::uint32_t, std::vector<std::uint16_t>> users_;
   std::vector<std::uint16_t> users_here_;
   std::vector<std::uint32_t> run_;
-  std::size_t checked_to_ = 0;      // frees before this operation were checked with an earlier one
+  std::size_t checked_to_ = 0;  // frees before this operation were checked with an earlier one
   std::uint64_t live_bytes_ = 0;
   std::uint64_t step_began_ = never;
 };

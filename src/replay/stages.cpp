@@ -15,7 +15,9 @@ constexpr std::uint64_t largest_buffer = 256 * MiB;
 constexpr std::uint64_t page = 4096;
 }  // namespace
 
-stages::~stages() { static_cast<void>(finish()); }
+stages::~stages() {
+  static_cast<void>(finish());
+}
 
 result<void> stages::prepare(std::shared_ptr<driver> gpu, staging kind, std::uint64_t largest,
                              std::size_t streams) {
@@ -38,7 +40,8 @@ result<void*> stages::buffer(std::size_t index) {
   } else {
     memory = std::aligned_alloc(page, bytes_);
     if (memory == nullptr) {
-      return error{error_code::out_of_memory, fmt::format("no {} of staging", format_bytes(bytes_))};
+      return error{error_code::out_of_memory,
+                   fmt::format("no {} of staging", format_bytes(bytes_))};
     }
   }
   std::memset(memory, 0, bytes_);  // so that its pages are there before the clock starts
@@ -71,7 +74,8 @@ result<void> stages::finish() {
   for (void*& memory : buffers_) {
     if (memory == nullptr) continue;
     if (kind_ == staging::pinned) {
-      if (const auto done = gpu_->host_free(memory); !done) answer = to_error(done, "freeing staging");
+      if (const auto done = gpu_->host_free(memory); !done)
+        answer = to_error(done, "freeing staging");
     } else {
       std::free(memory);
     }

@@ -1,4 +1,5 @@
-// Host memory that a workload's copies go through: one buffer a stream, pinned or pageable, taken once.
+// Host memory that a workload's copies go through: one buffer a stream, pinned or pageable, taken
+// once.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,8 +20,8 @@ class stages {
   ~stages();
 
   // Buffers of at most 256 MiB: larger copies go in pieces.
-  [[nodiscard]] result<void> prepare(std::shared_ptr<driver> gpu, staging kind, std::uint64_t largest,
-                                     std::size_t streams);
+  [[nodiscard]] result<void> prepare(std::shared_ptr<driver> gpu, staging kind,
+                                     std::uint64_t largest, std::size_t streams);
   // Takes a stream's buffer now, so that its first copy does not pay for it.
   [[nodiscard]] result<void> make_ready(std::size_t index);
   [[nodiscard]] result<void> copy(device_address block, std::uint64_t bytes, stream_handle stream,

@@ -6,7 +6,8 @@
 
 namespace millpond::report {
 
-// Seven bits a byte, low ones first; the top bit says that more follow. A difference has its sign in the lowest bit.
+// Seven bits a byte, low ones first; the top bit says that more follow. A difference has its sign
+// in the lowest bit.
 void column::add(std::uint64_t value) {
   std::uint64_t code = value;
   if (how_ == form::difference) {
@@ -30,12 +31,14 @@ std::string column::text() {
 }
 
 std::string base64(const std::vector<std::uint8_t>& bytes) {
-  static constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  static constexpr std::string_view letters =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string made;
   made.reserve((bytes.size() + 2) / 3 * 4);
   for (std::size_t at = 0; at < bytes.size(); at += 3) {
     const std::size_t left = bytes.size() - at;
-    const std::uint32_t three = (std::uint32_t{bytes[at]} << 16) | (left > 1 ? std::uint32_t{bytes[at + 1]} << 8 : 0) |
+    const std::uint32_t three = (std::uint32_t{bytes[at]} << 16) |
+                                (left > 1 ? std::uint32_t{bytes[at + 1]} << 8 : 0) |
                                 (left > 2 ? std::uint32_t{bytes[at + 2]} : 0);
     made += letters[three >> 18];
     made += letters[(three >> 12) & 63];

@@ -10,14 +10,17 @@ namespace millpond::report {
 // Collects one column. The browser undoes it in src/report/page/data.js.
 class column {
  public:
-  // How the next number is kept: itself, or its difference to the one before (which may be negative).
+  // How the next number is kept: itself, or its difference to the one before (which may be
+  // negative).
   enum class form : std::uint8_t { plain, difference };
   explicit column(form how) : how_(how) {}
   void add(std::uint64_t value);
   [[nodiscard]] std::uint64_t count() const noexcept { return count_; }
   // deflate (zlib's form), then base64. The column is spent.
   [[nodiscard]] std::string text();
-  [[nodiscard]] const char* name() const noexcept { return how_ == form::plain ? "plain" : "difference"; }
+  [[nodiscard]] const char* name() const noexcept {
+    return how_ == form::plain ? "plain" : "difference";
+  }
 
  private:
   form how_;

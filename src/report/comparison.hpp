@@ -15,10 +15,10 @@ namespace millpond::report {
 struct provenance {
   std::string version, commit, compiler, flavour;
   std::string gpu_name;
-  std::string why_simulated;      // empty where it was asked for, or not simulated
+  std::string why_simulated;  // empty where it was asked for, or not simulated
   bool simulated = false;
-  int driver_version = 0;         // 13000 for 13.0; 0 on a simulated GPU
-  std::string profile;            // of the simulated GPU, and where its numbers are from
+  int driver_version = 0;  // 13000 for 13.0; 0 on a simulated GPU
+  std::string profile;     // of the simulated GPU, and where its numbers are from
   std::string profile_source;
 };
 
@@ -40,7 +40,7 @@ struct comparison {
   replay::contents_mode contents = replay::contents_mode::touch;
   replay::pacing pace = replay::pacing::flat_out;
   std::vector<replay::outcome> outcomes;
-  advise::recommendation choice;   // of a single replay: empty
+  advise::recommendation choice;  // of a single replay: empty
 };
 
 // Tables of at most 80 columns, each number with its unit.

@@ -10,11 +10,16 @@ using nlohmann::ordered_json;
 using replay::outcome;
 
 // Nanoseconds to microseconds with a nanosecond's tenth kept.
-double us(double nanoseconds) { return std::round(nanoseconds * 10) / 10'000; }
+double us(double nanoseconds) {
+  return std::round(nanoseconds * 10) / 10'000;
+}
 
 ordered_json latency(const replay::latency_histogram& of) {
-  return {{"p50", us(of.percentile_ns(0.5))}, {"p99", us(of.percentile_ns(0.99))}, {"max", us(of.max_ns())},
-          {"mean", us(of.mean_ns())}, {"count", of.count()}};
+  return {{"p50", us(of.percentile_ns(0.5))},
+          {"p99", us(of.percentile_ns(0.99))},
+          {"max", us(of.max_ns())},
+          {"mean", us(of.mean_ns())},
+          {"count", of.count()}};
 }
 
 const char* staging_name(replay::staging of) {
@@ -53,7 +58,8 @@ ordered_json strategy(const outcome& of) {
   for (const double each : of.round_allocator_ns) rounds.push_back(us(each));
   made["round_allocator_us"] = rounds;
   ordered_json findings = ordered_json::array();
-  for (const replay::finding& each : of.findings) findings.push_back({{"rule", each.rule}, {"text", each.text}});
+  for (const replay::finding& each : of.findings)
+    findings.push_back({{"rule", each.rule}, {"text", each.text}});
   made["findings"] = findings;
   made["remarks"] = of.remarks;
   if (of.step.count() > 0) made["step_us"] = latency(of.step);
@@ -89,16 +95,16 @@ std::string comparison_json(const comparison& of) {
                    {"idle_gap_us", us(static_cast<double>(trace.idle_gap_ns))},
                    {"guessed_uses", trace.guessed_uses},
                    {"notes", trace.notes}};
-  made["replay"] = {{"seed", of.seed},
-                    {"rounds", of.rounds},
-                    {"contents", of.contents == replay::contents_mode::touch ? "touch" : "no_touch"},
-                    {"pacing", of.pace == replay::pacing::flat_out ? "flat_out" : "recorded"}};
+  made["replay"] = {
+      {"seed", of.seed},
+      {"rounds", of.rounds},
+      {"contents", of.contents == replay::contents_mode::touch ? "touch" : "no_touch"},
+      {"pacing", of.pace == replay::pacing::flat_out ? "flat_out" : "recorded"}};
   ordered_json strategies = ordered_json::array();
   for (const outcome& each : of.outcomes) strategies.push_back(strategy(each));
   made["strategies"] = strategies;
-  made["recommendation"] = {{"strategy", of.choice.strategy},
-                            {"why", of.choice.why},
-                            {"against", of.choice.against}};
+  made["recommendation"] = {
+      {"strategy", of.choice.strategy}, {"why", of.choice.why}, {"against", of.choice.against}};
   // File names may hold any bytes: what is not UTF-8 is replaced.
   return made.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

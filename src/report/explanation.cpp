@@ -16,7 +16,8 @@ using nlohmann::ordered_json;
 std::string cost_text(const finding& of) {
   std::vector<std::string> parts;
   if (of.peak_bytes > 0) {
-    parts.push_back(fmt::format("peak {} -> {}", format_bytes(of.peak_bytes), format_bytes(of.peak_after_bytes)));
+    parts.push_back(fmt::format("peak {} -> {}", format_bytes(of.peak_bytes),
+                                format_bytes(of.peak_after_bytes)));
   } else if (of.bytes > 0) {
     parts.push_back(format_bytes(of.bytes));
   }
@@ -37,7 +38,8 @@ void put(std::string& into, const std::string& head, const std::string& text) {
 std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_info& trace) {
   std::vector<std::string> lines;
   for (const trace::frame& each : trace.stacks.at(stack)) {
-    const std::string_view symbol = trace.strings.at(each.symbol), file = trace.strings.at(each.file);
+    const std::string_view symbol = trace.strings.at(each.symbol),
+                           file = trace.strings.at(each.file);
     std::string line(symbol.empty() ? std::string_view("?") : symbol);
     if (!file.empty()) line += fmt::format(" at {}", file);
     if (each.line != 0) line += fmt::format(":{}", each.line);
@@ -50,20 +52,28 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
                              const explanation_options& options) {
   const advise::examined& what = of.what;
   std::string made;
-  put(made, "trace     ", fmt::format("{}: {}, {}, {}, {}, {}, {}", trace.name, counted(what.events, "event", "events"),
-                                      counted(what.allocations, "allocation", "allocations"), counted(what.frees, "free", "frees"),
-                                      counted(what.kernels, "kernel", "kernels"), counted(what.copies, "copy", "copies"),
-                                      counted(what.streams, "stream", "streams")));
+  put(made, "trace     ",
+      fmt::format("{}: {}, {}, {}, {}, {}, {}", trace.name, counted(what.events, "event", "events"),
+                  counted(what.allocations, "allocation", "allocations"),
+                  counted(what.frees, "free", "frees"), counted(what.kernels, "kernel", "kernels"),
+                  counted(what.copies, "copy", "copies"),
+                  counted(what.streams, "stream", "streams")));
   if (!trace.meta.program.empty()) put(made, "program   ", trace.meta.program);
-  put(made, "peak      ", fmt::format("{} live of device memory (event {}); {} in {} at the end", format_bytes(what.peak_live_bytes),
-                                      what.peak_event, format_bytes(what.end_live_bytes),
-                                      counted(what.end_live_blocks, "block", "blocks")));
+  put(made, "peak      ",
+      fmt::format("{} live of device memory (event {}); {} in {} at the end",
+                  format_bytes(what.peak_live_bytes), what.peak_event,
+                  format_bytes(what.end_live_bytes),
+                  counted(what.end_live_blocks, "block", "blocks")));
   if (what.allocator_ns > 0 && what.duration_ns > 0) {
-    put(made, "time      ", fmt::format("{} recorded, {} ({:.2f}%) in calls that allocate and free{}",
-                                        format_duration(static_cast<double>(what.duration_ns)), format_duration(what.allocator_ns),
-                                        100 * what.allocator_ns / static_cast<double>(what.duration_ns),
-                                        what.allocating_threads > 1 ? fmt::format(", of {} together", counted(what.allocating_threads, "thread", "threads"))
-                                                                    : std::string()));
+    put(made, "time      ",
+        fmt::format("{} recorded, {} ({:.2f}%) in calls that allocate and free{}",
+                    format_duration(static_cast<double>(what.duration_ns)),
+                    format_duration(what.allocator_ns),
+                    100 * what.allocator_ns / static_cast<double>(what.duration_ns),
+                    what.allocating_threads > 1
+                        ? fmt::format(", of {} together",
+                                      counted(what.allocating_threads, "thread", "threads"))
+                        : std::string()));
   }
   if (trace.meta.simulated) made += "gpu       SIMULATED: recorded on the simulated GPU\n";
   for (const std::string& each : what.remarks) put(made, "note      ", each);
@@ -74,19 +84,26 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     const advise::flaw_facts& facts = advise::facts_of(each.which);
     ++number;
     put(made, fmt::format("{}. ", number),
-        fmt::format("[{}] {}: {}{}", to_string(each.how_bad), facts.name, facts.title,
-                    each.count > 1 ? fmt::format(" ({} times)", grouped(each.count)) : std::string()));
+        fmt::format(
+            "[{}] {}: {}{}", to_string(each.how_bad), facts.name, facts.title,
+            each.count > 1 ? fmt::format(" ({} times)", grouped(each.count)) : std::string()));
     put(made, "   ", each.summary);
     const std::string cost = cost_text(each);
     if (!cost.empty()) put(made, "   cost: ", cost);
     for (const advise::finding_place& at : each.places) {
       const auto lines = stack_lines(at.stack, trace);
       made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
-      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n) made += wrapped("       " + lines[n], text_columns, 9) + '\n';   // what goes on stands further in
-      if (lines.size() > options.most_frames) made += fmt::format("       and {} more\n", counted(lines.size() - options.most_frames, "frame", "frames"));
+      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n)
+        made += wrapped("       " + lines[n], text_columns, 9) +
+                '\n';  // what goes on stands further in
+      if (lines.size() > options.most_frames)
+        made += fmt::format("       and {} more\n",
+                            counted(lines.size() - options.most_frames, "frame", "frames"));
     }
     if (!each.events.empty()) {
-      put(made, "   evidence: ", fmt::format("event{} {}", each.events.size() == 1 ? "" : "s", fmt::join(each.events, ", ")));
+      put(made, "   evidence: ",
+          fmt::format("event{} {}", each.events.size() == 1 ? "" : "s",
+                      fmt::join(each.events, ", ")));
     }
     if (!each.seen.empty()) put(made, "   ", each.seen);
     if (!each.remedy.empty()) made += "   remedy:\n";
@@ -100,9 +117,11 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     made += '\n';
   }
   if (of.findings.size() > number) {
-    made += fmt::format("and {} more; --all or --json has them\n", counted(of.findings.size() - number, "finding", "findings"));
+    made += fmt::format("and {} more; --all or --json has them\n",
+                        counted(of.findings.size() - number, "finding", "findings"));
   }
-  made += of.findings.empty() ? "nothing found\n" : counted(of.findings.size(), "finding", "findings") + " found\n";
+  made += of.findings.empty() ? "nothing found\n"
+                              : counted(of.findings.size(), "finding", "findings") + " found\n";
   return made;
 }
 
@@ -152,7 +171,9 @@ std::string explanation_json(const advise::explanation& of, const trace::trace_i
     for (const advise::finding_place& at : each.places) {
       ordered_json frames = ordered_json::array();
       for (const trace::frame& frame : trace.stacks.at(at.stack)) {
-        frames.push_back({{"symbol", trace.strings.at(frame.symbol)}, {"file", trace.strings.at(frame.file)}, {"line", frame.line}});
+        frames.push_back({{"symbol", trace.strings.at(frame.symbol)},
+                          {"file", trace.strings.at(frame.file)},
+                          {"line", frame.line}});
       }
       places.push_back({{"what", at.what}, {"frames", frames}});
     }

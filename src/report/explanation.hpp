@@ -15,12 +15,15 @@ struct explanation_options {
 };
 
 // For a terminal: each finding with its cost, places, evidence and remedy, worst first.
-[[nodiscard]] std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
+[[nodiscard]] std::string explanation_text(const advise::explanation& of,
+                                           const trace::trace_info& trace,
                                            const explanation_options& options = {});
 // One document; the keys are in docs/diagnosis.md.
-[[nodiscard]] std::string explanation_json(const advise::explanation& of, const trace::trace_info& trace);
+[[nodiscard]] std::string explanation_json(const advise::explanation& of,
+                                           const trace::trace_info& trace);
 
 // The frames of a stack, innermost first: "step at server.cu:41".
-[[nodiscard]] std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_info& trace);
+[[nodiscard]] std::vector<std::string> stack_lines(std::uint32_t stack,
+                                                   const trace::trace_info& trace);
 
 }  // namespace millpond::report

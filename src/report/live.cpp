@@ -20,13 +20,16 @@ constexpr std::uint64_t most_gap = std::uint64_t{2} << 20;
 // "step" of "ns::(anonymous namespace)::step(float*, int)"; templates are left as they are.
 std::string_view short_name(std::string_view symbol) {
   constexpr std::string_view nameless = "(anonymous namespace)::";
-  if (const std::size_t at = symbol.rfind(nameless); at != std::string_view::npos) symbol.remove_prefix(at + nameless.size());
+  if (const std::size_t at = symbol.rfind(nameless); at != std::string_view::npos)
+    symbol.remove_prefix(at + nameless.size());
   // "? (+0x2a1c9)" is an address.
   if (symbol.starts_with('?')) return symbol;
   return symbol.substr(0, symbol.find('('));
 }
 
-bool in_gpu_memory(trace::kind of) { return of == trace::kind::device || of == trace::kind::driver_pool; }
+bool in_gpu_memory(trace::kind of) {
+  return of == trace::kind::device || of == trace::kind::driver_pool;
+}
 
 }  // namespace
 
@@ -54,7 +57,8 @@ void live_account::add(const trace::event& at, const trace::trace_info& info) {
   if (trace::on_stream(at)) streams_.try_emplace(at.stream, true);
   if (at.duration_ns != 0 && (at.what == action::allocate || at.what == action::free)) {
     std::string name(info.strings.at(static_cast<std::uint32_t>(at.object)));
-    if (name.empty()) name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
+    if (name.empty())
+      name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
     calls_[name].recent.add(at.duration_ns);
   }
   switch (at.what) {
@@ -81,7 +85,8 @@ void live_account::allocated(const trace::event& at, const trace::trace_info& in
     return;
   }
   if (at.address == 0 || at.bytes == 0 || at.address > UINT64_MAX - at.bytes) return;
-  // A block whose free was not seen (dropped, or by another way) ends where its bytes are handed out again.
+  // A block whose free was not seen (dropped, or by another way) ends where its bytes are handed
+  // out again.
   auto next = blocks_.lower_bound(at.address);
   if (next != blocks_.begin()) {
     const auto before = std::prev(next);
@@ -138,22 +143,26 @@ void live_account::segment_ended(std::uint64_t begin, std::uint64_t end) {
 
 std::uint32_t live_account::site_of(const trace::event& at, const trace::trace_info& info) {
   const auto call = static_cast<std::uint32_t>(at.object);
-  const std::uint64_t key = at.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
-                                          : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
-                                                (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
+  const std::uint64_t key =
+      at.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
+                    : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
+                          (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
   const auto [found, added] = site_ids_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (added) {
     live_site made;
     made.of = at.of;
-    for (const trace::frame& each : info.stacks.at(at.stack).first(std::min<std::size_t>(4, info.stacks.at(at.stack).size()))) {
-      made.frames.push_back({std::string(info.strings.at(each.symbol)), std::string(info.strings.at(each.file)), each.line});
+    for (const trace::frame& each : info.stacks.at(at.stack).first(
+             std::min<std::size_t>(4, info.stacks.at(at.stack).size()))) {
+      made.frames.push_back({std::string(info.strings.at(each.symbol)),
+                             std::string(info.strings.at(each.file)), each.line});
     }
     made.label = place_of(made.frames);
     if (made.frames.empty()) {
       const std::string_view name = info.strings.at(call);
       const std::uint64_t low = std::uint64_t{1} << floor_log2(at.bytes);
-      made.label = fmt::format("{}{} to {}", name.empty() ? "" : std::string(name) + ", ", format_bytes(low),
-                               format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
+      made.label =
+          fmt::format("{}{} to {}", name.empty() ? "" : std::string(name) + ", ", format_bytes(low),
+                      format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
     }
     sites_.push_back(std::move(made));
   }
@@ -168,14 +177,16 @@ void live_account::measure_holes(live_view& into) const {
     into.largest_free = std::max(into.largest_free, bytes);
   };
   if (segments_known_) {
-    // Neighbouring segments are one range: an allocator that maps pages side by side serves blocks across their borders.
+    // Neighbouring segments are one range: an allocator that maps pages side by side serves blocks
+    // across their borders.
     for (auto at = segments_.begin(); at != segments_.end();) {
       const std::uint64_t begin = at->first;
       std::uint64_t end = at->second;
       for (++at; at != segments_.end() && at->first == end; ++at) end = at->second;
       into.reserved_bytes += end - begin;
       std::uint64_t position = begin;
-      for (auto each = blocks_.lower_bound(begin); each != blocks_.end() && each->first < end; ++each) {
+      for (auto each = blocks_.lower_bound(begin); each != blocks_.end() && each->first < end;
+           ++each) {
         if (each->first > position) hole(each->first - position);
         position = std::max(position, each->first + each->second.bytes);
       }
@@ -202,7 +213,8 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
   made.streams = streams_.size();
   made.trace_ns = now_ns_;
   // Whoever catches up with a trace sees more of its time than of his own.
-  made.elapsed_s = elapsed_s > 0 ? std::max(elapsed_s, static_cast<double>(now_ns_ - before_ns_) / 1e9) : 0;
+  made.elapsed_s =
+      elapsed_s > 0 ? std::max(elapsed_s, static_cast<double>(now_ns_ - before_ns_) / 1e9) : 0;
   before_ns_ = now_ns_;
   made.kinds = kinds_;
   made.kernels = kernels_;
@@ -210,8 +222,9 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
   made.failed = failed_;
   for (auto& [name, call] : calls_) {
     if (call.recent.count() == 0) continue;
-    made.calls.push_back({name, call.recent.count(), call.recent.percentile_ns(0.5), call.recent.percentile_ns(0.99),
-                          call.recent.max_ns(), call.recent.sum_ns()});
+    made.calls.push_back({name, call.recent.count(), call.recent.percentile_ns(0.5),
+                          call.recent.percentile_ns(0.99), call.recent.max_ns(),
+                          call.recent.sum_ns()});
     call.recent = {};
   }
   std::ranges::sort(made.calls, [](const live_call& a, const live_call& b) {
@@ -219,7 +232,7 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
   });
   measure_holes(made);
   const auto heat = [&](const live_site& each) {
-    return by == site_order::bytes ? static_cast<double>(each.live_bytes)
+    return by == site_order::bytes  ? static_cast<double>(each.live_bytes)
            : by == site_order::rate ? static_cast<double>(each.allocations)
                                     : each.call_ns;
   };
@@ -229,10 +242,11 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
   }
   made.sites_in_all = order.size();
   const std::size_t shown = std::min(most_sites, order.size());
-  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(shown), [&](std::uint32_t a, std::uint32_t b) {
-    const double first = heat(sites_[a]), second = heat(sites_[b]);
-    return first != second ? first > second : a < b;
-  });
+  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(shown),
+                            [&](std::uint32_t a, std::uint32_t b) {
+                              const double first = heat(sites_[a]), second = heat(sites_[b]);
+                              return first != second ? first > second : a < b;
+                            });
   for (std::size_t n = 0; n < shown; ++n) made.sites.push_back(sites_[order[n]]);
 
   events_before_ = events_;

@@ -20,13 +20,18 @@ using form = column::form;
 // Named columns, all as long as each other.
 class column_table {
  public:
-  column& add(const char* name, form how) { return columns_.emplace_back(name, column(how)).second; }
+  column& add(const char* name, form how) {
+    return columns_.emplace_back(name, column(how)).second;
+  }
   ordered_json json() {
     ordered_json made{{"count", columns_.empty() ? 0 : columns_.front().second.count()}};
-    for (auto& [name, each] : columns_) made["columns"][name] = {{"form", each.name()}, {"data", each.text()}};
+    for (auto& [name, each] : columns_)
+      made["columns"][name] = {{"form", each.name()}, {"data", each.text()}};
     return made;
   }
-  void reserve(std::size_t columns) { columns_.reserve(columns); }  // references stay valid up to so many
+  void reserve(std::size_t columns) {
+    columns_.reserve(columns);
+  }  // references stay valid up to so many
 
  private:
   std::vector<std::pair<const char*, column>> columns_;
@@ -111,16 +116,25 @@ ordered_json marks_json(const picture& of, const trace::trace_info& info) {
   ordered_json made = table.json();
   made["texts"] = texts;
   made["actions"] = ordered_json::array();
-  for (int n = 0; n < trace::action_count; ++n) made["actions"].push_back(trace::to_string(static_cast<trace::action>(n)));
+  for (int n = 0; n < trace::action_count; ++n)
+    made["actions"].push_back(trace::to_string(static_cast<trace::action>(n)));
   return made;
 }
 
 ordered_json bins_json(const picture& of) {
   ordered_json made = ordered_json::array();
   for (const picture_bin& each : of.bins) {
-    made.push_back({{"first", each.first_event}, {"event", each.event}, {"ns", each.time_ns}, {"live", each.live_bytes},
-                    {"blocks", each.live_blocks}, {"reserved", each.reserved_bytes}, {"allocations", each.allocations},
-                    {"frees", each.frees}, {"kind", each.by_kind}, {"stream", each.by_stream}, {"site", each.by_site}});
+    made.push_back({{"first", each.first_event},
+                    {"event", each.event},
+                    {"ns", each.time_ns},
+                    {"live", each.live_bytes},
+                    {"blocks", each.live_blocks},
+                    {"reserved", each.reserved_bytes},
+                    {"allocations", each.allocations},
+                    {"frees", each.frees},
+                    {"kind", each.by_kind},
+                    {"stream", each.by_stream},
+                    {"site", each.by_site}});
   }
   return made;
 }
@@ -128,9 +142,14 @@ ordered_json bins_json(const picture& of) {
 ordered_json sites_json(const picture& of, const trace::trace_info& info) {
   ordered_json made = ordered_json::array();
   for (const picture_site& each : of.sites) {
-    made.push_back({{"label", each.label}, {"call", std::string(info.strings.at(each.call))}, {"stack", each.stack},
-                    {"frames", stack_lines(each.stack, info)}, {"blocks", each.blocks}, {"bytes", each.bytes},
-                    {"peak_bytes", each.peak_bytes}, {"ns", each.call_ns}});
+    made.push_back({{"label", each.label},
+                    {"call", std::string(info.strings.at(each.call))},
+                    {"stack", each.stack},
+                    {"frames", stack_lines(each.stack, info)},
+                    {"blocks", each.blocks},
+                    {"bytes", each.bytes},
+                    {"peak_bytes", each.peak_bytes},
+                    {"ns", each.call_ns}});
   }
   return made;
 }
@@ -140,12 +159,22 @@ ordered_json findings_json(const page_trace& of) {
   for (const advise::finding& each : of.explained.findings) {
     ordered_json places = ordered_json::array();
     for (const advise::finding_place& place : each.places) {
-      places.push_back({{"what", place.what}, {"stack", place.stack}, {"frames", stack_lines(place.stack, *of.info)}});
+      places.push_back({{"what", place.what},
+                        {"stack", place.stack},
+                        {"frames", stack_lines(place.stack, *of.info)}});
     }
     const advise::flaw_facts& facts = advise::facts_of(each.which);
-    made.push_back({{"flaw", facts.name}, {"title", facts.title}, {"severity", advise::to_string(each.how_bad)},
-                    {"summary", each.summary}, {"count", each.count}, {"bytes", each.bytes}, {"ns", each.time_ns},
-                    {"places", places}, {"events", each.events}, {"seen", each.seen}, {"remedy", each.remedy}});
+    made.push_back({{"flaw", facts.name},
+                    {"title", facts.title},
+                    {"severity", advise::to_string(each.how_bad)},
+                    {"summary", each.summary},
+                    {"count", each.count},
+                    {"bytes", each.bytes},
+                    {"ns", each.time_ns},
+                    {"places", places},
+                    {"events", each.events},
+                    {"seen", each.seen},
+                    {"remedy", each.remedy}});
   }
   return made;
 }
@@ -153,35 +182,54 @@ ordered_json findings_json(const page_trace& of) {
 ordered_json histogram_json(const replay::latency_histogram& of) {
   ordered_json buckets = ordered_json::array();
   of.for_each_bucket([&](double ns, std::uint64_t count) { buckets.push_back({ns, count}); });
-  return {{"count", of.count()}, {"p50", of.percentile_ns(0.5)}, {"p99", of.percentile_ns(0.99)}, {"max", of.max_ns()},
-          {"sum", of.sum_ns()}, {"buckets", buckets}};
+  return {{"count", of.count()}, {"p50", of.percentile_ns(0.5)}, {"p99", of.percentile_ns(0.99)},
+          {"max", of.max_ns()},  {"sum", of.sum_ns()},           {"buckets", buckets}};
 }
 
 // What is said of events that are not on the page one by one.
 std::string left_out(const picture& of) {
   if (of.events_shown >= of.events) return "";
-  return fmt::format("{} of {} events are shown one by one; elsewhere charts show the most that was live in each of {} stretches. "
-                     "--from and --to show another part.",
-                     grouped(of.events_shown), grouped(of.events), grouped(of.bins.size()));
+  return fmt::format(
+      "{} of {} events are shown one by one; elsewhere charts show the most that was live in each "
+      "of {} stretches. "
+      "--from and --to show another part.",
+      grouped(of.events_shown), grouped(of.events), grouped(of.bins.size()));
 }
 
 ordered_json trace_json(const page_trace& each) {
   const picture& of = each.shown;
   const trace::trace_info& info = *each.info;
-  ordered_json made{{"name", of.name}, {"format", of.format}, {"program", info.meta.program}, {"device", info.meta.device_name},
-                    {"simulated", info.meta.simulated}, {"warnings", each.explained.what.remarks}, {"left_out", left_out(of)},
-                    {"events", of.events}, {"events_shown", of.events_shown}, {"allocations", of.allocations}, {"frees", of.frees},
-                    {"failed", of.failed}, {"unmatched_frees", of.unmatched_frees}, {"allocated_bytes", of.allocated_bytes},
-                    {"freed_bytes", of.freed_bytes}, {"peak_bytes", of.peak_bytes}, {"peak_event", of.peak_event},
-                    {"peak_reserved_bytes", of.peak_reserved_bytes}, {"end_bytes", of.end_bytes}, {"end_blocks", of.end_blocks},
-                    {"duration_ns", of.duration_ns}, {"times_known", of.times_known}};
+  ordered_json made{{"name", of.name},
+                    {"format", of.format},
+                    {"program", info.meta.program},
+                    {"device", info.meta.device_name},
+                    {"simulated", info.meta.simulated},
+                    {"warnings", each.explained.what.remarks},
+                    {"left_out", left_out(of)},
+                    {"events", of.events},
+                    {"events_shown", of.events_shown},
+                    {"allocations", of.allocations},
+                    {"frees", of.frees},
+                    {"failed", of.failed},
+                    {"unmatched_frees", of.unmatched_frees},
+                    {"allocated_bytes", of.allocated_bytes},
+                    {"freed_bytes", of.freed_bytes},
+                    {"peak_bytes", of.peak_bytes},
+                    {"peak_event", of.peak_event},
+                    {"peak_reserved_bytes", of.peak_reserved_bytes},
+                    {"end_bytes", of.end_bytes},
+                    {"end_blocks", of.end_blocks},
+                    {"duration_ns", of.duration_ns},
+                    {"times_known", of.times_known}};
   made["kinds"] = {"device", "driver pool", "pinned", "managed", "pageable"};
   ordered_json streams = ordered_json::array();
-  for (const std::uint64_t stream : of.streams) streams.push_back(stream == 0 ? "default stream" : fmt::format("stream {}", stream));
+  for (const std::uint64_t stream : of.streams)
+    streams.push_back(stream == 0 ? "default stream" : fmt::format("stream {}", stream));
   made["streams"] = streams;
   made["sites"] = sites_json(of, info);
   ordered_json windows = ordered_json::array();
-  for (const picture_window& one : of.windows) windows.push_back({{"first", one.first}, {"end", one.end}, {"why", one.why}});
+  for (const picture_window& one : of.windows)
+    windows.push_back({{"first", one.first}, {"end", one.end}, {"why", one.why}});
   made["windows"] = windows;
   made["blocks"] = blocks_json(of);
   made["marks"] = marks_json(of, info);
@@ -189,9 +237,12 @@ ordered_json trace_json(const page_trace& each) {
   const position_finder where(of.regions);
   column_table segments;
   segments.reserve(6);
-  column &begin = segments.add("begin_event", form::difference), &life = segments.add("events", form::plain),
-         &time = segments.add("begin_ns", form::difference), &time_life = segments.add("ns", form::plain),
-         &position = segments.add("position", form::difference), &bytes = segments.add("bytes", form::plain);
+  column &begin = segments.add("begin_event", form::difference),
+         &life = segments.add("events", form::plain),
+         &time = segments.add("begin_ns", form::difference),
+         &time_life = segments.add("ns", form::plain),
+         &position = segments.add("position", form::difference),
+         &bytes = segments.add("bytes", form::plain);
   for (const picture_segment& one : of.segments) {
     const bool ends = one.end_event != lives_on;
     begin.add(one.begin_event);
@@ -204,24 +255,32 @@ ordered_json trace_json(const page_trace& each) {
   made["segments"] = segments.json();
   ordered_json regions = ordered_json::array();
   // Addresses as text: a browser's numbers are exact up to 2^53 only.
-  for (const picture_region& one : of.regions) regions.push_back({fmt::format("{:#x}", one.address), one.bytes, one.position});
+  for (const picture_region& one : of.regions)
+    regions.push_back({fmt::format("{:#x}", one.address), one.bytes, one.position});
   made["regions"] = regions;
   ordered_json curve = ordered_json::array();
   for (const picture_fragmentation& one : of.fragmentation) {
-    curve.push_back({one.event, one.time_ns, one.live_bytes, one.free_bytes, one.largest_hole, one.holes});
+    curve.push_back(
+        {one.event, one.time_ns, one.live_bytes, one.free_bytes, one.largest_hole, one.holes});
   }
   made["fragmentation"] = curve;
   ordered_json cells = ordered_json::array();
-  for (const picture_cell& one : of.lifetimes) cells.push_back({one.size, one.life, one.blocks, one.bytes});
+  for (const picture_cell& one : of.lifetimes)
+    cells.push_back({one.size, one.life, one.blocks, one.bytes});
   made["lifetimes"] = cells;
   made["findings"] = findings_json(each);
   ordered_json calls = ordered_json::array();
-  for (const picture_call& one : of.calls) calls.push_back({{"name", one.name}, {"allocate", histogram_json(one.times)}});
+  for (const picture_call& one : of.calls)
+    calls.push_back({{"name", one.name}, {"allocate", histogram_json(one.times)}});
   made["calls"] = calls;
   ordered_json strategies = ordered_json::array();
   for (const replay::outcome& one : each.outcomes) {
-    strategies.push_back({{"name", one.label()}, {"allocate", histogram_json(one.allocate)}, {"free", histogram_json(one.free)},
-                          {"reserved", one.peak_reserved_bytes}, {"waits", one.device_waits}, {"failures", one.failures},
+    strategies.push_back({{"name", one.label()},
+                          {"allocate", histogram_json(one.allocate)},
+                          {"free", histogram_json(one.free)},
+                          {"reserved", one.peak_reserved_bytes},
+                          {"waits", one.device_waits},
+                          {"failures", one.failures},
                           {"total_ns", one.allocator_ns}});
   }
   made["strategies"] = strategies;
@@ -234,19 +293,32 @@ ordered_json change_json(const advise::difference& of) {
   ordered_json measures = ordered_json::array(), places = ordered_json::array();
   using unit = advise::measure::unit;
   for (const advise::measure& each : of.measures) {
-    measures.push_back({{"name", each.name}, {"unit", each.in == unit::bytes ? "bytes" : each.in == unit::nanoseconds ? "ns" : "count"},
-                        {"before", each.before}, {"after", each.after}, {"worse", each.regressed}});
+    measures.push_back({{"name", each.name},
+                        {"unit", each.in == unit::bytes         ? "bytes"
+                                 : each.in == unit::nanoseconds ? "ns"
+                                                                : "count"},
+                        {"before", each.before},
+                        {"after", each.after},
+                        {"worse", each.regressed}});
   }
   for (const advise::place_change& each : of.places) {
-    places.push_back({{"place", each.place}, {"peak_before", each.peak_before}, {"peak_after", each.peak_after},
-                      {"blocks_before", each.blocks_before}, {"blocks_after", each.blocks_after}, {"worse", each.regressed}});
+    places.push_back({{"place", each.place},
+                      {"peak_before", each.peak_before},
+                      {"peak_after", each.peak_after},
+                      {"blocks_before", each.blocks_before},
+                      {"blocks_after", each.blocks_after},
+                      {"worse", each.regressed}});
   }
   const auto titles = [](const std::vector<advise::finding>& from) {
     ordered_json made = ordered_json::array();
-    for (const advise::finding& each : from) made.push_back({{"title", advise::facts_of(each.which).title}, {"summary", each.summary}});
+    for (const advise::finding& each : from)
+      made.push_back({{"title", advise::facts_of(each.which).title}, {"summary", each.summary}});
     return made;
   };
-  return {{"measures", measures}, {"places", places}, {"appeared", titles(of.appeared)}, {"gone", titles(of.gone)}};
+  return {{"measures", measures},
+          {"places", places},
+          {"appeared", titles(of.appeared)},
+          {"gone", titles(of.gone)}};
 }
 
 void put_in(std::string& page, std::string_view mark, std::string_view text) {
@@ -257,7 +329,8 @@ void put_in(std::string& page, std::string_view mark, std::string_view text) {
 }  // namespace
 
 std::string page_json(const page& of) {
-  ordered_json whole{{"made_by", of.made_by}, {"traces", ordered_json::array()}, {"change", nullptr}};
+  ordered_json whole{
+      {"made_by", of.made_by}, {"traces", ordered_json::array()}, {"change", nullptr}};
   for (const page_trace& each : of.traces) whole["traces"].push_back(trace_json(each));
   if (of.change != nullptr) whole["change"] = change_json(*of.change);
   return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -267,7 +340,8 @@ result<std::string> page_html(const page& of) {
   const page_files& files = embedded_page_files();
   if (files.d3.empty()) {
     return error{error_code::not_supported,
-                 "this build has no D3, so it makes no HTML (Debian: apt-get install node-d3, then build again); --format "
+                 "this build has no D3, so it makes no HTML (Debian: apt-get install node-d3, then "
+                 "build again); --format "
                  "perfetto, csv and pytorch work"};
   }
   const std::string json = page_json(of);
@@ -275,8 +349,10 @@ result<std::string> page_html(const page& of) {
   data.reserve(json.size() + json.size() / 64);
   // A name in a trace must not end the script element.
   for (const char each : json) {
-    if (each == '<') data += "\\u003c";
-    else data += each;
+    if (each == '<')
+      data += "\\u003c";
+    else
+      data += each;
   }
   std::string made(files.html);
   put_in(made, "/*millpond:css*/", files.css);

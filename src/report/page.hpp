@@ -15,16 +15,17 @@ namespace millpond::report {
 struct page_trace {
   picture shown;
   advise::explanation explained;
-  const trace::trace_info* info = nullptr;   // of the picture and of the explanation; outlives the page
-  std::vector<replay::outcome> outcomes;     // empty where it was not replayed
-  std::string replayed_on;                   // the GPU
-  std::string not_replayed;                  // why, where it should have been
+  const trace::trace_info* info =
+      nullptr;  // of the picture and of the explanation; outlives the page
+  std::vector<replay::outcome> outcomes;  // empty where it was not replayed
+  std::string replayed_on;                // the GPU
+  std::string not_replayed;               // why, where it should have been
 };
 
 struct page {
   std::vector<page_trace> traces;
-  const advise::difference* change = nullptr; // between the first two; null where there is one
-  std::string made_by;                        // "millpond 0.1.0 (commit)"
+  const advise::difference* change = nullptr;  // between the first two; null where there is one
+  std::string made_by;                         // "millpond 0.1.0 (commit)"
 };
 
 // The whole file. not_supported in a build that found no D3.

@@ -17,7 +17,8 @@ namespace {
 using trace::action;
 
 std::string json_text(std::string_view text) {
-  return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(std::string(text))
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 class perfetto_writer {
@@ -53,7 +54,8 @@ class perfetto_writer {
     std::vector<std::uint64_t> ends;  // of the slices that are open, outermost first
     std::uint64_t last_begin = 0;
   };
-  static constexpr std::uint64_t lanes_apart = 1'000'000;  // between track numbers; streams are numbered from 0 up
+  static constexpr std::uint64_t lanes_apart =
+      1'000'000;  // between track numbers; streams are numbered from 0 up
   struct live_block {
     std::uint64_t bytes;
     trace::kind of;
@@ -72,8 +74,8 @@ class perfetto_writer {
   }
   static double us(const trace::event& at) { return static_cast<double>(at.time_ns) / 1e3; }
 
-  // Perfetto drops a slice that begins within another of its track and ends after it (a call of one thread while another thread's
-  // runs): such a one goes to a further track of the stream.
+  // Perfetto drops a slice that begins within another of its track and ends after it (a call of one
+  // thread while another thread's runs): such a one goes to a further track of the stream.
   std::uint64_t track(std::uint64_t stream, std::uint64_t begin_ns, std::uint64_t end_ns) {
     auto& lanes = lanes_[stream];
     for (std::size_t which = 0;; ++which) {
@@ -89,33 +91,39 @@ class perfetto_writer {
       if (!fresh) return number;
       std::string name = stream == 0 ? "default stream" : fmt::format("stream {}", stream);
       if (which > 0) name += fmt::format(" ({})", which + 1);
-      put("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", number, json_text(name));
+      put("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}",
+          number, json_text(name));
       return number;
     }
   }
 
   std::string name_of(const trace::event& at) const {
     const std::string_view text = info_.strings.at(static_cast<std::uint32_t>(at.object));
-    if ((at.what == action::kernel || at.what == action::mark) && !text.empty()) return std::string(text);
+    if ((at.what == action::kernel || at.what == action::mark) && !text.empty())
+      return std::string(text);
     return trace::to_string(at.what);
   }
 
   // The track that it is on.
   std::uint64_t slice(const trace::event& at, const std::string& name, const char* category) {
-    const std::uint64_t length_ns = at.duration_ns > 0 ? at.duration_ns : 1000;  // of no known length: enough to be seen
+    const std::uint64_t length_ns =
+        at.duration_ns > 0 ? at.duration_ns : 1000;  // of no known length: enough to be seen
     const std::uint64_t on = track(at.stream, at.time_ns, at.time_ns + length_ns);
     std::string stack;
-    for (const std::string& line : stack_lines(at.stack, info_)) stack += (stack.empty() ? "" : "\n") + line;
-    put("{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":{},\"cat\":\"{}\",\"args\":{{\"event\":{},"
+    for (const std::string& line : stack_lines(at.stack, info_))
+      stack += (stack.empty() ? "" : "\n") + line;
+    put("{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":{},\"cat\":\"{}"
+        "\",\"args\":{{\"event\":{},"
         "\"bytes\":{},\"address\":\"{:#x}\",\"kind\":\"{}\"{}}}}}",
-        on, us(at), static_cast<double>(length_ns) / 1e3, json_text(name), category, at.sequence, at.bytes, at.address, trace::to_string(at.of),
+        on, us(at), static_cast<double>(length_ns) / 1e3, json_text(name), category, at.sequence,
+        at.bytes, at.address, trace::to_string(at.of),
         stack.empty() ? "" : ",\"stack\":" + json_text(stack));
     return on;
   }
 
   void count(const trace::event& at, trace::kind of) {
-    put("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"live {}\",\"args\":{{\"bytes\":{}}}}}", us(at), trace::to_string(of),
-        live_bytes_[static_cast<std::size_t>(of)]);
+    put("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"live {}\",\"args\":{{\"bytes\":{}}}}}",
+        us(at), trace::to_string(of), live_bytes_[static_cast<std::size_t>(of)]);
   }
 
   void allocated(const trace::event& at) {
@@ -126,9 +134,11 @@ class perfetto_writer {
     if (const auto under = live_.find(at.address); under != live_.end()) {
       live_bytes_[static_cast<std::size_t>(under->second.of)] -= under->second.bytes;
     }
-    const std::uint64_t on = slice(at, fmt::format("allocate {}", format_bytes(at.bytes)), "memory");
+    const std::uint64_t on =
+        slice(at, fmt::format("allocate {}", format_bytes(at.bytes)), "memory");
     if (const auto flow = freed_.find(at.address); flow != freed_.end()) {
-      put("{{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":\"reuse\"}}",
+      put("{{\"ph\":\"f\",\"bp\":\"e\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":"
+          "\"reuse\",\"cat\":\"reuse\"}}",
           on, us(at), flow->second);
       freed_.erase(flow);
     }
@@ -143,9 +153,12 @@ class perfetto_writer {
       slice(at, "free of an unknown block", "failure");
       return;
     }
-    const std::uint64_t on = slice(at, fmt::format("free {}", format_bytes(found->second.bytes)), "memory");
+    const std::uint64_t on =
+        slice(at, fmt::format("free {}", format_bytes(found->second.bytes)), "memory");
     const std::uint64_t id = ++flows_;
-    put("{{\"ph\":\"s\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":\"reuse\"}}", on, us(at), id);
+    put("{{\"ph\":\"s\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"id\":{},\"name\":\"reuse\",\"cat\":"
+        "\"reuse\"}}",
+        on, us(at), id);
     freed_[at.address] = id;
     live_bytes_[static_cast<std::size_t>(found->second.of)] -= found->second.bytes;
     const trace::kind of = found->second.of;
@@ -155,7 +168,8 @@ class perfetto_writer {
 
   void reserve(const trace::event& at, std::uint64_t change) {
     reserved_ += change;
-    put("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"reserved\",\"args\":{{\"bytes\":{}}}}}", us(at), reserved_);
+    put("{{\"ph\":\"C\",\"pid\":1,\"ts\":{:.3f},\"name\":\"reserved\",\"args\":{{\"bytes\":{}}}}}",
+        us(at), reserved_);
   }
 
   trace::sink& to_;

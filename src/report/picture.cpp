@@ -39,7 +39,8 @@ class collector {
       default: break;
     }
     const bool named = at.what == action::kernel || at.what == action::mark;
-    made_.marks.push_back({index, now_ns_, at.bytes, stream_of(at.stream), named ? static_cast<std::uint32_t>(at.object) : 0, at.what});
+    made_.marks.push_back({index, now_ns_, at.bytes, stream_of(at.stream),
+                           named ? static_cast<std::uint32_t>(at.object) : 0, at.what});
   }
 
   void finish() {
@@ -53,7 +54,8 @@ class collector {
   void timed(const trace::event& at) {
     if (at.duration_ns == 0 || (at.what != action::allocate && at.what != action::free)) return;
     std::string name(info_.strings.at(static_cast<std::uint32_t>(at.object)));
-    if (name.empty()) name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
+    if (name.empty())
+      name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
     picture_call& call = calls_[name];
     call.name = name;
     call.times.add(at.duration_ns);
@@ -65,7 +67,8 @@ class collector {
       return;
     }
     if (at.address == 0 || at.bytes == 0 || at.address > UINT64_MAX - at.bytes) return;
-    while (const auto* under = live_.overlapping(at.address, at.address + at.bytes)) end(under->id, index);
+    while (const auto* under = live_.overlapping(at.address, at.address + at.bytes))
+      end(under->id, index);
     ++made_.allocations;
     made_.allocated_bytes += at.bytes;
     picture_block block;
@@ -114,7 +117,8 @@ class collector {
     open_segments_.push_back(made_.segments.size() - 1);
   }
 
-  // An unmap may take a part of what was mapped, or many maps at once: what is left of a segment goes on as a new one.
+  // An unmap may take a part of what was mapped, or many maps at once: what is left of a segment
+  // goes on as a new one.
   void segment_ended(const trace::event& at, std::uint64_t index) {
     if (at.bytes == 0 || at.address > UINT64_MAX - at.bytes) return;
     const std::uint64_t begin = at.address, stop = at.address + at.bytes;
@@ -140,17 +144,21 @@ class collector {
   }
 
   std::uint32_t stream_of(std::uint64_t stream) {
-    const auto [at, added] = streams_.try_emplace(stream, static_cast<std::uint32_t>(made_.streams.size()));
+    const auto [at, added] =
+        streams_.try_emplace(stream, static_cast<std::uint32_t>(made_.streams.size()));
     if (added) made_.streams.push_back(stream);
     return at->second;
   }
 
   std::uint32_t site_of(const trace::event& at) {
     const auto call = static_cast<std::uint32_t>(at.object);
-    const std::uint64_t key = at.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
-                                            : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
-                                                  (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
-    const auto [found, added] = sites_.try_emplace(key, static_cast<std::uint32_t>(made_.sites.size()));
+    const std::uint64_t key =
+        at.stack != 0
+            ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
+            : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
+                  (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
+    const auto [found, added] =
+        sites_.try_emplace(key, static_cast<std::uint32_t>(made_.sites.size()));
     if (added) made_.sites.push_back({at.stack, call, label_of(at), 0, 0, 0, 0});
     picture_site& site = made_.sites[found->second];
     ++site.blocks;
@@ -164,8 +172,8 @@ class collector {
     if (!lines.empty()) return lines.front();
     const std::string_view call = info_.strings.at(static_cast<std::uint32_t>(at.object));
     const std::uint64_t low = std::uint64_t{1} << floor_log2(at.bytes);
-    return fmt::format("{}{} to {}", call.empty() ? "" : std::string(call) + ", ", format_bytes(low),
-                       format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
+    return fmt::format("{}{} to {}", call.empty() ? "" : std::string(call) + ", ",
+                       format_bytes(low), format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
   }
 
   picture& made_;
@@ -193,8 +201,10 @@ result<void> window_as_asked(picture& of, const picture_options& options) {
   const std::uint64_t from = options.from ? event_of(of, *options.from) : 0;
   std::uint64_t to = options.to ? std::min(of.events, event_of(of, *options.to)) : of.events;
   if (from >= to) {
-    return error{error_code::invalid_argument,
-                 fmt::format("--from and --to: expected a range within {} events, found event {} to {}", of.events, from, to)};
+    return error{
+        error_code::invalid_argument,
+        fmt::format("--from and --to: expected a range within {} events, found event {} to {}",
+                    of.events, from, to)};
   }
   std::string why = "asked for";
   if (to - from > options.most_events) {
@@ -211,14 +221,16 @@ std::optional<picture_place> parse_place(std::string_view text) {
   double number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
   if (read.ec != std::errc{} || !(number >= 0) || number > 1e15) return std::nullopt;
-  const std::string_view unit(read.ptr, static_cast<std::size_t>(text.data() + text.size() - read.ptr));
+  const std::string_view unit(read.ptr,
+                              static_cast<std::size_t>(text.data() + text.size() - read.ptr));
   using in = picture_place::unit;
   if (unit.empty()) {
     if (number != static_cast<double>(static_cast<std::uint64_t>(number))) return std::nullopt;
     return picture_place{static_cast<std::uint64_t>(number), in::event};
   }
   for (const auto& [name, scale] : {std::pair{"ns", 1.0}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}) {
-    if (unit == name && number * scale < 1e18) return picture_place{static_cast<std::uint64_t>(number * scale), in::nanoseconds};
+    if (unit == name && number * scale < 1e18)
+      return picture_place{static_cast<std::uint64_t>(number * scale), in::nanoseconds};
   }
   return std::nullopt;
 }
@@ -232,7 +244,8 @@ result<picture> read_picture(trace::trace_source& from, const picture_options& o
     if (!got) return got.error();
     if (*got == 0) break;
     if (made.events + *got >= UINT32_MAX) {
-      return error{error_code::bad_input, fmt::format("{}: expected fewer than 2^32 events", from.info().name)};
+      return error{error_code::bad_input,
+                   fmt::format("{}: expected fewer than 2^32 events", from.info().name)};
     }
     for (std::size_t at = 0; at < *got; ++at) collect.add(batch[at]);
     if (options.progress) options.progress(made.events);
@@ -244,22 +257,26 @@ result<picture> read_picture(trace::trace_source& from, const picture_options& o
   return made;
 }
 
-result<void> choose_windows(picture& of, std::span<const std::uint64_t> places, const picture_options& options) {
+result<void> choose_windows(picture& of, std::span<const std::uint64_t> places,
+                            const picture_options& options) {
   of.windows.clear();
   if (options.from || options.to) {
     if (auto done = window_as_asked(of, options); !done) return done;
   } else if (of.events <= options.most_events) {
     of.windows.push_back({0, of.events, "everything"});
   } else {
-    // Half of what may be shown lies round the peak, the other half is shared by the other places; where there are none, all.
+    // Half of what may be shown lies round the peak, the other half is shared by the other places;
+    // where there are none, all.
     const auto add = [&](std::uint64_t event, std::uint64_t width, std::string why) {
       // Near an end it lies to one side: what may be shown is shown.
-      const std::uint64_t first = std::min(event > width / 2 ? event - width / 2 : 0, of.events > width ? of.events - width : 0);
+      const std::uint64_t first = std::min(event > width / 2 ? event - width / 2 : 0,
+                                           of.events > width ? of.events - width : 0);
       of.windows.push_back({first, std::min(of.events, first + width), std::move(why)});
     };
     const std::size_t most = std::min<std::size_t>(places.size(), 64);
     add(of.peak_event, most == 0 ? options.most_events : options.most_events / 2, "round the peak");
-    for (std::size_t n = 0; n < most; ++n) add(places[n], options.most_events / 2 / most, "round a finding");
+    for (std::size_t n = 0; n < most; ++n)
+      add(places[n], options.most_events / 2 / most, "round a finding");
     std::ranges::sort(of.windows, {}, &picture_window::first);
     std::vector<picture_window> merged;
     for (picture_window& each : of.windows) {

@@ -9,14 +9,15 @@
 namespace millpond::report {
 namespace {
 
-// Goes through allocations and frees in the order of events; `visit(event, time, block index, began)`. A block that ends because
-// another one lies over it ends before that one begins.
+// Goes through allocations and frees in the order of events; `visit(event, time, block index,
+// began)`. A block that ends because another one lies over it ends before that one begins.
 template <class Visit>
 void in_order(const picture& of, const std::vector<std::uint32_t>& ends, Visit&& visit) {
   std::size_t next_end = 0;
   for (std::size_t id = 0; id < of.blocks.size(); ++id) {
     const picture_block& block = of.blocks[id];
-    for (; next_end < ends.size() && of.blocks[ends[next_end]].end_event <= block.begin_event; ++next_end) {
+    for (; next_end < ends.size() && of.blocks[ends[next_end]].end_event <= block.begin_event;
+         ++next_end) {
       const picture_block& over = of.blocks[ends[next_end]];
       visit(over.end_event, over.end_ns, ends[next_end], false);
     }
@@ -50,14 +51,16 @@ void find_peak(picture& of, const std::vector<std::uint32_t>& ends) {
   of.end_bytes = live;
   of.end_blocks = blocks;
   for (const picture_block& each : of.blocks) {
-    if (each.begin_event <= of.peak_event && each.end_event > of.peak_event) of.sites[each.site].peak_bytes += each.bytes;
+    if (each.begin_event <= of.peak_event && each.end_event > of.peak_event)
+      of.sites[each.site].peak_bytes += each.bytes;
   }
 }
 
 // Renumbers by `order`: what was order[i] becomes i, what is behind `most` becomes the last.
 std::vector<std::uint32_t> new_numbers(const std::vector<std::uint32_t>& order, std::size_t most) {
   std::vector<std::uint32_t> to(order.size());
-  for (std::size_t n = 0; n < order.size(); ++n) to[order[n]] = static_cast<std::uint32_t>(std::min(n, most - 1));
+  for (std::size_t n = 0; n < order.size(); ++n)
+    to[order[n]] = static_cast<std::uint32_t>(std::min(n, most - 1));
   return to;
 }
 
@@ -92,7 +95,8 @@ void rank_streams(picture& of) {
   for (const picture_block& each : of.blocks) ++count[each.stream];
   std::vector<std::uint32_t> order(of.streams.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::ranges::stable_sort(order, [&](std::uint32_t a, std::uint32_t b) { return count[a] > count[b]; });
+  std::ranges::stable_sort(order,
+                           [&](std::uint32_t a, std::uint32_t b) { return count[a] > count[b]; });
   const auto to = new_numbers(order, order.size());
   for (picture_block& each : of.blocks) each.stream = to[each.stream];
   for (picture_mark& each : of.marks) each.stream = to[each.stream];
@@ -101,13 +105,16 @@ void rank_streams(picture& of) {
   of.streams = std::move(streams);
 }
 
-// Gaps up to this are drawn; larger ones are left out, since addresses of different reservations lie terabytes apart.
+// Gaps up to this are drawn; larger ones are left out, since addresses of different reservations
+// lie terabytes apart.
 constexpr std::uint64_t most_gap = std::uint64_t{2} << 20;
 
 void find_regions(picture& of) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
-  for (const picture_block& each : of.blocks) ranges.emplace_back(each.address, each.address + each.bytes);
-  for (const picture_segment& each : of.segments) ranges.emplace_back(each.address, each.address + each.bytes);
+  for (const picture_block& each : of.blocks)
+    ranges.emplace_back(each.address, each.address + each.bytes);
+  for (const picture_segment& each : of.segments)
+    ranges.emplace_back(each.address, each.address + each.bytes);
   std::ranges::sort(ranges);
   std::uint64_t position = 0;
   for (const auto& [begin, end] : ranges) {
@@ -130,20 +137,23 @@ class reserved_curve {
   explicit reserved_curve(const picture& of) {
     for (const picture_segment& each : of.segments) {
       changes_.push_back({each.begin_event, static_cast<std::int64_t>(each.bytes)});
-      if (each.end_event != lives_on) changes_.push_back({each.end_event, -static_cast<std::int64_t>(each.bytes)});
+      if (each.end_event != lives_on)
+        changes_.push_back({each.end_event, -static_cast<std::int64_t>(each.bytes)});
     }
     std::ranges::stable_sort(changes_, {}, &change::event);
   }
   // Events in growing order.
   std::uint64_t behind(std::uint64_t event) {
-    for (; next_ < changes_.size() && changes_[next_].event <= event; ++next_) now_ += changes_[next_].bytes;
+    for (; next_ < changes_.size() && changes_[next_].event <= event; ++next_)
+      now_ += changes_[next_].bytes;
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, now_));
   }
   std::uint64_t peak() {
     std::int64_t now = 0, most = 0;
     for (std::size_t n = 0; n < changes_.size(); ++n) {
       now += changes_[n].bytes;
-      if (n + 1 == changes_.size() || changes_[n + 1].event != changes_[n].event) most = std::max(most, now);
+      if (n + 1 == changes_.size() || changes_[n + 1].event != changes_[n].event)
+        most = std::max(most, now);
     }
     return static_cast<std::uint64_t>(most);
   }
@@ -195,7 +205,8 @@ void fill_bins(picture& of, const std::vector<std::uint32_t>& ends, std::size_t 
     if (now.live_bytes > best.live_bytes) best = now;
   });
   while (bin * width < of.events) close();
-  of.bins.back().time_ns = std::max(of.bins.back().time_ns, of.bins.size() == 1 ? 0 : of.bins[of.bins.size() - 2].time_ns);
+  of.bins.back().time_ns = std::max(of.bins.back().time_ns,
+                                    of.bins.size() == 1 ? 0 : of.bins[of.bins.size() - 2].time_ns);
 }
 
 // The holes between live blocks within `spaces`, both sorted by address.
@@ -219,7 +230,8 @@ void measure_holes(picture_fragmentation& into, const std::map<std::uint64_t, st
 
 void sample_fragmentation(picture& of, const std::vector<std::uint32_t>& ends) {
   // Each sample looks at every live block; this keeps all of them under some 30 million looks.
-  const std::uint64_t live_guess = std::max<std::uint64_t>(1, of.end_blocks + of.blocks.size() / 16);
+  const std::uint64_t live_guess =
+      std::max<std::uint64_t>(1, of.end_blocks + of.blocks.size() / 16);
   const std::uint64_t samples = std::clamp<std::uint64_t>(30'000'000 / live_guess, 50, 400);
   const std::uint64_t every = std::max<std::uint64_t>(1, of.events / samples);
   std::map<std::uint64_t, std::uint64_t> live;
@@ -231,26 +243,31 @@ void sample_fragmentation(picture& of, const std::vector<std::uint32_t>& ends) {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> spaces;
     if (of.segments.empty()) {
       for (const picture_region& each : of.regions) {
-        // Where nothing says what is reserved, only what lies between two live blocks counts as a hole.
+        // Where nothing says what is reserved, only what lies between two live blocks counts as a
+        // hole.
         const auto first = live.lower_bound(each.address);
         if (first == live.end() || first->first >= each.address + each.bytes) continue;
         const auto behind = live.lower_bound(each.address + each.bytes);
         spaces.emplace_back(first->first, std::prev(behind)->second);
       }
     } else {
-      for (; next_segment < of.segments.size() && of.segments[next_segment].begin_event <= event; ++next_segment) {
+      for (; next_segment < of.segments.size() && of.segments[next_segment].begin_event <= event;
+           ++next_segment) {
         open.push_back(static_cast<std::uint32_t>(next_segment));
       }
       std::erase_if(open, [&](std::uint32_t id) { return of.segments[id].end_event <= event; });
       for (const std::uint32_t id : open) {
-        spaces.emplace_back(of.segments[id].address, of.segments[id].address + of.segments[id].bytes);
+        spaces.emplace_back(of.segments[id].address,
+                            of.segments[id].address + of.segments[id].bytes);
       }
       std::ranges::sort(spaces);
       // Neighbours are one: a hole may cross from one handle to the next.
       std::vector<std::pair<std::uint64_t, std::uint64_t>> joined;
       for (const auto& each : spaces) {
-        if (!joined.empty() && joined.back().second >= each.first) joined.back().second = std::max(joined.back().second, each.second);
-        else joined.push_back(each);
+        if (!joined.empty() && joined.back().second >= each.first)
+          joined.back().second = std::max(joined.back().second, each.second);
+        else
+          joined.push_back(each);
       }
       spaces = std::move(joined);
     }
@@ -280,7 +297,8 @@ void count_lifetimes(picture& of) {
                                : of.times_known           ? each.end_ns - each.begin_ns
                                                           : each.end_event - each.begin_event;
     const std::uint32_t size = floor_log2(each.bytes);
-    const std::uint32_t length = each.end_event == lives_on ? 64 : floor_log2(std::max<std::uint64_t>(1, life));
+    const std::uint32_t length =
+        each.end_event == lives_on ? 64 : floor_log2(std::max<std::uint64_t>(1, life));
     picture_cell& cell = cells[{size, length}];
     cell.size = size;
     cell.life = length;

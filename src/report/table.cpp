@@ -16,12 +16,14 @@ std::string padding(const std::string& cell, std::size_t width) {
 
 // The end of what stays on one line: a word, or a number and its unit.
 std::size_t end_of_word(const std::string& text, std::size_t at) {
-  static constexpr std::string_view units[] = {"B", "KiB", "MiB", "GiB", "TiB", "ns", "us", "ms", "s"};
+  static constexpr std::string_view units[] = {"B",  "KiB", "MiB", "GiB", "TiB",
+                                               "ns", "us",  "ms",  "s"};
   const std::size_t end = std::min(text.find(' ', at), text.size());
   if (end == at || end == text.size() || text[end - 1] < '0' || text[end - 1] > '9') return end;
   std::size_t next = end + 1;
   while (next < text.size() && std::isalpha(static_cast<unsigned char>(text[next])) != 0) ++next;
-  const bool unit = std::ranges::find(units, std::string_view(text).substr(end + 1, next - end - 1)) != std::end(units);
+  const bool unit = std::ranges::find(units, std::string_view(text).substr(
+                                                 end + 1, next - end - 1)) != std::end(units);
   return unit ? std::min(text.find(' ', end + 1), text.size()) : end;
 }
 
@@ -40,7 +42,8 @@ std::string table::text(std::size_t most) const {
   std::vector<std::size_t> widths;
   for (const auto& row : rows_) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], columns_of(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i)
+      widths[i] = std::max(widths[i], columns_of(row[i]));
   }
   if (widths.empty()) return {};
   std::size_t cells = 0;
@@ -94,8 +97,8 @@ std::string grouped(std::uint64_t number) {
 }
 
 std::size_t columns_of(std::string_view text) noexcept {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(text, [](char each) { return (static_cast<unsigned char>(each) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char each) { return (static_cast<unsigned char>(each) & 0xc0) != 0x80; }));
 }
 
 std::string shortened(std::string text, std::size_t width) {
@@ -118,7 +121,8 @@ std::string wrapped(const std::string& text, std::size_t width, std::size_t inde
   std::size_t at = 0;
   while (at < text.size()) {
     const std::size_t end = end_of_word(text, at);
-    const std::size_t bytes = end - at, length = columns_of(std::string_view(text).substr(at, bytes));
+    const std::size_t bytes = end - at,
+                      length = columns_of(std::string_view(text).substr(at, bytes));
     if (column > indent && column + 1 + length > width) {
       made += '\n' + std::string(indent, ' ');
       column = indent;

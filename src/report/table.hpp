@@ -11,14 +11,16 @@ namespace millpond::report {
 // How wide text is where nobody has said how wide the terminal is: in a file, a pipe, a log.
 inline constexpr std::size_t text_columns = 80;
 
-// The first column is set left, the others right, two spaces between; a column is as wide as its widest cell.
+// The first column is set left, the others right, two spaces between; a column is as wide as its
+// widest cell.
 class table {
  public:
   explicit table(std::vector<std::string> heads) { rows_.push_back(std::move(heads)); }
   // As many cells as there are heads.
   void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  // Lines ended by a newline; the heads are underlined. Where they would be longer than `most` columns one space stands between
-  // columns, and where that is not enough the longest cells of the first column lose their middle; numbers stay whole.
+  // Lines ended by a newline; the heads are underlined. Where they would be longer than `most`
+  // columns one space stands between columns, and where that is not enough the longest cells of the
+  // first column lose their middle; numbers stay whole.
   [[nodiscard]] std::string text(std::size_t most = text_columns) const;
 
  private:
@@ -30,15 +32,17 @@ class table {
 // "26,638".
 [[nodiscard]] std::string grouped(std::uint64_t number);
 // "1 stream", "2 streams".
-[[nodiscard]] std::string counted(std::uint64_t number, std::string_view one, std::string_view several);
+[[nodiscard]] std::string counted(std::uint64_t number, std::string_view one,
+                                  std::string_view several);
 // How many columns a terminal takes for UTF-8 text, where each letter takes one.
 [[nodiscard]] std::size_t columns_of(std::string_view text) noexcept;
 // The beginning of a text, at most `width` columns of it, never the half of a letter.
 [[nodiscard]] std::string shortened(std::string text, std::size_t width);
-// Breaks a sentence into lines of at most `width` columns, each after `indent` spaces but the first. A number and
-// its unit ("972 MiB") stay together.
+// Breaks a sentence into lines of at most `width` columns, each after `indent` spaces but the
+// first. A number and its unit ("972 MiB") stay together.
 [[nodiscard]] std::string wrapped(const std::string& text, std::size_t width, std::size_t indent);
-// `head` and behind it the text, broken into lines of text_columns that begin under the text's first; ended by a newline.
+// `head` and behind it the text, broken into lines of text_columns that begin under the text's
+// first; ended by a newline.
 [[nodiscard]] std::string paragraph(const std::string& head, const std::string& text);
 
 }  // namespace millpond::report

@@ -17,8 +17,9 @@ class pickler {
   explicit pickler(trace::sink& to) : to_(to) { text_ = "\x80\x02"; }
   void begin_list() { text_ += "]("; }
   void end_list() { text_ += 'e'; }
-  // After each item of a list that may be long: the viewer passes what one opcode appends as arguments of one call, of which
-  // a browser takes some ten thousands; Python's pickler appends by the thousand as well.
+  // After each item of a list that may be long: the viewer passes what one opcode appends as
+  // arguments of one call, of which a browser takes some ten thousands; Python's pickler appends by
+  // the thousand as well.
   void item_done(std::uint64_t so_far) {
     if (so_far % 1000 == 0) text_ += "e(";
   }
@@ -110,7 +111,8 @@ class snapshot_maker {
  public:
   void add(const trace::event& at) {
     if (device_ < 0 && at.what == action::allocate) device_ = at.device;
-    const bool ours = (at.of == trace::kind::device || at.of == trace::kind::driver_pool) && (device_ < 0 || at.device == device_);
+    const bool ours = (at.of == trace::kind::device || at.of == trace::kind::driver_pool) &&
+                      (device_ < 0 || at.device == device_);
     const bool said = ours && put(at);
     ++(said ? counts_.written : counts_.left_out);
   }
@@ -185,14 +187,17 @@ class snapshot_maker {
     }
   }
 
-  // Puts a completion behind each free that has none before its address is allocated again or the trace ends.
+  // Puts a completion behind each free that has none before its address is allocated again or the
+  // trace ends.
   void complete_frees() {
     std::unordered_map<std::uint64_t, std::size_t> open;
     std::vector<bool> lacks(entries_.size());
     for (std::size_t n = 0; n < entries_.size(); ++n) {
       const std::string_view name = entries_[n].name;
-      if (name == "free_requested") open[entries_[n].address] = n;
-      else if (name == "free_completed") open.erase(entries_[n].address);
+      if (name == "free_requested")
+        open[entries_[n].address] = n;
+      else if (name == "free_completed")
+        open.erase(entries_[n].address);
       else if (name == "alloc") {
         if (const auto found = open.find(entries_[n].address); found != open.end()) {
           lacks[found->second] = true;
@@ -213,7 +218,8 @@ class snapshot_maker {
     entries_ = std::move(whole);
   }
 
-  // Do the recorded segments hold every block while it lives? Only then can the viewer run the history backwards.
+  // Do the recorded segments hold every block while it lives? Only then can the viewer run the
+  // history backwards.
   bool fits() {
     spans now;
     const auto join = [&](std::uint64_t begin, std::uint64_t end, std::uint64_t stream) {
@@ -222,7 +228,8 @@ class snapshot_maker {
         now.erase(next);
       }
       auto at = now.lower_bound(begin);
-      if (at != now.begin() && std::prev(at)->second.end == begin && std::prev(at)->second.stream == stream) {
+      if (at != now.begin() && std::prev(at)->second.end == begin &&
+          std::prev(at)->second.stream == stream) {
         std::prev(at)->second.end = end;
       } else {
         now[begin] = {end, stream};
@@ -231,8 +238,10 @@ class snapshot_maker {
     for (const entry& each : entries_) {
       const std::string_view name = each.name;
       const std::uint64_t end = each.address + each.bytes;
-      if (name == "segment_alloc") now[each.address] = {end, each.stream};
-      else if (name == "segment_map") join(each.address, end, each.stream);
+      if (name == "segment_alloc")
+        now[each.address] = {end, each.stream};
+      else if (name == "segment_map")
+        join(each.address, end, each.stream);
       else if (name == "segment_free" || name == "segment_unmap") {
         const auto found = holding(now, each.address, end);
         if (found == now.end()) return false;
@@ -253,20 +262,24 @@ class snapshot_maker {
     synthetic_ = true;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
     for (const entry& each : entries_) {
-      if (std::string_view(each.name) == "alloc") all.emplace_back(each.address, each.address + each.bytes);
+      if (std::string_view(each.name) == "alloc")
+        all.emplace_back(each.address, each.address + each.bytes);
     }
     std::ranges::sort(all);
     spans made;
     for (const auto& [begin, end] : all) {
-      if (made.empty() || begin > std::prev(made.end())->second.end) made[begin] = {end, 0};
-      else std::prev(made.end())->second.end = std::max(std::prev(made.end())->second.end, end);
+      if (made.empty() || begin > std::prev(made.end())->second.end)
+        made[begin] = {end, 0};
+      else
+        std::prev(made.end())->second.end = std::max(std::prev(made.end())->second.end, end);
     }
     return made;
   }
 
   static void write_frames(pickler& out, const trace::trace_info& info, std::uint32_t stack) {
     out.text("frames");
-    const std::string name = "\x01stack " + std::to_string(stack);  // in the memo beside texts; no text begins so
+    const std::string name =
+        "\x01stack " + std::to_string(stack);  // in the memo beside texts; no text begins so
     if (out.recall(name)) return;
     out.begin_list();
     for (const trace::frame& each : info.stacks.at(stack)) {
@@ -291,9 +304,11 @@ class snapshot_maker {
     out.end_dict();
   }
 
-  void write_segment(pickler& out, const trace::trace_info& info, std::uint64_t begin, const span_of& of) {
+  void write_segment(pickler& out, const trace::trace_info& info, std::uint64_t begin,
+                     const span_of& of) {
     std::uint64_t allocated = 0;
-    for (auto at = live_.lower_bound(begin); at != live_.end() && at->first < of.end; ++at) allocated += at->second.bytes;
+    for (auto at = live_.lower_bound(begin); at != live_.end() && at->first < of.end; ++at)
+      allocated += at->second.bytes;
     out.begin_dict();
     out.key("device", 0);
     out.key("address", begin);
@@ -302,13 +317,15 @@ class snapshot_maker {
     out.key("active_size", allocated);
     out.key("requested_size", allocated);
     out.key("stream", of.stream);
-    out.key("segment_type", of.end - begin > (std::uint64_t{2} << 20) ? std::string_view("large") : std::string_view("small"));
+    out.key("segment_type", of.end - begin > (std::uint64_t{2} << 20) ? std::string_view("large")
+                                                                      : std::string_view("small"));
     out.flag("is_expandable", '\x89');
     write_frames(out, info, 0);
     out.text("blocks");
     out.begin_list();
     std::uint64_t at = begin, items = 0;
-    const auto block = [&](std::uint64_t address, std::uint64_t bytes, std::string_view state, std::uint32_t stack) {
+    const auto block = [&](std::uint64_t address, std::uint64_t bytes, std::string_view state,
+                           std::uint32_t stack) {
       out.begin_dict();
       out.key("address", address);
       out.key("size", bytes);
@@ -318,7 +335,8 @@ class snapshot_maker {
       out.end_dict();
       out.item_done(++items);
     };
-    for (auto each = live_.lower_bound(begin); each != live_.end() && each->first < of.end; ++each) {
+    for (auto each = live_.lower_bound(begin); each != live_.end() && each->first < of.end;
+         ++each) {
       if (each->first > at) block(at, each->first - at, "inactive", 0);
       block(each->first, each->second.bytes, "active_allocated", each->second.stack);
       at = each->first + each->second.bytes;
@@ -341,7 +359,8 @@ class snapshot_maker {
 
 result<trace::export_counts> export_torch_snapshot(trace::trace_source& from, trace::sink& to) {
   snapshot_maker maker;
-  if (auto done = from.for_each([&](const trace::event& at) { maker.add(at); }); !done) return done.error();
+  if (auto done = from.for_each([&](const trace::event& at) { maker.add(at); }); !done)
+    return done.error();
   return maker.write(to, from.info());
 }
 

@@ -1,6 +1,6 @@
-// A hash table from addresses to values: open addressing, linear probing, deletion by shifting back, so that
-// it never fills with tombstones. One cache line is touched for most lookups. Not thread-safe: its owner
-// holds the lock.
+// A hash table from addresses to values: open addressing, linear probing, deletion by shifting
+// back, so that it never fills with tombstones. One cache line is touched for most lookups. Not
+// thread-safe: its owner holds the lock.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@ class address_table {
     return slots_[at].address == address ? &slots_[at].value : nullptr;
   }
 
-  // The value of a new key, default-constructed, or of the key that is there. May throw std::bad_alloc, and
-  // then nothing has changed.
+  // The value of a new key, default-constructed, or of the key that is there. May throw
+  // std::bad_alloc, and then nothing has changed.
   [[nodiscard]] Value& insert(std::uint64_t address) {
     if (4 * (count_ + 1) > 3 * capacity_) grow();
     const std::size_t at = locate(address);
@@ -37,7 +37,8 @@ class address_table {
     std::size_t hole = locate(address);
     if (slots_[hole].address != address) return false;
     const std::size_t mask = capacity_ - 1;
-    for (std::size_t next = (hole + 1) & mask; slots_[next].address != 0; next = (next + 1) & mask) {
+    for (std::size_t next = (hole + 1) & mask; slots_[next].address != 0;
+         next = (next + 1) & mask) {
       // A follower may fill the hole unless its home lies between the hole and itself.
       if (((next - home(slots_[next].address)) & mask) >= ((next - hole) & mask)) {
         slots_[hole] = std::move(slots_[next]);
@@ -72,7 +73,8 @@ class address_table {
   }
   [[nodiscard]] std::size_t locate(std::uint64_t address) const noexcept {
     std::size_t at = home(address);
-    while (slots_[at].address != 0 && slots_[at].address != address) at = (at + 1) & (capacity_ - 1);
+    while (slots_[at].address != 0 && slots_[at].address != address)
+      at = (at + 1) & (capacity_ - 1);
     return at;
   }
   void grow() {
@@ -90,7 +92,7 @@ class address_table {
   std::unique_ptr<slot[]> slots_;
   std::size_t capacity_ = 0;  // a power of two
   std::size_t count_ = 0;
-  unsigned shift_ = 64;       // 64 - log2(capacity_)
+  unsigned shift_ = 64;  // 64 - log2(capacity_)
 };
 
 }  // namespace millpond

@@ -1,4 +1,5 @@
-// Sizes of blocks by address, for adaptors that count bytes. Sharded, a lock each, as the pointer registry.
+// Sizes of blocks by address, for adaptors that count bytes. Sharded, a lock each, as the pointer
+// registry.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -22,8 +23,8 @@ class block_sizes {
     }
     return true;
   }
-  // Forgets the block; 0 where it is not known. To be taken before the block is freed, since its address may
-  // be another block's right after, and remembered again where the free fails.
+  // Forgets the block; 0 where it is not known. To be taken before the block is freed, since its
+  // address may be another block's right after, and remembered again where the free fails.
   [[nodiscard]] std::uint64_t take(std::uint64_t address) noexcept {
     shard& in = of(address);
     const std::lock_guard lock(in.mutex);
@@ -39,7 +40,9 @@ class block_sizes {
     std::mutex mutex;  // a leaf
     address_table<std::uint64_t> sizes;
   };
-  shard& of(std::uint64_t address) noexcept { return shards_[(address * 0xd6e8feb86659fd93ULL) >> 58]; }
+  shard& of(std::uint64_t address) noexcept {
+    return shards_[(address * 0xd6e8feb86659fd93ULL) >> 58];
+  }
   std::array<shard, 64> shards_;
 };
 

@@ -4,12 +4,14 @@
 
 namespace millpond::detail {
 
-result<void*> reallocate(memory_resource& from, stream_handle stream, void* old, std::uint64_t old_bytes,
-                         std::uint64_t new_bytes, std::uint64_t copy_bytes, std::uint64_t alignment) {
+result<void*> reallocate(memory_resource& from, stream_handle stream, void* old,
+                         std::uint64_t old_bytes, std::uint64_t new_bytes, std::uint64_t copy_bytes,
+                         std::uint64_t alignment) {
   driver* const gpu = from.gpu();
   if (copy_bytes != 0 && gpu == nullptr && !from.host_accessible()) {
     return error{error_code::not_supported,
-                 "buffer: its resource names no driver to copy with, so it cannot grow once it holds elements"};
+                 "buffer: its resource names no driver to copy with, so it cannot grow once it "
+                 "holds elements"};
   }
   auto block = from.try_allocate(new_bytes, alignment, stream);
   if (!block) return block;

@@ -1,7 +1,8 @@
-// How many threads queue in the slow path of a pool, on average over the last few that came. What one thread spends there all
-// of them wait for, so memory that spares it is worth the more the longer the queue: sixteen threads that made and dropped
-// columns of random sizes on an H200 took 142 us an operation where the pool kept to a slack of 4%, and 30 us with 30%, for 4%
-// more memory (driver 580.159, 2026-11-30).
+// How many threads queue in the slow path of a pool, on average over the last few that came. What
+// one thread spends there all of them wait for, so memory that spares it is worth the more the
+// longer the queue: sixteen threads that made and dropped columns of random sizes on an H200 took
+// 142 us an operation where the pool kept to a slack of 4%, and 30 us with 30%, for 4% more memory
+// (driver 580.159, 2026-11-30).
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -24,9 +25,13 @@ class crowd {
     crowd& in_;
   };
   // The threads that one finds there besides itself: 0 where they come one at a time.
-  [[nodiscard]] std::uint32_t others() const noexcept { return sum_.load(std::memory_order_relaxed) / span; }
+  [[nodiscard]] std::uint32_t others() const noexcept {
+    return sum_.load(std::memory_order_relaxed) / span;
+  }
   // How many times the slack holds then.
-  [[nodiscard]] std::uint32_t slack_times() const noexcept { return 1 + std::min(others(), most_slack_times - 1); }
+  [[nodiscard]] std::uint32_t slack_times() const noexcept {
+    return 1 + std::min(others(), most_slack_times - 1);
+  }
 
   static constexpr std::uint32_t most_slack_times = 8;
 

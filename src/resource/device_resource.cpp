@@ -4,7 +4,8 @@
 
 namespace millpond {
 
-device_resource::device_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry)
+device_resource::device_resource(std::shared_ptr<driver> gpu,
+                                 std::shared_ptr<pointer_registry> registry)
     : tracked_resource(std::move(gpu), std::move(registry),
                        {"device_resource", memory_kind::device, "cuMemAlloc", "cuMemFree"}) {}
 

@@ -32,7 +32,8 @@ pool_handle pool_or_throw(driver& gpu, const driver_pool_options& options) {
 }  // namespace
 
 result<std::unique_ptr<driver_pool_resource>> driver_pool_resource::create(
-    std::shared_ptr<driver> gpu, driver_pool_options options, std::shared_ptr<pointer_registry> registry) {
+    std::shared_ptr<driver> gpu, driver_pool_options options,
+    std::shared_ptr<pointer_registry> registry) {
   auto made = make_pool(*gpu, options);
   if (!made) return made.error();
   return std::unique_ptr<driver_pool_resource>(
@@ -43,11 +44,13 @@ driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, driver_p
                                            std::shared_ptr<pointer_registry> registry)
     : driver_pool_resource(gpu, pool_or_throw(*gpu, options), options.place, std::move(registry)) {}
 
-driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool, memory_place place,
+driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool,
+                                           memory_place place,
                                            std::shared_ptr<pointer_registry> registry)
-    : tracked_resource(std::move(gpu), std::move(registry),
-                       {place == memory_place::host ? "driver_pool_resource (host)" : "driver_pool_resource",
-                        memory_kind::driver_pool, "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}),
+    : tracked_resource(
+          std::move(gpu), std::move(registry),
+          {place == memory_place::host ? "driver_pool_resource (host)" : "driver_pool_resource",
+           memory_kind::driver_pool, "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}),
       pool_(pool),
       place_(place) {}
 
@@ -80,8 +83,8 @@ result<driver::pool_usage> driver_pool_resource::driver_usage() const {
   return usage;
 }
 
-// No relaxed scope here: stream-ordered calls are what captures are for, and on a capturing stream the
-// caller asked for the node.
+// No relaxed scope here: stream-ordered calls are what captures are for, and on a capturing stream
+// the caller asked for the node.
 call_result driver_pool_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                          stream_handle stream) noexcept {
   return gpu()->pool_allocate(out, bytes, pool_, stream);

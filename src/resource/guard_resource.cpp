@@ -12,8 +12,8 @@ block_owner owner_named(std::string name, memory_kind kind) {
 
 }  // namespace
 
-guard_resource::guard_resource(memory_resource& upstream, std::shared_ptr<pointer_registry> registry,
-                               guard_options options)
+guard_resource::guard_resource(memory_resource& upstream,
+                               std::shared_ptr<pointer_registry> registry, guard_options options)
     : resource_adaptor(upstream),
       registry_(registry ? std::move(registry) : std::make_shared<pointer_registry>()),
       owner_(registry_->enrol(owner_named(std::move(options.name), upstream.kind()))),
@@ -27,7 +27,8 @@ guard_resource::~guard_resource() {
   }
 }
 
-result<void*> guard_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+result<void*> guard_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                          stream_handle stream) {
   auto answer = upstream().try_allocate(bytes, alignment, stream);
   if (!answer && answer.error().code == error_code::out_of_memory && quarantined_bytes() > 0) {
     flush();
@@ -47,7 +48,8 @@ result<void*> guard_resource::do_allocate(std::uint64_t bytes, std::uint64_t ali
   return answer;
 }
 
-result<void> guard_resource::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+result<void> guard_resource::do_deallocate(void* ptr, std::uint64_t bytes,
+                                           stream_handle stream) noexcept {
   const auto taken =
       registry_->take(owner_, reinterpret_cast<std::uint64_t>(ptr), bytes, stream, current_place());
   if (!taken) return taken.error();
@@ -93,7 +95,9 @@ void guard_resource::give_on(std::uint64_t keep_bytes) noexcept {
   }
 }
 
-void guard_resource::flush() noexcept { give_on(0); }
+void guard_resource::flush() noexcept {
+  give_on(0);
+}
 
 std::uint64_t guard_resource::quarantined_bytes() const {
   const std::lock_guard lock(mutex_);

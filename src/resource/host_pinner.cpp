@@ -23,8 +23,8 @@ constexpr std::uint64_t small_page = 4 * KiB;
 constexpr std::uint64_t piece = 16 * MiB;  // what one thread touches at a time
 constexpr unsigned most_threads = 16;
 
-// mbind(2) with MPOL_PREFERRED: pages come from the node while it has some. Not told of failure: a kernel without
-// NUMA refuses, and then there is one node.
+// mbind(2) with MPOL_PREFERRED: pages come from the node while it has some. Not told of failure: a
+// kernel without NUMA refuses, and then there is one node.
 void prefer_node(void* at, std::uint64_t bytes, int node) noexcept {
 #ifdef SYS_mbind
   constexpr int preferred = 1;
@@ -64,41 +64,52 @@ void touch_by_many(char* at, std::uint64_t bytes, unsigned threads) {
 
 // An aligned anonymous mapping; null where there are no addresses.
 char* map_aligned(std::uint64_t bytes) noexcept {
-  void* const got = ::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const got = ::mmap(nullptr, bytes + huge_page, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) return nullptr;
   auto* const start = static_cast<char*>(got);
-  auto* const aligned = reinterpret_cast<char*>(align_up(reinterpret_cast<std::uint64_t>(start), huge_page));
+  auto* const aligned =
+      reinterpret_cast<char*>(align_up(reinterpret_cast<std::uint64_t>(start), huge_page));
   if (aligned > start) ::munmap(start, static_cast<std::size_t>(aligned - start));
   char* const end = start + bytes + huge_page;
-  if (end > aligned + bytes) ::munmap(aligned + bytes, static_cast<std::size_t>(end - (aligned + bytes)));
+  if (end > aligned + bytes)
+    ::munmap(aligned + bytes, static_cast<std::size_t>(end - (aligned + bytes)));
   return aligned;
 }
 
 }  // namespace
 
-result<std::shared_ptr<host_pinner>> host_pinner::create(std::shared_ptr<driver> gpu, host_pinner_options options) {
+result<std::shared_ptr<host_pinner>> host_pinner::create(std::shared_ptr<driver> gpu,
+                                                         host_pinner_options options) {
   if (options.budget_bytes == 0 && !(options.budget_share > 0 && options.budget_share <= 1)) {
     return error{error_code::invalid_argument,
-                 fmt::format("host_pinner: budget_share is {}, expected more than 0 and at most 1", options.budget_share)};
+                 fmt::format("host_pinner: budget_share is {}, expected more than 0 and at most 1",
+                             options.budget_share)};
   }
   std::uint64_t budget = options.budget_bytes;
   if (budget == 0) {
     const host_facts host = read_host_facts("");
     std::uint64_t memory = host.ram_bytes.value_or(0);
-    if (host.memory_limit_bytes) memory = memory == 0 ? *host.memory_limit_bytes : std::min(memory, *host.memory_limit_bytes);
+    if (host.memory_limit_bytes)
+      memory = memory == 0 ? *host.memory_limit_bytes : std::min(memory, *host.memory_limit_bytes);
     if (memory == 0) {
-      return error{error_code::not_supported, "host_pinner: how much memory the machine has cannot be read; give budget_bytes"};
+      return error{
+          error_code::not_supported,
+          "host_pinner: how much memory the machine has cannot be read; give budget_bytes"};
     }
     budget = static_cast<std::uint64_t>(options.budget_share * static_cast<double>(memory));
   }
-  if (options.threads == 0) options.threads = std::clamp(std::thread::hardware_concurrency(), 1u, most_threads);
+  if (options.threads == 0)
+    options.threads = std::clamp(std::thread::hardware_concurrency(), 1u, most_threads);
   if (options.numa_node < 0) options.numa_node = gpu->info().host_numa_id;
   std::shared_ptr<host_pinner> made(new host_pinner(std::move(gpu), options, budget));
-  if (options.keep_ready_bytes > 0) made->keeper_ = std::thread([raw = made.get()] { raw->keep_ready(); });
+  if (options.keep_ready_bytes > 0)
+    made->keeper_ = std::thread([raw = made.get()] { raw->keep_ready(); });
   return made;
 }
 
-host_pinner::host_pinner(std::shared_ptr<driver> gpu, host_pinner_options options, std::uint64_t budget)
+host_pinner::host_pinner(std::shared_ptr<driver> gpu, host_pinner_options options,
+                         std::uint64_t budget)
     : gpu_(std::move(gpu)), options_(options), budget_(budget) {
   options_.keep_ready_bytes = align_up(options_.keep_ready_bytes, huge_page);
   usage_.budget_bytes = budget;
@@ -122,10 +133,12 @@ result<void> host_pinner::take_budget(std::uint64_t bytes) {
     return {};
   }
   ++usage_.refused;
-  return error{error_code::out_of_memory,
-               fmt::format("pinning {} more would pass the budget of {} ({} are pinned): raise budget_bytes or budget_share, "
-                           "free pinned memory, or use pageable memory with staging",
-                           format_bytes(bytes), format_bytes(budget_), format_bytes(usage_.pinned_bytes))};
+  return error{
+      error_code::out_of_memory,
+      fmt::format("pinning {} more would pass the budget of {} ({} are pinned): raise budget_bytes "
+                  "or budget_share, "
+                  "free pinned memory, or use pageable memory with staging",
+                  format_bytes(bytes), format_bytes(budget_), format_bytes(usage_.pinned_bytes))};
 }
 
 result<void*> host_pinner::pin(std::uint64_t bytes) {
@@ -137,13 +150,16 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
   char* const at = map_aligned(bytes);
   if (at == nullptr) {
     give_back();
-    return error{error_code::out_of_memory, fmt::format("pinning {}: mmap: {}", format_bytes(bytes), std::strerror(errno))};
+    return error{error_code::out_of_memory,
+                 fmt::format("pinning {}: mmap: {}", format_bytes(bytes), std::strerror(errno))};
   }
-  if (options_.pages == host_pinner_options::huge_pages::advised) static_cast<void>(::madvise(at, bytes, MADV_HUGEPAGE));
+  if (options_.pages == host_pinner_options::huge_pages::advised)
+    static_cast<void>(::madvise(at, bytes, MADV_HUGEPAGE));
   prefer_node(at, bytes, options_.numa_node);
   touch_by_many(at, bytes, options_.threads);
   call_result answer = gpu_->host_register(at, bytes);
-  if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok()) answer = gpu_->host_register(at, bytes);
+  if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
+    answer = gpu_->host_register(at, bytes);
   if (answer.ok()) return static_cast<void*>(at);
   ::munmap(at, bytes);
   give_back();
@@ -151,8 +167,9 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
   const host_facts host = read_host_facts("");
   if (host.memlock_bytes.value_or(unlimited_bytes) < bytes) {
     why.code = error_code::out_of_memory;
-    why.message += fmt::format("; this process may lock {} (ulimit -l), which is less: raise the limit",
-                               format_bytes(*host.memlock_bytes));
+    why.message +=
+        fmt::format("; this process may lock {} (ulimit -l), which is less: raise the limit",
+                    format_bytes(*host.memlock_bytes));
   }
   return why;
 }
@@ -160,7 +177,8 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
 result<void> host_pinner::unpin(void* at, std::uint64_t bytes) noexcept {
   if (gpu_->alive()) {
     call_result answer = gpu_->host_unregister(at);
-    if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok()) answer = gpu_->host_unregister(at);
+    if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
+      answer = gpu_->host_unregister(at);
     if (!answer.ok()) return to_error(answer, "unpinning memory, which stays pinned");
   }
   ::munmap(at, bytes);
@@ -171,7 +189,8 @@ result<void> host_pinner::unpin(void* at, std::uint64_t bytes) noexcept {
 
 result<void*> host_pinner::allocate(std::uint64_t bytes) {
   if (bytes > (std::uint64_t{1} << 60)) {
-    return error{error_code::out_of_memory, fmt::format("pinning {}: no machine has that much", format_bytes(bytes))};
+    return error{error_code::out_of_memory,
+                 fmt::format("pinning {}: no machine has that much", format_bytes(bytes))};
   }
   const std::uint64_t whole = align_up(std::max<std::uint64_t>(bytes, 1), huge_page);
   void* at = nullptr;
@@ -179,7 +198,8 @@ result<void*> host_pinner::allocate(std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     // Of what is ready at most half may be wasted.
-    if (ready_ != nullptr && whole <= options_.keep_ready_bytes && whole > options_.keep_ready_bytes / 2) {
+    if (ready_ != nullptr && whole <= options_.keep_ready_bytes &&
+        whole > options_.keep_ready_bytes / 2) {
       at = ready_;
       size = options_.keep_ready_bytes;
       ready_ = nullptr;
@@ -206,7 +226,8 @@ result<void> host_pinner::free(void* at, std::uint64_t) noexcept {
   {
     const std::lock_guard lock(mutex_);
     const auto found = out_.find(at);
-    if (found == out_.end()) return error{error_code::foreign_pointer, "host_pinner: it has not handed out this block"};
+    if (found == out_.end())
+      return error{error_code::foreign_pointer, "host_pinner: it has not handed out this block"};
     size = found->second;
     out_.erase(found);
     usage_.blocks = out_.size();

@@ -1,5 +1,5 @@
-// A lane: what one thread keeps of one stream's free blocks. Its owner pops and pushes with no atomic
-// read-modify-write and no shared cache line; a stranger empties it under memory pressure.
+// A lane: what one thread keeps of one stream's free blocks. Its owner pops and pushes with no
+// atomic read-modify-write and no shared cache line; a stranger empties it under memory pressure.
 #pragma once
 #include <array>
 #include <atomic>
@@ -10,29 +10,32 @@
 #include "base/bits.hpp"
 #include "base/prefetch.hpp"
 #include "heap/segment.hpp"
+#include "millpond/driver.hpp"
 #include "resource/biased_lock.hpp"
 #include "resource/mailbox.hpp"
 #include "resource/own_counter.hpp"
 #include "resource/size_classes.hpp"
-#include "millpond/driver.hpp"
 
 namespace millpond {
 
 struct stream_state;
 
-// 0, 1 and 2 are CUDA's null, legacy and per-thread streams: many streams under one value, so a new identity
-// under them says nothing of the old one.
-[[nodiscard]] inline bool names_many(stream_handle handle) noexcept { return reinterpret_cast<std::uintptr_t>(handle) <= 2; }
+// 0, 1 and 2 are CUDA's null, legacy and per-thread streams: many streams under one value, so a new
+// identity under them says nothing of the old one.
+[[nodiscard]] inline bool names_many(stream_handle handle) noexcept {
+  return reinterpret_cast<std::uintptr_t>(handle) <= 2;
+}
 
 // Where a block is between the heap's carving it and the heap's having it back. Kept in
 // segment::holder_state: any thread may read it to tell a double free.
 enum class block_state : std::uint8_t {
-  none,      // not handed out: the record is free, or belongs to free memory
-  live,      // the user has it
-  special,   // the user has it, and its free takes the slow path: record_use or a capture
-  cached,    // in a lane or on a stream's shelf
-  sent,      // freed by one lane and on its way to another. Most are yet as they were handed out there: who sends may not look
-  guarded,   // freed, waits for the streams that were told by record_use
+  none,     // not handed out: the record is free, or belongs to free memory
+  live,     // the user has it
+  special,  // the user has it, and its free takes the slow path: record_use or a capture
+  cached,   // in a lane or on a stream's shelf
+  sent,  // freed by one lane and on its way to another. Most are yet as they were handed out there:
+         // who sends may not look
+  guarded,  // freed, waits for the streams that were told by record_use
 };
 [[nodiscard]] inline block_state state_of(const heap::segment& block) noexcept {
   return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
@@ -44,7 +47,8 @@ inline void set_state(heap::segment& block, block_state to) noexcept {
 struct lane_counters {
   own_counter allocations, deallocations, bytes_in, bytes_out;
   own_counter misses;  // allocations that the lane could not serve
-  own_counter shelf_hits, heap_hits;  // of the misses: served by the stream's shelf; by what the heap held
+  own_counter shelf_hits,
+      heap_hits;  // of the misses: served by the stream's shelf; by what the heap held
   void add(const lane_counters& more) noexcept {
     allocations.add(more.allocations.get());
     deallocations.add(more.deallocations.get());
@@ -56,7 +60,8 @@ struct lane_counters {
   }
 };
 
-// Which lanes send to this one, and to which it sends. Written under the pool's lanes mutex and this lane's lock.
+// Which lanes send to this one, and to which it sends. Written under the pool's lanes mutex and
+// this lane's lock.
 struct lane_mail {
   static constexpr std::size_t most = 4;  // of each
   struct way {
@@ -65,19 +70,24 @@ struct lane_mail {
   };
   std::array<std::shared_ptr<mailbox>, most> in;
   std::array<way, most> out;
-  // Sender's: a lane to which there is no way yet and whose blocks come here, and how often it was seen.
+  // Sender's: a lane to which there is no way yet and whose blocks come here, and how often it was
+  // seen.
   std::uint32_t candidate = 0;
   std::uint32_t seen = 0;
   std::uint32_t in_vain = 0;  // blocks that stayed here since there is no way
   std::uint8_t next_out = 0;
 
   static constexpr std::uint32_t worth_a_way = 16;
-  static constexpr std::uint32_t worth_asking_again = 1024;  // blocks in vain: the other lane may take some now
-  // A block of this lane came here. True where it is worth making a way: other lanes' blocks in between count against it.
+  static constexpr std::uint32_t worth_asking_again =
+      1024;  // blocks in vain: the other lane may take some now
+  // A block of this lane came here. True where it is worth making a way: other lanes' blocks in
+  // between count against it.
   [[nodiscard]] bool saw(std::uint32_t number) noexcept {
     if (candidate == number) return ++seen >= worth_a_way;
-    if (seen > 0) --seen;
-    else candidate = number;
+    if (seen > 0)
+      --seen;
+    else
+      candidate = number;
     return false;
   }
   [[nodiscard]] way* to(std::uint32_t number) noexcept {
@@ -102,17 +112,20 @@ struct lane_mail {
 
 struct alignas(128) stream_lane {
   biased_lock lock;
-  // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it without.
+  // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it
+  // without.
   std::atomic<bool> dead{false};
-  std::atomic<bool> sends{false};  // it has a way out: a hint to its owner, who looks before it takes the lock
-  std::uint8_t next_large = 0;   // the large slot that is given up next
+  std::atomic<bool> sends{
+      false};  // it has a way out: a hint to its owner, who looks before it takes the lock
+  std::uint8_t next_large = 0;  // the large slot that is given up next
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;
   std::uint64_t small_bytes = 0;
-  std::uint64_t filled = 0;      // bit c: small[c] holds something
+  std::uint64_t filled = 0;  // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
-  std::uint32_t number = 0;      // of the pool's lanes, from 1; 0: in a capture
-  std::uint32_t in_call = 0;     // slow calls of its owner that are under way with it: until they end it is not dropped. The owner's alone
+  std::uint32_t number = 0;   // of the pool's lanes, from 1; 0: in a capture
+  std::uint32_t in_call = 0;  // slow calls of its owner that are under way with it: until they end
+                              // it is not dropped. The owner's alone
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
   stream_state* stream = nullptr;
@@ -147,8 +160,10 @@ struct alignas(128) stream_lane {
     if (out == nullptr) return nullptr;
     small[of] = out->link;
     // What comes next may have been written by another thread.
-    if (out->link == nullptr) filled &= ~(std::uint64_t{1} << of);
-    else prefetch_to_write(out->link);
+    if (out->link == nullptr)
+      filled &= ~(std::uint64_t{1} << of);
+    else
+      prefetch_to_write(out->link);
     small_bytes -= out->bytes;
     return out;
   }
@@ -166,8 +181,9 @@ struct alignas(128) stream_lane {
     filled |= std::uint64_t{1} << size_class;
     small_bytes += count * class_bytes(size_class);
   }
-  // Keeps a large block. The answer is what is kept no more: nothing, the oldest block in whose place it fits, or the
-  // block itself. One at most, since it goes where a lock is, and no free should pay for many.
+  // Keeps a large block. The answer is what is kept no more: nothing, the oldest block in whose
+  // place it fits, or the block itself. One at most, since it goes where a lock is, and no free
+  // should pay for many.
   [[nodiscard]] heap::segment* push_large(heap::segment* block) noexcept {
     const std::uint64_t bytes = block->bytes;
     if (bytes > large_limit_bytes) return block;

@@ -1,8 +1,10 @@
-// A mailbox: what one lane frees of what another lane of the same stream handed out, on its way back. A word says which block
-// and with how many bytes it was freed; the sender reads and writes nothing else of the block, so that its record stays in the
-// cache of the thread that hands it out. Words travel by the cache line, up to seven with a word that says so: the sender collects
-// them where only it looks, and a line is written once and read once, so that it is the only thing that passes between the two cores. Neither
-// side makes an atomic read-modify-write. On an H200's host a line takes 100 to 150 ns from one core to the other (2026-11-30).
+// A mailbox: what one lane frees of what another lane of the same stream handed out, on its way
+// back. A word says which block and with how many bytes it was freed; the sender reads and writes
+// nothing else of the block, so that its record stays in the cache of the thread that hands it out.
+// Words travel by the cache line, up to seven with a word that says so: the sender collects them
+// where only it looks, and a line is written once and read once, so that it is the only thing that
+// passes between the two cores. Neither side makes an atomic read-modify-write. On an H200's host a
+// line takes 100 to 150 ns from one core to the other (2026-11-30).
 #pragma once
 #include <array>
 #include <atomic>
@@ -14,16 +16,19 @@ namespace millpond {
 
 struct stream_lane;
 
-// One sender at a time and one receiver at a time: whoever holds the lock of the sending lane, and of the receiving one.
+// One sender at a time and one receiver at a time: whoever holds the lock of the sending lane, and
+// of the receiving one.
 class mailbox {
  public:
-  mailbox(stream_lane& sender, stream_lane& receiver) noexcept : sender_(&sender), receiver_(&receiver) {}
+  mailbox(stream_lane& sender, stream_lane& receiver) noexcept
+      : sender_(&sender), receiver_(&receiver) {}
 
   // The lanes; neither is asked once it has left the pool.
   [[nodiscard]] stream_lane& sender() const noexcept { return *sender_; }
   [[nodiscard]] stream_lane& receiver() const noexcept { return *receiver_; }
 
-  // A word has the address in granules above, the bytes below: larger blocks and higher addresses do not travel.
+  // A word has the address in granules above, the bytes below: larger blocks and higher addresses
+  // do not travel.
   static constexpr unsigned size_bits = 25;
   static constexpr std::uint64_t most_bytes = (std::uint64_t{1} << size_bits) - 1;
   static constexpr std::uint64_t address_end = heap::granule << (64 - size_bits);
@@ -32,8 +37,9 @@ class mailbox {
   // Opened, under way and not sent yet.
   static constexpr std::size_t most_blocks = 64 + lines * words_a_line + words_a_line;
 
-  // Sender. False where the box is full, or would hold blocks of more than `limit` bytes, or the block does not travel. The
-  // receiver may see it once send() was called, here or by a later put: with a full line, or an eighth of the limit.
+  // Sender. False where the box is full, or would hold blocks of more than `limit` bytes, or the
+  // block does not travel. The receiver may see it once send() was called, here or by a later put:
+  // with a full line, or an eighth of the limit.
   [[nodiscard]] bool put(std::uint64_t address, std::uint64_t bytes, std::uint64_t limit) noexcept {
     if (__builtin_expect(bytes > most_bytes || address >= address_end, 0)) return false;
     if (__builtin_expect(full(bytes, limit), 0)) {
@@ -57,8 +63,9 @@ class mailbox {
     unsent_bytes_ = 0;
   }
 
-  // Receiver. The next line that was sent becomes blocks: accept(address, bytes) answers the block, or nullptr where there is
-  // none that was freed so. False where there is no line, or too much is open as it is.
+  // Receiver. The next line that was sent becomes blocks: accept(address, bytes) answers the block,
+  // or nullptr where there is none that was freed so. False where there is no line, or too much is
+  // open as it is.
   template <class Accept>
   bool open(Accept&& accept) noexcept {
     return opened_ - next_ <= most_open - words_a_line && open_line(accept);
@@ -81,12 +88,15 @@ class mailbox {
     bytes_ -= places_[next_ % places].block->bytes;
     pass();
   }
-  // What was taken makes room, once that is told. Lines are told as opened only while few blocks are open: so that open_all() always
-  // finds places for what is under way, however often it is called by somebody who takes nothing.
+  // What was taken makes room, once that is told. Lines are told as opened only while few blocks
+  // are open: so that open_all() always finds places for what is under way, however often it is
+  // called by somebody who takes nothing.
   void tell() noexcept {
-    if (told_bytes_.load(std::memory_order_relaxed) != taken_bytes_) told_bytes_.store(taken_bytes_, std::memory_order_relaxed);
+    if (told_bytes_.load(std::memory_order_relaxed) != taken_bytes_)
+      told_bytes_.store(taken_bytes_, std::memory_order_relaxed);
     if (opened_ - next_ > most_open) return;
-    if (told_lines_.load(std::memory_order_relaxed) != opened_lines_) told_lines_.store(opened_lines_, std::memory_order_release);
+    if (told_lines_.load(std::memory_order_relaxed) != opened_lines_)
+      told_lines_.store(opened_lines_, std::memory_order_release);
   }
   // Bytes of the blocks that were opened and not taken.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
@@ -100,7 +110,8 @@ class mailbox {
 
   // No two in what the hardware fetches together.
   struct alignas(128) line {
-    std::atomic<std::uint64_t> head{0};  // its number, from 1, above; how many words below. Publishes them
+    std::atomic<std::uint64_t> head{
+        0};  // its number, from 1, above; how many words below. Publishes them
     std::array<std::uint64_t, words_a_line> words{};
   };
   struct place {
@@ -132,7 +143,8 @@ class mailbox {
     ++next_;
   }
 
-  // What nobody writes, the sender's own, what the receiver tells, its own, and what travels, lines of their own each.
+  // What nobody writes, the sender's own, what the receiver tells, its own, and what travels, lines
+  // of their own each.
   stream_lane* const sender_;
   stream_lane* const receiver_;
   alignas(128) std::uint64_t unsent_count_ = 0;
@@ -140,8 +152,9 @@ class mailbox {
   std::uint64_t unsent_bytes_ = 0, put_bytes_ = 0;
   std::uint64_t sent_lines_ = 0;
   std::uint64_t seen_opened_ = 0, seen_taken_bytes_ = 0;
-  alignas(128) std::atomic<std::uint64_t> told_lines_{0};  // publishes that the lines before it may be written again
-  std::atomic<std::uint64_t> told_bytes_{0};               // for the limit: an older or newer one does no harm
+  alignas(128) std::atomic<std::uint64_t> told_lines_{
+      0};  // publishes that the lines before it may be written again
+  std::atomic<std::uint64_t> told_bytes_{0};  // for the limit: an older or newer one does no harm
   alignas(128) std::uint64_t next_ = 0;
   std::uint64_t opened_ = 0, opened_lines_ = 0;
   std::uint64_t taken_bytes_ = 0;

@@ -8,9 +8,11 @@
 
 namespace millpond {
 
-managed_resource::managed_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry, managed_use use)
-    : tracked_resource(std::move(gpu), std::move(registry),
-                       {"managed_resource", memory_kind::managed, "cuMemAllocManaged", "cuMemFree"}),
+managed_resource::managed_resource(std::shared_ptr<driver> gpu,
+                                   std::shared_ptr<pointer_registry> registry, managed_use use)
+    : tracked_resource(
+          std::move(gpu), std::move(registry),
+          {"managed_resource", memory_kind::managed, "cuMemAllocManaged", "cuMemFree"}),
       use_(use) {}
 
 result<void> managed_resource::may_allocate(std::uint64_t bytes) {
@@ -27,7 +29,8 @@ call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, s
   if (!relaxed.entered()) return relaxed.entered();
   if (use_.intent == managed_intent::unstated) return gpu()->managed_allocate(out, bytes);
   const auto plan = plan_managed(use_, bytes, gpu()->info());
-  if (!plan) return {driver_status::not_supported, "cuMemAllocManaged"};  // may_allocate has said why
+  if (!plan)
+    return {driver_status::not_supported, "cuMemAllocManaged"};  // may_allocate has said why
   const std::uint64_t whole = align_up(bytes, 2 * MiB);
   call_result answer = gpu()->managed_allocate(out, whole);
   if (!answer.ok()) return answer;
@@ -35,7 +38,8 @@ call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, s
     if (answer.ok()) answer = gpu()->advise(*out, whole, each.what, each.place);
   }
   capture_info capture;
-  const bool recorded = !gpu()->stream_capture(stream, &capture).ok() || capture.status != capture_status::none;
+  const bool recorded =
+      !gpu()->stream_capture(stream, &capture).ok() || capture.status != capture_status::none;
   if (answer.ok() && plan->start_on_device && !recorded) {  // into a capture it would be replayed
     answer = gpu()->prefetch_async(*out, whole, memory_place::device, stream);
   }

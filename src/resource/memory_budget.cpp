@@ -11,7 +11,9 @@ constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
-memory_budget::memory_budget(budget_limits limits) noexcept { set_limits(limits); }
+memory_budget::memory_budget(budget_limits limits) noexcept {
+  set_limits(limits);
+}
 
 std::shared_ptr<memory_budget> memory_budget::create(budget_limits limits) {
   return std::shared_ptr<memory_budget>(new memory_budget(limits));
@@ -49,12 +51,15 @@ bool memory_budget::take(std::uint64_t bytes) noexcept {
     }
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
   std::uint64_t peak = peak_.load(std::memory_order_relaxed);
-  while (peak < used + bytes && !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
+  while (peak < used + bytes &&
+         !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
   }
   return true;
 }
 
-void memory_budget::give(std::uint64_t bytes) noexcept { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+void memory_budget::give(std::uint64_t bytes) noexcept {
+  used_.fetch_sub(bytes, std::memory_order_relaxed);
+}
 
 std::shared_ptr<memory_budget::member> memory_budget::join(std::string name, reclaimer give_back) {
   auto made = std::make_shared<member>(shared_from_this(), std::move(name), std::move(give_back));
@@ -69,7 +74,8 @@ std::uint64_t memory_budget::reclaim(std::uint64_t bytes, const member* except) 
   {
     const std::lock_guard lock(mutex_);
     for (const auto& m : members_) {
-      if (auto held = m.lock(); held != nullptr && held.get() != except && held->give_back_) others.push_back(std::move(held));
+      if (auto held = m.lock(); held != nullptr && held.get() != except && held->give_back_)
+        others.push_back(std::move(held));
     }
   }
   std::uint64_t given = 0;
@@ -81,7 +87,8 @@ std::uint64_t memory_budget::reclaim(std::uint64_t bytes, const member* except) 
 }
 
 std::vector<memory_budget::share> memory_budget::shares() const {
-  std::vector<std::shared_ptr<member>> held;  // let go of outside the lock: the last holder of one may be this
+  std::vector<std::shared_ptr<member>>
+      held;  // let go of outside the lock: the last holder of one may be this
   std::vector<share> out;
   const std::lock_guard lock(mutex_);
   for (const auto& m : members_) {
@@ -93,10 +100,13 @@ std::vector<memory_budget::share> memory_budget::shares() const {
   return out;
 }
 
-memory_budget::member::member(std::shared_ptr<memory_budget> of, std::string name, reclaimer give_back)
+memory_budget::member::member(std::shared_ptr<memory_budget> of, std::string name,
+                              reclaimer give_back)
     : of_(std::move(of)), name_(std::move(name)), give_back_(std::move(give_back)) {}
 
-memory_budget::member::~member() { of_->give(bytes()); }
+memory_budget::member::~member() {
+  of_->give(bytes());
+}
 
 bool memory_budget::member::try_take(std::uint64_t bytes) noexcept {
   if (!of_->take(bytes)) return false;

@@ -31,19 +31,32 @@ std::string keeper_text(const memory_keeper& k) {
   switch (k.what) {
     case keeper_kind::live: return "held by the program: " + pieces_text(k, "block", "blocks");
     case keeper_kind::lane: return "freed, kept by a thread for its next call on " + stream_text(k);
-    case keeper_kind::shelf: return "freed, kept for the next call of any thread on " + stream_text(k);
-    case keeper_kind::fence: return "freed on " + stream_text(k) + ", whose work has not been seen to pass the free: " + pieces_text(k, "piece", "pieces");
+    case keeper_kind::shelf:
+      return "freed, kept for the next call of any thread on " + stream_text(k);
+    case keeper_kind::fence:
+      return "freed on " + stream_text(k) + ", whose work has not been seen to pass the free: " +
+             pieces_text(k, "piece", "pieces");
     case keeper_kind::dead_stream:
-      return "freed on " + (k.stream_id == 0 ? std::string("streams that are gone, or by released graphs") : stream_text(k) + ", which is gone") +
+      return "freed on " +
+             (k.stream_id == 0 ? std::string("streams that are gone, or by released graphs")
+                               : stream_text(k) + ", which is gone") +
              "; waits for a fence over the whole context: " + pieces_text(k, "piece", "pieces");
-    case keeper_kind::told_use: return "freed, waits for other streams that record_use named: " + pieces_text(k, "block", "blocks");
-    case keeper_kind::capture_live: return "allocated in capture " + std::to_string(k.capture_id) + " and not freed: " + pieces_text(k, "block", "blocks");
+    case keeper_kind::told_use:
+      return "freed, waits for other streams that record_use named: " +
+             pieces_text(k, "block", "blocks");
+    case keeper_kind::capture_live:
+      return "allocated in capture " + std::to_string(k.capture_id) +
+             " and not freed: " + pieces_text(k, "block", "blocks");
     case keeper_kind::graph:
-      return (k.capture_id == 0 ? std::string("a graph arena's until its holders and graphs are gone")
-                                : "the graph's of capture " + std::to_string(k.capture_id) + " until it is destroyed") +
+      return (k.capture_id == 0
+                  ? std::string("a graph arena's until its holders and graphs are gone")
+                  : "the graph's of capture " + std::to_string(k.capture_id) +
+                        " until it is destroyed") +
              ": " + pieces_text(k, "piece", "pieces");
-    case keeper_kind::idle_between: return "free to use, between live blocks: " + pieces_text(k, "piece", "pieces");
-    case keeper_kind::idle_span: return "free to use, and could be moved or given back: " + pieces_text(k, "piece", "pieces");
+    case keeper_kind::idle_between:
+      return "free to use, between live blocks: " + pieces_text(k, "piece", "pieces");
+    case keeper_kind::idle_span:
+      return "free to use, and could be moved or given back: " + pieces_text(k, "piece", "pieces");
     case keeper_kind::alignment: return "lost to the alignment of the driver's chunks";
   }
   return {};
@@ -129,9 +142,12 @@ const char* to_string(keeper_kind kind) noexcept {
 
 std::string to_text(const memory_report& r) {
   std::ostringstream text;
-  const std::string name = r.pool.empty() ? std::string(to_string(r.kind)) + " pool" : std::string(to_string(r.kind)) + " pool '" + r.pool + "'";
+  const std::string name = r.pool.empty()
+                               ? std::string(to_string(r.kind)) + " pool"
+                               : std::string(to_string(r.kind)) + " pool '" + r.pool + "'";
   if (r.asked_bytes != 0) {
-    text << "out of memory in the " << name << ": asked for " << format_bytes(r.asked_bytes) << " (" << r.asked_bytes << " bytes)";
+    text << "out of memory in the " << name << ": asked for " << format_bytes(r.asked_bytes) << " ("
+         << r.asked_bytes << " bytes)";
     if (r.asked_alignment > 512) text << " aligned to " << format_bytes(r.asked_alignment);
     text << " on stream " << hex(r.asked_stream) << ".\n";
     text << "  why: " << r.reason << ".\n";
@@ -139,11 +155,13 @@ std::string to_text(const memory_report& r) {
   } else {
     text << "the " << name << ":\n";
   }
-  text << "  reserved " << format_bytes(r.reserved_bytes) << ", peak " << format_bytes(r.peak_reserved_bytes);
+  text << "  reserved " << format_bytes(r.reserved_bytes) << ", peak "
+       << format_bytes(r.peak_reserved_bytes);
   if (r.limit_bytes != 0) text << ", limit " << format_bytes(r.limit_bytes);
   if (r.soft_limit_bytes != 0) text << ", soft limit " << format_bytes(r.soft_limit_bytes);
   if (r.asleep_bytes != 0) text << "; asleep " << format_bytes(r.asleep_bytes);
-  text << "; live " << format_bytes(r.live_bytes) << " in " << r.live_blocks << (r.live_blocks == 1 ? " block" : " blocks");
+  text << "; live " << format_bytes(r.live_bytes) << " in " << r.live_blocks
+       << (r.live_blocks == 1 ? " block" : " blocks");
   text << ". Who keeps what is reserved:\n";
   std::size_t named = 0;
   for (const memory_keeper& k : r.keepers) {
@@ -155,10 +173,12 @@ std::string to_text(const memory_report& r) {
   }
   for (std::size_t i = 0; i < r.neighbours.size() && i < 3; ++i) {
     const memory_neighbour& n = r.neighbours[i];
-    text << "  a live block of " << format_bytes(n.block_bytes) << " at " << hex(n.block_address) << " holds down " << format_bytes(n.free_bytes)
-         << " of free memory in its handle of " << format_bytes(n.handle_bytes) << ".\n";
+    text << "  a live block of " << format_bytes(n.block_bytes) << " at " << hex(n.block_address)
+         << " holds down " << format_bytes(n.free_bytes) << " of free memory in its handle of "
+         << format_bytes(n.handle_bytes) << ".\n";
   }
-  text << "  largest block that this stream could have now: " << format_bytes(r.largest_bytes) << ".\n";
+  text << "  largest block that this stream could have now: " << format_bytes(r.largest_bytes)
+       << ".\n";
   if (!r.ladder.empty()) {
     text << "  tried:";
     for (std::size_t i = 0; i < r.ladder.size(); ++i) {
@@ -172,13 +192,15 @@ std::string to_text(const memory_report& r) {
   if (r.budget_hard_bytes != 0 || r.budget_soft_bytes != 0 || !r.budget_shares.empty()) {
     text << "  the budget: " << format_bytes(r.budget_used_bytes) << " in use";
     if (r.budget_hard_bytes != 0) text << " of " << format_bytes(r.budget_hard_bytes);
-    for (const auto& share : r.budget_shares) text << "; " << share.name << ' ' << format_bytes(share.bytes);
+    for (const auto& share : r.budget_shares)
+      text << "; " << share.name << ' ' << format_bytes(share.bytes);
     text << ".\n";
   }
   if (!r.last_failure.empty()) text << "  no more memory: " << r.last_failure << ".\n";
   if (!r.fence_failure.empty()) text << "  no fence: " << r.fence_failure << ".\n";
   if (r.device_total_bytes != 0) {
-    text << "  the device has " << format_bytes(r.device_free_bytes) << " free of " << format_bytes(r.device_total_bytes) << ".";
+    text << "  the device has " << format_bytes(r.device_free_bytes) << " free of "
+         << format_bytes(r.device_total_bytes) << ".";
   }
   return text.str();
 }

@@ -12,8 +12,9 @@ namespace {
 
 error in_forked_child(const char* what) {
   return {error_code::not_permitted,
-          std::string(what) + ": this process is a forked child, and the memory belongs to its parent; "
-                              "make a new driver and new resources after fork()"};
+          std::string(what) +
+              ": this process is a forked child, and the memory belongs to its parent; "
+              "make a new driver and new resources after fork()"};
 }
 
 }  // namespace
@@ -29,7 +30,9 @@ error_sink default_error_sink() {
 
 memory_resource::memory_resource() noexcept : born_in_fork_(fork_count()) {}
 
-bool memory_resource::forked() const noexcept { return born_in_fork_ != fork_count(); }
+bool memory_resource::forked() const noexcept {
+  return born_in_fork_ != fork_count();
+}
 
 bool memory_resource::host_accessible() const noexcept {
   return kind() == memory_kind::pinned || kind() == memory_kind::managed ||
@@ -45,27 +48,30 @@ bool memory_resource::device_accessible() const noexcept {
 result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                             stream_handle stream) {
   if (!is_power_of_two(alignment) || alignment > max_alignment) {
-    return error{error_code::invalid_argument,
-                 "allocate: alignment " + std::to_string(alignment) +
-                     " is not a power of two up to " + std::to_string(max_alignment)};
+    return error{error_code::invalid_argument, "allocate: alignment " + std::to_string(alignment) +
+                                                   " is not a power of two up to " +
+                                                   std::to_string(max_alignment)};
   }
   if (forked()) return in_forked_child("allocate");
   if (bytes == 0) return static_cast<void*>(nullptr);
   if (bytes > max_bytes) {
     return error{error_code::out_of_memory, "allocate: " + std::to_string(bytes) + " bytes (" +
-                                                format_bytes(bytes) + ") is more than any device has"};
+                                                format_bytes(bytes) +
+                                                ") is more than any device has"};
   }
   return do_allocate(bytes, alignment, stream);
 }
 
-void* memory_resource::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+void* memory_resource::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                stream_handle stream) {
   auto answer = try_allocate(bytes, alignment, stream);
   if (answer) return *answer;
   if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
   throw memory_error(answer.error());
 }
 
-result<void> memory_resource::try_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+result<void> memory_resource::try_deallocate(void* ptr, std::uint64_t bytes,
+                                             stream_handle stream) noexcept {
   if (ptr == nullptr) return {};
   if (forked()) return in_forked_child("deallocate");
   return do_deallocate(ptr, bytes, stream);

@@ -21,13 +21,15 @@ struct trap {
   std::atomic<std::uint64_t> end{0};
   std::atomic<bool> armed{false};
 };
-std::array<trap, 256> table;            // fixed, so that a signal handler may read it
-std::mutex taking;                      // a leaf: over taking a place
-struct sigaction before;                // the handler that was there
+std::array<trap, 256> table;  // fixed, so that a signal handler may read it
+std::mutex taking;            // a leaf: over taking a place
+struct sigaction before;      // the handler that was there
 
 // Only calls that a signal handler may make.
 void say(std::uint64_t address) noexcept {
-  char text[] = "millpond: the CPU touched managed memory at 0x0000000000000000 while the GPU may use it: take a host_view first\n";
+  char text[] =
+      "millpond: the CPU touched managed memory at 0x0000000000000000 while the GPU may use it: "
+      "take a host_view first\n";
   char* const digits = std::strstr(text, "0x") + 2;
   for (int i = 15; i >= 0; --i, address >>= 4) digits[i] = "0123456789abcdef"[address & 15];
   static_cast<void>(!::write(STDERR_FILENO, text, sizeof text - 1));
@@ -54,13 +56,16 @@ void on_fault(int number, siginfo_t* info, void* context) {
   ::signal(number, SIG_DFL);
 }
 
-// Whether a driver's file is mapped here in one piece larger than the range: such a mapping must not be split.
+// Whether a driver's file is mapped here in one piece larger than the range: such a mapping must
+// not be split.
 bool part_of_drivers_mapping(std::uint64_t at, std::uint64_t bytes) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
   while (std::getline(maps, line)) {
     std::uint64_t begin = 0, end = 0;
-    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2 || at < begin || at >= end) continue;
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64, &begin, &end) != 2 || at < begin ||
+        at >= end)
+      continue;
     return line.find("/dev/nvidia") != std::string::npos && (begin != at || end != at + bytes);
   }
   return false;
@@ -71,8 +76,11 @@ bool part_of_drivers_mapping(std::uint64_t at, std::uint64_t bytes) {
 result<int> take(void* at, std::uint64_t bytes) {
   const auto begin = reinterpret_cast<std::uint64_t>(at);
   if (part_of_drivers_mapping(begin, bytes)) {
-    return error{error_code::not_supported,
-                 fmt::format("traps: {:#x} is part of a larger mapping of the driver's, which must not be split", begin)};
+    return error{
+        error_code::not_supported,
+        fmt::format(
+            "traps: {:#x} is part of a larger mapping of the driver's, which must not be split",
+            begin)};
   }
   const std::lock_guard lock(taking);
   static const bool installed = [] {
@@ -82,7 +90,8 @@ result<int> take(void* at, std::uint64_t bytes) {
     sigemptyset(&ours.sa_mask);
     return ::sigaction(SIGSEGV, &ours, &before) == 0;
   }();
-  if (!installed) return error{error_code::not_supported, "traps: no handler for SIGSEGV can be installed"};
+  if (!installed)
+    return error{error_code::not_supported, "traps: no handler for SIGSEGV can be installed"};
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (table[i].begin.load(std::memory_order_relaxed) != 0) continue;
     table[i].armed.store(false);
@@ -90,10 +99,13 @@ result<int> take(void* at, std::uint64_t bytes) {
     table[i].begin.store(begin, std::memory_order_release);
     return static_cast<int>(i);
   }
-  return error{error_code::not_supported, fmt::format("traps: {} buffers are guarded, and no more can be", table.size())};
+  return error{error_code::not_supported,
+               fmt::format("traps: {} buffers are guarded, and no more can be", table.size())};
 }
 
-void arm(int place, bool on) noexcept { table[static_cast<std::size_t>(place)].armed.store(on); }
+void arm(int place, bool on) noexcept {
+  table[static_cast<std::size_t>(place)].armed.store(on);
+}
 
 void release(int place) noexcept {
   table[static_cast<std::size_t>(place)].armed.store(false);

@@ -9,17 +9,19 @@
 
 namespace millpond {
 
-pageable_resource::pageable_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry,
-                                     on_free what)
+pageable_resource::pageable_resource(std::shared_ptr<driver> gpu,
+                                     std::shared_ptr<pointer_registry> registry, on_free what)
     : tracked_resource(std::move(gpu), std::move(registry),
                        {"pageable_resource", memory_kind::pageable, "posix_memalign", "free"}),
       what_(what) {}
 
 // On this machine, whatever GPU is simulated.
-result<void> pageable_resource::may_allocate(std::uint64_t bytes) { return pageable_can_exist(room_of(nullptr), bytes, name()); }
+result<void> pageable_resource::may_allocate(std::uint64_t bytes) {
+  return pageable_can_exist(room_of(nullptr), bytes, name());
+}
 
-call_result pageable_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
-                                      stream_handle) noexcept {
+call_result pageable_resource::obtain(device_address* out, std::uint64_t bytes,
+                                      std::uint64_t alignment, stream_handle) noexcept {
   void* at = nullptr;
   // posix_memalign wants a multiple of a pointer's size.
   const std::uint64_t aligned = std::max<std::uint64_t>(alignment, sizeof(void*));

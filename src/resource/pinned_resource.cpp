@@ -5,13 +5,15 @@
 
 namespace millpond {
 
-pinned_resource::pinned_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry,
-                                 caching how)
+pinned_resource::pinned_resource(std::shared_ptr<driver> gpu,
+                                 std::shared_ptr<pointer_registry> registry, caching how)
     : tracked_resource(std::move(gpu), std::move(registry),
                        {"pinned_resource", memory_kind::pinned, "cuMemHostAlloc", "cuMemFreeHost"}),
       how_(how) {}
 
-result<void> pinned_resource::may_allocate(std::uint64_t bytes) { return pinned_can_exist(room_of(gpu()), bytes, name()); }
+result<void> pinned_resource::may_allocate(std::uint64_t bytes) {
+  return pinned_can_exist(room_of(gpu()), bytes, name());
+}
 
 call_result pinned_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                     stream_handle) noexcept {

@@ -5,13 +5,14 @@
 namespace millpond {
 namespace {
 
-// The thread's place: part of a call's arguments in spirit, kept here because the one interface of all
-// memory has no room for it and most calls need none.
+// The thread's place: part of a call's arguments in spirit, kept here because the one interface of
+// all memory has no room for it and most calls need none.
 thread_local place thread_place;
 
 std::string location_text(const std::source_location& where) {
   std::string_view file = where.file_name();
-  if (const auto slash = file.rfind('/'); slash != std::string_view::npos) file.remove_prefix(slash + 1);
+  if (const auto slash = file.rfind('/'); slash != std::string_view::npos)
+    file.remove_prefix(slash + 1);
   std::string text(file);
   text += ':';
   text += std::to_string(where.line());
@@ -28,10 +29,13 @@ std::string location_text(const std::source_location& where) {
 std::string to_string(const place& at) {
   const bool located = at.where.line() != 0;
   if (at.text == nullptr) return located ? location_text(at.where) : "a place not told";
-  return located ? std::string(at.text) + " (" + location_text(at.where) + ")" : std::string(at.text);
+  return located ? std::string(at.text) + " (" + location_text(at.where) + ")"
+                 : std::string(at.text);
 }
 
-place current_place() noexcept { return thread_place; }
+place current_place() noexcept {
+  return thread_place;
+}
 
 scoped_place::scoped_place(place at) noexcept : before_(thread_place) {
   if (!at.known()) return;
@@ -40,6 +44,8 @@ scoped_place::scoped_place(place at) noexcept : before_(thread_place) {
   thread_place = at;
 }
 
-scoped_place::~scoped_place() { thread_place = before_; }
+scoped_place::~scoped_place() {
+  thread_place = before_;
+}
 
 }  // namespace millpond

@@ -1,8 +1,9 @@
-// The arenas of a planned lane: the blocks behind its plans, the graphs that hold one, and the stream that orders them.
+// The arenas of a planned lane: the blocks behind its plans, the graphs that hold one, and the
+// stream that orders them.
 //
-// One arena serves the stream's own iterations, in stream order. Another belongs to captured graphs: a graph may be
-// launched at any time, so nothing else is ever put there while a graph lives, and it must be idle, as the
-// host has seen, when the first capture takes it.
+// One arena serves the stream's own iterations, in stream order. Another belongs to captured
+// graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
+// lives, and it must be idle, as the host has seen, when the first capture takes it.
 #include "driver/relaxed_capture.hpp"
 #include "resource/planned_lane.hpp"
 
@@ -13,22 +14,28 @@ struct pin {
   graph_pins of;
 };
 
-// Called by the driver when a graph and all made from it are gone, from any thread: makes no driver call.
+// Called by the driver when a graph and all made from it are gone, from any thread: makes no driver
+// call.
 void unpin(void* data) {
   const std::unique_ptr<pin> held(static_cast<pin*>(data));
   // Release: the lane's acquire comes after all that the graph's owner did before.
   held->of->fetch_sub(1, std::memory_order_release);
 }
 
-bool pinned(const graph_pins& pins) { return pins != nullptr && pins->load(std::memory_order_acquire) != 0; }
+bool pinned(const graph_pins& pins) {
+  return pins != nullptr && pins->load(std::memory_order_acquire) != 0;
+}
 
-bool keeps_its_handle(stream_handle stream) { return stream == nullptr || stream == legacy_stream; }
+bool keeps_its_handle(stream_handle stream) {
+  return stream == nullptr || stream == legacy_stream;
+}
 
 }  // namespace
 
 bool planned_arena::holds(const void* ptr) const noexcept {
   const auto* const from = at.load(std::memory_order_relaxed);
-  const auto offset = reinterpret_cast<std::uintptr_t>(ptr) - reinterpret_cast<std::uintptr_t>(from);
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(ptr) - reinterpret_cast<std::uintptr_t>(from);
   return from != nullptr && offset < bytes.load(std::memory_order_relaxed);
 }
 
@@ -56,11 +63,15 @@ planned_lane_state::~planned_lane_state() {
   }
   if (own.at != nullptr) former_.push_back({own, nullptr});
   if (graphs.at != nullptr) former_.push_back({graphs, nullptr});
-  for (const former_arena& each : former_) owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
-  if (served_ != nullptr && gpu != nullptr && gpu->alive()) static_cast<void>(gpu->event_destroy(served_));
+  for (const former_arena& each : former_)
+    owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
+  if (served_ != nullptr && gpu != nullptr && gpu->alive())
+    static_cast<void>(gpu->event_destroy(served_));
 }
 
-bool planned_lane_state::in_arena(const void* ptr) const { return arena_.holds(ptr) || graph_arena_.holds(ptr); }
+bool planned_lane_state::in_arena(const void* ptr) const {
+  return arena_.holds(ptr) || graph_arena_.holds(ptr);
+}
 
 void planned_lane_state::set_aside(planned_arena& of, graph_pins pins) {
   const planned_arena::block left = of.take();
@@ -84,11 +95,14 @@ planned_lane_state::growth planned_lane_state::grow_arena(std::uint64_t bytes) {
   if (bytes <= arena_.size()) return growth::done;
   // An arena made in a capture would belong to its graph; one that has live blocks stays.
   if (!held_.empty() || capture_.status != capture_status::none) return growth::refused;
-  if (graph_arena_.size() > 0 && !pinned(pins_)) set_aside(graph_arena_, std::exchange(pins_, std::make_shared<pin_count>(0)));
+  if (graph_arena_.size() > 0 && !pinned(pins_))
+    set_aside(graph_arena_, std::exchange(pins_, std::make_shared<pin_count>(0)));
   give_back_former();
   const std::uint64_t now = arena_.size();
-  const std::uint64_t before = owner_.arena_bytes_.fetch_add(bytes - now, std::memory_order_relaxed);
-  if (before > owner_.options_.budget_bytes || owner_.options_.budget_bytes - before < bytes - now) {
+  const std::uint64_t before =
+      owner_.arena_bytes_.fetch_add(bytes - now, std::memory_order_relaxed);
+  if (before > owner_.options_.budget_bytes ||
+      owner_.options_.budget_bytes - before < bytes - now) {
     owner_.arena_bytes_.fetch_sub(bytes - now, std::memory_order_relaxed);
     return growth::over_budget;
   }
@@ -104,7 +118,8 @@ planned_lane_state::growth planned_lane_state::grow_arena(std::uint64_t bytes) {
   return growth::done;
 }
 
-// For a capture: its graph holds the graphs' arena where it is. That is made of the stream's own, once it is idle.
+// For a capture: its graph holds the graphs' arena where it is. That is made of the stream's own,
+// once it is idle.
 bool planned_lane_state::pin_for_capture(std::uint64_t bytes) {
   if (graph_arena_.size() < bytes) {
     if (arena_.size() < bytes || !held_.empty()) return false;
@@ -141,7 +156,8 @@ bool planned_lane_state::ask_capture() noexcept {
   capture_ = {};
   if (gpu == nullptr) return true;
   call_result answer = gpu->stream_capture(stream_, &capture_);
-  if (answer.status == driver_status::invalid_context && gpu->bind_thread().ok()) answer = gpu->stream_capture(stream_, &capture_);
+  if (answer.status == driver_status::invalid_context && gpu->bind_thread().ok())
+    answer = gpu->stream_capture(stream_, &capture_);
   return answer.ok();
 }
 
@@ -175,9 +191,11 @@ bool planned_lane_state::stream_is_ready() {
 void planned_lane_state::mark_end() noexcept {
   driver* const gpu = owner_.gpu();
   marked_ = false;
-  if (gpu == nullptr || keeps_its_handle(stream_) || capture_.status != capture_status::none) return;
+  if (gpu == nullptr || keeps_its_handle(stream_) || capture_.status != capture_status::none)
+    return;
   std::uint64_t id = 0;
-  if (!gpu->stream_id(stream_, &id).ok() || id != stream_id_) return;  // too late: the stream is gone
+  if (!gpu->stream_id(stream_, &id).ok() || id != stream_id_)
+    return;  // too late: the stream is gone
   if (served_ == nullptr) {
     const relaxed_capture_scope relaxed(*gpu);
     if (!relaxed.entered().ok() || !gpu->event_create(&served_).ok()) return;

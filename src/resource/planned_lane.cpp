@@ -8,7 +8,8 @@
 namespace millpond::detail {
 namespace {
 
-// How far ahead a size is looked for when it is not the next: a program that leaves a block out is found again.
+// How far ahead a size is looked for when it is not the next: a program that leaves a block out is
+// found again.
 constexpr std::uint32_t look_ahead = 16;
 // An iteration deviated when this part of its steps did.
 constexpr std::uint64_t deviating_part = 20;
@@ -54,10 +55,11 @@ void planned_lane_state::begin(std::uint64_t key) {
 }
 
 void planned_lane_state::remember(planned_shape&& shape) {
-  if (shapes_.size() >= std::max<std::uint64_t>(owner_.options_.most_shapes, 1) && !shapes_.contains(key_)) {
-    shapes_.erase(std::min_element(shapes_.begin(), shapes_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_begun < b.second.last_begun;
-    }));
+  if (shapes_.size() >= std::max<std::uint64_t>(owner_.options_.most_shapes, 1) &&
+      !shapes_.contains(key_)) {
+    shapes_.erase(std::min_element(
+        shapes_.begin(), shapes_.end(),
+        [](const auto& a, const auto& b) { return a.second.last_begun < b.second.last_begun; }));
     counts_.forgotten.add(1);
   }
   if (shape.peak >= planned_bytes_.load(std::memory_order_relaxed)) {
@@ -84,29 +86,35 @@ void planned_lane_state::end() {
   } else if (mode_ == mode::serving) {
     mode_ = mode::idle;
     for (std::size_t s = 0; s < states_.size(); ++s)
-      if (states_[s] == state::live) held_.push_back({base_ + shape_->steps[s].offset, shape_->steps[s].bytes});
+      if (states_[s] == state::live)
+        held_.push_back({base_ + shape_->steps[s].offset, shape_->steps[s].bytes});
     const bool own = capture_.status == capture_status::none;
     if (own && ask_capture()) mark_end();
     deviated_ += shape_->steps.size() - next_;
-    shape_->bad_in_a_row = deviated_ * deviating_part > shape_->steps.size() ? shape_->bad_in_a_row + 1 : 0;
+    shape_->bad_in_a_row =
+        deviated_ * deviating_part > shape_->steps.size() ? shape_->bad_in_a_row + 1 : 0;
     if (shape_->bad_in_a_row >= owner_.options_.relearn_after) shapes_.erase(key_);
     shape_ = nullptr;
   }
   mode_ = mode::idle;
 }
 
-result<void*> planned_lane_state::allocate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t site) {
-  if (forked()) [[unlikely]] return from_upstream(bytes, alignment);  // which refuses, and says why
+result<void*> planned_lane_state::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                           std::uint64_t site) {
+  if (forked()) [[unlikely]]
+    return from_upstream(bytes, alignment);  // which refuses, and says why
   if (bytes == 0) return static_cast<void*>(nullptr);
   if (mode_ == mode::serving) {
     if (next_ < shape_->steps.size()) [[likely]] {
       const planned_step& step = shape_->steps[next_];
-      if (step.bytes == bytes && step.site == site) [[likely]] return serve(next_, alignment);
+      if (step.bytes == bytes && step.site == site) [[likely]]
+        return serve(next_, alignment);
     }
     return deviate(bytes, alignment, site);
   }
   auto made = from_upstream(bytes, alignment);
-  if (made && mode_ == mode::recording) recorder_.allocated(*made, bytes, site, alignment <= default_alignment);
+  if (made && mode_ == mode::recording)
+    recorder_.allocated(*made, bytes, site, alignment <= default_alignment);
   if (made && mode_ != mode::idle) counts_.upstream.add(1);
   return made;
 }
@@ -138,8 +146,10 @@ result<void*> planned_lane_state::serve(std::uint32_t step, std::uint64_t alignm
   return static_cast<void*>(base_ + of.offset);
 }
 
-result<void*> planned_lane_state::deviate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t site) {
-  const auto end = static_cast<std::uint32_t>(std::min<std::size_t>(shape_->steps.size(), std::size_t{next_} + look_ahead));
+result<void*> planned_lane_state::deviate(std::uint64_t bytes, std::uint64_t alignment,
+                                          std::uint64_t site) {
+  const auto end = static_cast<std::uint32_t>(
+      std::min<std::size_t>(shape_->steps.size(), std::size_t{next_} + look_ahead));
   for (std::uint32_t s = next_; s < end; ++s) {
     if (shape_->steps[s].bytes != bytes || shape_->steps[s].site != site) continue;
     for (std::uint32_t left_out = next_; left_out < s; ++left_out) states_[left_out] = state::done;
@@ -162,14 +172,16 @@ bool planned_lane_state::is_clear(const planned_step& of) const {
     if (overlaps(held.at, held.bytes)) return false;
   for (std::uint32_t f = freed_; f < of.frees_before; ++f) {
     const std::uint32_t earlier = shape_->free_order[f];
-    if (states_[earlier] == state::live && overlaps(base_ + shape_->steps[earlier].offset, shape_->steps[earlier].bytes))
+    if (states_[earlier] == state::live &&
+        overlaps(base_ + shape_->steps[earlier].offset, shape_->steps[earlier].bytes))
       return false;
   }
   return true;
 }
 
 void planned_lane_state::advance_freed() {
-  while (freed_ < shape_->free_order.size() && states_[shape_->free_order[freed_]] == state::done) ++freed_;
+  while (freed_ < shape_->free_order.size() && states_[shape_->free_order[freed_]] == state::done)
+    ++freed_;
 }
 
 bool planned_lane_state::is_step(std::uint32_t step, std::uint64_t offset) const {
@@ -177,10 +189,12 @@ bool planned_lane_state::is_step(std::uint32_t step, std::uint64_t offset) const
 }
 
 result<void> planned_lane_state::deallocate(void* ptr, std::uint64_t bytes) noexcept {
-  if (forked()) [[unlikely]] return owner_.upstream().try_deallocate(ptr, bytes, stream_);
+  if (forked()) [[unlikely]]
+    return owner_.upstream().try_deallocate(ptr, bytes, stream_);
   if (mode_ == mode::serving) [[likely]] {
     // Below base_ this wraps to more than any offset.
-    const auto offset = reinterpret_cast<std::uintptr_t>(ptr) - reinterpret_cast<std::uintptr_t>(base_);
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(ptr) - reinterpret_cast<std::uintptr_t>(base_);
     if (freed_ < shape_->free_order.size()) {
       const std::uint32_t step = shape_->free_order[freed_];
       if (is_step(step, offset) && shape_->steps[step].bytes == bytes) [[likely]] {
@@ -199,22 +213,31 @@ result<void> planned_lane_state::deallocate(void* ptr, std::uint64_t bytes) noex
   return owner_.upstream().try_deallocate(ptr, bytes, stream_);
 }
 
-// A free out of order, of a block from an iteration before, or a wrong one. foreign_pointer: not in an arena of ours.
+// A free out of order, of a block from an iteration before, or a wrong one. foreign_pointer: not in
+// an arena of ours.
 result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes) noexcept {
   const auto wrong_size = [&](std::uint64_t asked) {
-    return error{error_code::invalid_argument, "planned block: the free says " + std::to_string(bytes) + " bytes, the allocation asked for " +
+    return error{error_code::invalid_argument, "planned block: the free says " +
+                                                   std::to_string(bytes) +
+                                                   " bytes, the allocation asked for " +
                                                    std::to_string(asked) + "; the block stays"};
   };
   const auto interior = [&](std::uint64_t into) {
-    return error{error_code::interior_pointer, "planned block: the free points " + std::to_string(into) + " bytes into it; the block stays"};
+    return error{error_code::interior_pointer, "planned block: the free points " +
+                                                   std::to_string(into) +
+                                                   " bytes into it; the block stays"};
   };
   if (mode_ == mode::serving) {
-    const auto offset = reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(base_);
-    const auto slot = std::lower_bound(shape_->slot_offset.begin(), shape_->slot_offset.end(), offset);
+    const auto offset =
+        reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(base_);
+    const auto slot =
+        std::lower_bound(shape_->slot_offset.begin(), shape_->slot_offset.end(), offset);
     if (slot != shape_->slot_offset.end() && *slot == offset) {
-      const std::uint32_t step = live_in_slot_[static_cast<std::size_t>(slot - shape_->slot_offset.begin())];
+      const std::uint32_t step =
+          live_in_slot_[static_cast<std::size_t>(slot - shape_->slot_offset.begin())];
       if (is_step(step, offset)) {
-        if (bytes != 0 && bytes != shape_->steps[step].bytes) return wrong_size(shape_->steps[step].bytes);
+        if (bytes != 0 && bytes != shape_->steps[step].bytes)
+          return wrong_size(shape_->steps[step].bytes);
         states_[step] = state::done;
         advance_freed();
         return {};
@@ -228,7 +251,8 @@ result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes
       marked_ = false;  // it may have been used since the last end()
       return {};
     }
-    if (at > held->at && at < held->at + held->bytes) return interior(static_cast<std::uint64_t>(at - held->at));
+    if (at > held->at && at < held->at + held->bytes)
+      return interior(static_cast<std::uint64_t>(at - held->at));
   }
   if (!in_arena(at)) return error{error_code::foreign_pointer, "not a planned block"};
   if (mode_ == mode::serving)
@@ -237,7 +261,8 @@ result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes
       if (states_[s] == state::live && at > block && at < block + shape_->steps[s].bytes)
         return interior(static_cast<std::uint64_t>(at - block));
     }
-  return error{error_code::double_free, "this place of the plan is not live: freed twice, or never given"};
+  return error{error_code::double_free,
+               "this place of the plan is not live: freed twice, or never given"};
 }
 
 planned_counters planned_lane_state::counters() const {
@@ -252,7 +277,8 @@ planned_counters planned_lane_state::counters() const {
   out.over_budget = counts_.over_budget.get();
   out.stream_waits = counts_.stream_waits.get();
   out.forgotten = counts_.forgotten.get();
-  out.arena_bytes = arena_.size() + graph_arena_.size() + former_added_.get() - former_removed_.get();
+  out.arena_bytes =
+      arena_.size() + graph_arena_.size() + former_added_.get() - former_removed_.get();
   out.planned_bytes = planned_bytes_.load(std::memory_order_relaxed);
   out.lower_bound_bytes = lower_bound_bytes_.load(std::memory_order_relaxed);
   return out;

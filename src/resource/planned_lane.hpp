@@ -1,10 +1,12 @@
-// A lane of the planned resource: records shapes, serves them from the arena, and notices deviations.
+// A lane of the planned resource: records shapes, serves them from the arena, and notices
+// deviations.
 //
-// What makes serving safe. A place of the plan may overlap those of blocks that the recording had freed
-// before, and of no other block that is live. So step k may be served when all of its `frees_before` are done
-// in this iteration too; `freed_` counts how far, in recorded order, that is true. Where the program is later
-// than recorded, the blocks in between that are still live are looked at one by one. Blocks that outlive their
-// iteration are `held`, and looked at by every allocation until they are freed.
+// What makes serving safe. A place of the plan may overlap those of blocks that the recording had
+// freed before, and of no other block that is live. So step k may be served when all of its
+// `frees_before` are done in this iteration too; `freed_` counts how far, in recorded order, that
+// is true. Where the program is later than recorded, the blocks in between that are still live are
+// looked at one by one. Blocks that outlive their iteration are `held`, and looked at by every
+// allocation until they are freed.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -22,8 +24,8 @@ namespace millpond::detail {
 using pin_count = std::atomic<std::uint64_t>;
 using graph_pins = std::shared_ptr<pin_count>;
 
-// One block behind plans. Changed by the lane's thread, and only while nothing in it is live; frees of
-// other threads ask whether it holds what they free, to refuse them.
+// One block behind plans. Changed by the lane's thread, and only while nothing in it is live; frees
+// of other threads ask whether it holds what they free, to refuse them.
 struct planned_arena {
   struct block {
     std::byte* at;
@@ -33,14 +35,17 @@ struct planned_arena {
   std::atomic<std::uint64_t> bytes{0};
 
   [[nodiscard]] bool holds(const void* ptr) const noexcept;
-  [[nodiscard]] std::uint64_t size() const noexcept { return bytes.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t size() const noexcept {
+    return bytes.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] block take() noexcept;
   void put(block of) noexcept;
 };
 
 class planned_lane_state {
  public:
-  planned_lane_state(planned_resource& owner, stream_handle stream) : owner_(owner), stream_(stream) {}
+  planned_lane_state(planned_resource& owner, stream_handle stream)
+      : owner_(owner), stream_(stream) {}
   ~planned_lane_state();
   planned_lane_state(const planned_lane_state&) = delete;
   planned_lane_state& operator=(const planned_lane_state&) = delete;
@@ -70,7 +75,8 @@ class planned_lane_state {
   };
 
   [[nodiscard]] result<void*> serve(std::uint32_t step, std::uint64_t alignment);
-  [[nodiscard]] result<void*> deviate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t site);
+  [[nodiscard]] result<void*> deviate(std::uint64_t bytes, std::uint64_t alignment,
+                                      std::uint64_t site);
   [[nodiscard]] bool is_clear(const planned_step& of) const;
   void advance_freed();
   void remember(planned_shape&& shape);
@@ -94,28 +100,29 @@ class planned_lane_state {
   const stream_handle stream_;
   const std::uint32_t born_in_fork_ = fork_count();
   planned_arena arena_, graph_arena_;
-  std::byte* base_ = nullptr;                      // of the arena that serves this iteration
+  std::byte* base_ = nullptr;  // of the arena that serves this iteration
   std::vector<former_arena> former_;
-  own_counter former_added_, former_removed_;      // bytes; for counters()
+  own_counter former_added_, former_removed_;         // bytes; for counters()
   graph_pins pins_ = std::make_shared<pin_count>(0);  // of the graphs' arena
-  capture_info capture_;                           // when last asked
-  std::uint64_t pinned_capture_ = 0;               // whose graph has a pin already
-  std::uint64_t stream_id_ = 0;                    // 0: not asked yet
-  event_handle served_ = nullptr;                  // behind the last iteration that served
-  bool marked_ = false;                            // served_ was recorded
+  capture_info capture_;                              // when last asked
+  std::uint64_t pinned_capture_ = 0;                  // whose graph has a pin already
+  std::uint64_t stream_id_ = 0;                       // 0: not asked yet
+  event_handle served_ = nullptr;                     // behind the last iteration that served
+  bool marked_ = false;                               // served_ was recorded
   std::unordered_map<std::uint64_t, planned_shape> shapes_;
   shape_recorder recorder_;
   mode mode_ = mode::idle;
   std::uint64_t key_ = 0;
-  planned_shape* shape_ = nullptr;                 // while serving
-  std::uint32_t next_ = 0;                         // the step that should come next
-  std::uint32_t freed_ = 0;                        // of free_order, all before are done
-  std::vector<state> states_;                      // by step
-  std::vector<std::uint32_t> live_in_slot_;        // by slot: the step served there last
+  planned_shape* shape_ = nullptr;           // while serving
+  std::uint32_t next_ = 0;                   // the step that should come next
+  std::uint32_t freed_ = 0;                  // of free_order, all before are done
+  std::vector<state> states_;                // by step
+  std::vector<std::uint32_t> live_in_slot_;  // by slot: the step served there last
   std::vector<held_range> held_;
-  std::uint64_t deviated_ = 0;                     // in this iteration
+  std::uint64_t deviated_ = 0;  // in this iteration
   struct {
-    own_counter iterations, recorded, served, upstream, deviations, late_frees, skipped, over_budget, stream_waits, forgotten;
+    own_counter iterations, recorded, served, upstream, deviations, late_frees, skipped,
+        over_budget, stream_waits, forgotten;
   } counts_;
   std::atomic<std::uint64_t> planned_bytes_{0}, lower_bound_bytes_{0};
 };

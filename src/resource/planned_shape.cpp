@@ -42,17 +42,22 @@ result<planned_shape> shape_recorder::finish(std::uint64_t planning_steps) {
   if (!solved) return solved.error();
   out.peak = solved->peak;
   out.lower_bound = solved->lower_bound;
-  for (std::size_t k = 0; k < step_of.size(); ++k) out.steps[step_of[k]].offset = solved->offsets[k];
+  for (std::size_t k = 0; k < step_of.size(); ++k)
+    out.steps[step_of[k]].offset = solved->offsets[k];
   for (const std::uint32_t step : free_order_)
     if (out.steps[step].offset != planned_step::upstream) out.free_order.push_back(step);
   std::uint32_t frees = 0;
   for (std::size_t s = 0; s < out.steps.size(); ++s) {
-    while (frees < out.free_order.size() && notes_[out.free_order[frees]].freed_at < notes_[s].allocated_at) ++frees;
+    while (frees < out.free_order.size() &&
+           notes_[out.free_order[frees]].freed_at < notes_[s].allocated_at)
+      ++frees;
     out.steps[s].frees_before = frees;
-    if (out.steps[s].offset != planned_step::upstream) out.slot_offset.push_back(out.steps[s].offset);
+    if (out.steps[s].offset != planned_step::upstream)
+      out.slot_offset.push_back(out.steps[s].offset);
   }
   std::sort(out.slot_offset.begin(), out.slot_offset.end());
-  out.slot_offset.erase(std::unique(out.slot_offset.begin(), out.slot_offset.end()), out.slot_offset.end());
+  out.slot_offset.erase(std::unique(out.slot_offset.begin(), out.slot_offset.end()),
+                        out.slot_offset.end());
   for (planned_step& s : out.steps) {
     if (s.offset == planned_step::upstream) continue;
     const auto at = std::lower_bound(out.slot_offset.begin(), out.slot_offset.end(), s.offset);

@@ -12,9 +12,9 @@ struct planned_step {
   static constexpr std::uint64_t upstream = ~std::uint64_t{0};
   std::uint64_t bytes = 0;
   std::uint64_t site = 0;
-  std::uint64_t offset = upstream;   // in the arena; `upstream` where the block is not planned
-  std::uint32_t frees_before = 0;    // how many planned frees come before this allocation
-  std::uint32_t slot = 0;            // steps with one offset share a slot: at most one of them is live
+  std::uint64_t offset = upstream;  // in the arena; `upstream` where the block is not planned
+  std::uint32_t frees_before = 0;   // how many planned frees come before this allocation
+  std::uint32_t slot = 0;  // steps with one offset share a slot: at most one of them is live
 };
 
 struct planned_shape {
@@ -23,8 +23,8 @@ struct planned_shape {
   std::vector<std::uint64_t> slot_offset;  // ascending
   std::uint64_t peak = 0;
   std::uint64_t lower_bound = 0;
-  std::uint64_t bad_in_a_row = 0;          // iterations that deviated
-  std::uint64_t last_begun = 0;            // the lane's iteration count then
+  std::uint64_t bad_in_a_row = 0;  // iterations that deviated
+  std::uint64_t last_begun = 0;    // the lane's iteration count then
 };
 
 // Notes an iteration's allocations and frees.

@@ -177,7 +177,8 @@ result<void> pointer_registry::add(const block_facts& facts) {
     }
     in.table.insert(facts.address).top = facts;
   } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, facts.owner->name + ": no host memory for the block's record"};
+    return error{error_code::out_of_memory,
+                 facts.owner->name + ": no host memory for the block's record"};
   }
   return {};
 }
@@ -227,11 +228,13 @@ void pointer_registry::restore(const block_facts& facts) noexcept {
     const std::lock_guard lock(in.mutex);
     // Forget the free that did not happen.
     for (freed_block& block : in.freed) {
-      if (block.was.address == facts.address && block.was.owner == facts.owner) block.was.address = 0;
+      if (block.was.address == facts.address && block.was.owner == facts.owner)
+        block.was.address = 0;
     }
   }
-  // The record's place in the table was there a moment ago, so this fails only where another thread took
-  // the last host memory between; the block then is out unknown to us, and a later free of it is foreign.
+  // The record's place in the table was there a moment ago, so this fails only where another thread
+  // took the last host memory between; the block then is out unknown to us, and a later free of it
+  // is foreign.
   static_cast<void>(add(facts));
 }
 
@@ -248,7 +251,9 @@ std::vector<block_facts> pointer_registry::live(const block_owner* owner) const 
   return found;
 }
 
-leak_report pointer_registry::report(const block_owner* owner) const { return add_up(live(owner)); }
+leak_report pointer_registry::report(const block_owner* owner) const {
+  return add_up(live(owner));
+}
 
 const char* pointer_registry::intern(std::string_view text) {
   const std::lock_guard lock(state_->owners_mutex);

@@ -11,7 +11,9 @@ namespace millpond {
 namespace {
 
 error refused_in_child() {
-  return {error_code::not_permitted, "this process was forked from the one that made the pool: its GPU memory belongs to the parent"};
+  return {error_code::not_permitted,
+          "this process was forked from the one that made the pool: its GPU memory belongs to the "
+          "parent"};
 }
 // The throwing edge.
 void* given(result<void*> answer) {
@@ -22,10 +24,12 @@ void* given(result<void*> answer) {
 
 }  // namespace
 
-// The fast paths ----------------------------------------------------------------------------------------
+// The fast paths
+// ----------------------------------------------------------------------------------------
 
 // Written into the public calls, since a call would cost a tenth of it.
-[[gnu::always_inline]] inline void* pool::core::pop_here(stream_lane& in, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline void* pool::core::pop_here(stream_lane& in,
+                                                         std::uint64_t bytes) noexcept {
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
   heap::segment* const block = in.pop(bytes);
   if (block == nullptr) {
@@ -41,9 +45,12 @@ void* given(result<void*> answer) {
   return reinterpret_cast<void*>(block->start());
 }
 
-void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return pop_here(in, bytes); }
+void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept {
+  return pop_here(in, bytes);
+}
 
-[[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr,
+                                                         std::uint64_t bytes) noexcept {
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
@@ -62,75 +69,94 @@ void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept { return po
   }
   return true;
 }
-bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept { return push_here(in, ptr, bytes); }
+bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+  return push_here(in, ptr, bytes);
+}
 
-// Before the block's record is looked at, which is another core's: for calls that may tell an error later. The audit build looks.
-[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+// Before the block's record is looked at, which is another core's: for calls that may tell an error
+// later. The audit build looks.
+[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr,
+                                                      std::uint64_t bytes) noexcept {
 #if defined(MILLPOND_AUDIT)
   return false;
 #else
-  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) && post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
+  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) &&
+         post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
 #endif
 }
 
 [[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
   stream_lane* const in = thread_lanes::find(this, stream);
   if (__builtin_expect(in == nullptr, 0)) return nullptr;
-  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) && may_capture(stream)) return nullptr;
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) &&
+      may_capture(stream))
+    return nullptr;
   std::uint64_t id = 0;
   return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
 }
 
-std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream, std::unique_ptr<stream_lane> made) {
+std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream,
+                                                std::unique_ptr<stream_lane> made) {
   return thread_lanes::put(shared_from_this(), stream, std::move(made));
 }
 
-// The plain calls ---------------------------------------------------------------------------------------
+// The plain calls
+// ---------------------------------------------------------------------------------------
 
-// Not for a stream that captures: cuStreamGetId refuses those (seen on an H200, driver 580.159), so whoever may have one
-// asks for the capture first.
+// Not for a stream that captures: cuStreamGetId refuses those (seen on an H200, driver 580.159), so
+// whoever may have one asks for the capture first.
 result<std::uint64_t> pool::core::identity(stream_handle stream) {
   std::uint64_t id = 0;
   call_result answer = gpu_->stream_id(stream, &id);
   if (__builtin_expect(answer.status == driver_status::invalid_context, 0)) {
-    // The stream's fault, or the first call of a thread that has no context: a call without a stream tells.
+    // The stream's fault, or the first call of a thread that has no context: a call without a
+    // stream tells.
     std::uint64_t free = 0;
     std::uint64_t total = 0;
-    if (gpu_->memory_info(&free, &total).status == driver_status::invalid_context && gpu_->bind_thread().ok()) {
+    if (gpu_->memory_info(&free, &total).status == driver_status::invalid_context &&
+        gpu_->bind_thread().ok()) {
       answer = gpu_->stream_id(stream, &id);
     }
   }
   if (__builtin_expect(!answer.ok(), 0)) {
-    return error{answer.status == driver_status::invalid_handle || answer.status == driver_status::invalid_context
-                     ? error_code::invalid_argument
-                     : error_code::driver_failure,
-                 "the stream is not usable (destroyed, or of another context): " + to_string(answer)};
+    return error{
+        answer.status == driver_status::invalid_handle ||
+                answer.status == driver_status::invalid_context
+            ? error_code::invalid_argument
+            : error_code::driver_failure,
+        "the stream is not usable (destroyed, or of another context): " + to_string(answer)};
   }
   return id;
 }
 
 // Whatever is unusual about the call is told apart here; usual_lane has the short way.
-result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                   stream_handle stream) {
   if (__builtin_expect(!serving(), 0)) return not_serving();
   capture_info capture;
-  if (const call_result answer = gpu_->stream_capture(stream, &capture); __builtin_expect(!answer.ok(), 0)) {
+  if (const call_result answer = gpu_->stream_capture(stream, &capture);
+      __builtin_expect(!answer.ok(), 0)) {
     // A destroyed stream or a thread without a context: identity() knows the words and the way.
-    if (answer.status != driver_status::invalid_handle && answer.status != driver_status::invalid_context) {
+    if (answer.status != driver_status::invalid_handle &&
+        answer.status != driver_status::invalid_context) {
       return to_error(answer, "asking whether the stream captures");
     }
     const auto id = identity(stream);
     if (!id) return id.error();
-    if (!gpu_->stream_capture(stream, &capture).ok()) return to_error(answer, "asking whether the stream captures");
+    if (!gpu_->stream_capture(stream, &capture).ok())
+      return to_error(answer, "asking whether the stream captures");
   }
   if (__builtin_expect(capture.status == capture_status::active, 0)) {
     return allocate_in_capture(capture, bytes, alignment, stream);
   }
   if (capture.status == capture_status::invalidated) {
-    return error{error_code::not_permitted, "the stream's capture has been invalidated: end it before allocating"};
+    return error{error_code::not_permitted,
+                 "the stream's capture has been invalidated: end it before allocating"};
   }
   const auto id = identity(stream);
   if (!id) return id.error();
-  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0)) note_not_capturing(stream);
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0))
+    note_not_capturing(stream);
   stream_lane* in = thread_lanes::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
     auto made = make_lane(stream, *id);
@@ -158,7 +184,8 @@ result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t
   return slow_free(ptr, bytes, in.handle, &in);
 }
 
-// The face ----------------------------------------------------------------------------------------------
+// The face
+// ----------------------------------------------------------------------------------------------
 
 pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
 pool::~pool() {
@@ -169,9 +196,11 @@ pool::~pool() {
 
 result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_options options) {
   if (gpu == nullptr) return error{error_code::invalid_argument, "pool: no driver"};
-  if (options.kind != memory_kind::device && options.kind != memory_kind::pinned && options.kind != memory_kind::managed) {
-    return error{error_code::invalid_argument, std::string("pool: kind ") + to_string(options.kind) +
-                                                   " cannot be pooled; expected device, pinned or managed"};
+  if (options.kind != memory_kind::device && options.kind != memory_kind::pinned &&
+      options.kind != memory_kind::managed) {
+    return error{error_code::invalid_argument,
+                 std::string("pool: kind ") + to_string(options.kind) +
+                     " cannot be pooled; expected device, pinned or managed"};
   }
   if (!(options.slack >= 0) || options.slack > 10) {
     return error{error_code::invalid_argument, "pool: slack must be from 0 to 10"};
@@ -185,11 +214,16 @@ result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_opt
   return std::shared_ptr<pool>(new pool(std::move(state)));
 }
 
-memory_kind pool::kind() const noexcept { return core_->options().kind; }
-driver* pool::gpu() const noexcept { return &core_->gpu(); }
+memory_kind pool::kind() const noexcept {
+  return core_->options().kind;
+}
+driver* pool::gpu() const noexcept {
+  return &core_->gpu();
+}
 
 void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
-  if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(), 1)) {
+  if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(),
+                       1)) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
       tell_refused();
@@ -209,12 +243,14 @@ void pool::tell_refused() noexcept {
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
     stream_lane* const in = thread_lanes::find(core_.get(), stream);
-    if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes))) return;
+    if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes)))
+      return;
   }
   memory_resource::deallocate(ptr, bytes, stream);
 }
 
-result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                stream_handle stream) {
   tell_refused();
   if (alignment <= heap::granule && core_->serving()) {
     if (stream_lane* const in = core_->usual_lane(stream)) {
@@ -252,7 +288,9 @@ graph_arena pool::make_graph_arena() {
 result<void> pool::capture_into(const graph_arena& arena, stream_handle stream) {
   if (forked()) return refused_in_child();
   if (!core_->serving()) return core_->not_serving();
-  if (!arena) return error{error_code::invalid_argument, "capture_into: no graph arena: pool::make_graph_arena makes one"};
+  if (!arena)
+    return error{error_code::invalid_argument,
+                 "capture_into: no graph arena: pool::make_graph_arena makes one"};
   return core_->capture_into(*arena.held_, stream);
 }
 
@@ -283,7 +321,9 @@ result<void> pool::synchronize() {
   if (!core_->serving()) return core_->not_serving();
   return core_->synchronize();
 }
-void pool::set_limit_bytes(std::uint64_t bytes) noexcept { core_->set_limit_bytes(bytes); }
+void pool::set_limit_bytes(std::uint64_t bytes) noexcept {
+  core_->set_limit_bytes(bytes);
+}
 std::uint64_t pool::give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
   return forked() ? 0 : core_->give_back_old(older_than_ns, keep_bytes);
 }
@@ -306,14 +346,21 @@ result<wake_outcome> pool::wake() {
   if (forked()) return refused_in_child();
   return core_->wake();
 }
-bool pool::asleep() const noexcept { return core_->asleep(); }
-memory_report pool::explain() const { return forked() ? memory_report{} : core_->explain(); }
-pool_statistics pool::statistics() const { return forked() ? pool_statistics{} : core_->statistics(); }
+bool pool::asleep() const noexcept {
+  return core_->asleep();
+}
+memory_report pool::explain() const {
+  return forked() ? memory_report{} : core_->explain();
+}
+pool_statistics pool::statistics() const {
+  return forked() ? pool_statistics{} : core_->statistics();
+}
 void pool::check() const {
   if (!forked()) core_->check();
 }
 
-pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own)
+pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state,
+                               std::unique_ptr<stream_lane> own)
     : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
 pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
 pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
@@ -327,15 +374,18 @@ pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
 pool::lane_handle::~lane_handle() {
   if (lane_ != nullptr) core_->drop_lane(*lane_);
 }
-stream_handle pool::lane_handle::stream() const noexcept { return lane_->handle; }
+stream_handle pool::lane_handle::stream() const noexcept {
+  return lane_->handle;
+}
 
 namespace {
 // A lane handle's owner has promised that its stream does not capture.
 void promised(pool::core& core, stream_handle stream) {
 #if defined(MILLPOND_AUDIT)
   capture_info capture;
-  MILLPOND_CHECK(!core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
-                 "a lane handle was used in a capture");
+  MILLPOND_CHECK(
+      !core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
+      "a lane handle was used in a capture");
 #else
   static_cast<void>(core);
   static_cast<void>(stream);
@@ -372,13 +422,16 @@ void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
 void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
   const auto freed = try_deallocate(ptr, bytes);
   if (freed) return;
-  if (core_->closed()) return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  if (core_->closed())
+    return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
   owner_->report(freed.error());
 }
 
 result<void> pool::lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (ptr == nullptr) return {};
-  if (core_->closed()) return error{error_code::not_permitted, "a block was freed through a lane of a pool that is closed"};
+  if (core_->closed())
+    return error{error_code::not_permitted,
+                 "a block was freed through a lane of a pool that is closed"};
   if (core_->forked()) return refused_in_child();
   promised(*core_, lane_->handle);
   owner_->tell_refused();

@@ -1,9 +1,10 @@
 // Arenas that several captures share (millpond/graph_arena.hpp).
 //
-// Free memory goes one way, to the capture that was attached last: it gets all that is free in the arena then, and what is
-// its own never goes back to an earlier capture. So two captures may even run at the same time: what one has from the
-// other, that other does not see again, and within each capture memory is reused in its own streams' order alone.
-// Between graphs no order is needed, since the program runs only one at a time.
+// Free memory goes one way, to the capture that was attached last: it gets all that is free in the
+// arena then, and what is its own never goes back to an earlier capture. So two captures may even
+// run at the same time: what one has from the other, that other does not see again, and within each
+// capture memory is reused in its own streams' order alone. Between graphs no order is needed,
+// since the program runs only one at a time.
 #include "driver/relaxed_capture.hpp"
 #include "resource/pool_core.hpp"
 
@@ -21,7 +22,8 @@ graph_arena pool::core::make_graph_arena() {
 }
 
 result<void> pool::core::capture_into(const graph_arena::hold& arena, stream_handle stream) {
-  if (arena.queue != released_) return error{error_code::invalid_argument, "capture_into: the graph arena is another pool's"};
+  if (arena.queue != released_)
+    return error{error_code::invalid_argument, "capture_into: the graph arena is another pool's"};
   const auto capture = begin_capture_call(stream, "capture_into", ": begin it first");
   if (!capture) return capture.error();
   {
@@ -32,9 +34,11 @@ result<void> pool::core::capture_into(const graph_arena::hold& arena, stream_han
   const std::shared_ptr<arena_state> into = arenas_.at(arena.number);  // the caller holds it
   if (const auto known = captures_.find(capture->id); known != captures_.end()) {
     if (known->second->arena == into) return {};
-    return error{error_code::not_permitted, known->second->arena->number == 0
-                                                ? "capture_into: the capture has allocated already, from memory of its own: attach it before"
-                                                : "capture_into: the capture is attached to another graph arena"};
+    return error{error_code::not_permitted,
+                 known->second->arena->number == 0
+                     ? "capture_into: the capture has allocated already, from memory of its own: "
+                       "attach it before"
+                     : "capture_into: the capture is attached to another graph arena"};
   }
   const auto opened = open_capture(*capture, into);
   if (!opened) return opened.error();
@@ -47,7 +51,9 @@ void pool::core::inherit(capture_state& capture, heap::owner_id first) {
   arena_state& arena = *capture.arena;
   settle_kept(arena);
   const std::lock_guard lock(heap_mutex_);
-  const auto hand_on = [&](heap::owner_id from) { heap_.reassign(from, arena_batch::all, first, arena_batch::untouched); };
+  const auto hand_on = [&](heap::owner_id from) {
+    heap_.reassign(from, arena_batch::all, first, arena_batch::untouched);
+  };
   hand_on(arena.parked);
   for (const std::uint64_t id : arena.graphs) {
     if (id == capture.id) continue;
@@ -68,7 +74,8 @@ void pool::core::settle_kept(arena_state& arena) {
   });
 }
 
-// Its graph is gone: what it had free waits in the arena for the next capture. Under the captures mutex.
+// Its graph is gone: what it had free waits in the arena for the next capture. Under the captures
+// mutex.
 void pool::core::end_capture(capture_state& gone) {
   gone.arena->graphs.erase(gone.id);
   const std::lock_guard lock(heap_mutex_);
@@ -78,8 +85,8 @@ void pool::core::end_capture(capture_state& gone) {
   }
 }
 
-// Free memory of arenas that are held while no graph of theirs is left: nothing can be launched on it. A fence over the
-// whole context is to cover it, as in end_arena.
+// Free memory of arenas that are held while no graph of theirs is left: nothing can be launched on
+// it. A fence over the whole context is to cover it, as in end_arena.
 void pool::core::empty_arenas() noexcept {
   const std::lock_guard lock(captures_mutex_);
   for (const auto& [number, arena] : arenas_) {
@@ -94,7 +101,8 @@ void pool::core::empty_arenas() noexcept {
 // Marked as ended, so that nobody adds to it. No lock is held.
 void pool::core::end_arena(arena_state& gone) noexcept {
   {
-    // Held over the lanes' locks: a lane is deleted only after it left this list. What a lane has is in `out` as well.
+    // Held over the lanes' locks: a lane is deleted only after it left this list. What a lane has
+    // is in `out` as well.
     const std::lock_guard lock(lanes_mutex_);
     for (captured_lane* const l : captured_lanes_) {
       if (l->arena.get() != &gone) continue;

@@ -1,4 +1,5 @@
-// A pool's physical memory within its limits and its budget: taking it, giving it back, and what would fit.
+// A pool's physical memory within its limits and its budget: taking it, giving it back, and what
+// would fit.
 #include <algorithm>
 #include <limits>
 
@@ -11,20 +12,24 @@ namespace millpond {
 
 void pool::core::join_budget() {
   if (options_.budget == nullptr) return;
-  const std::string name = options_.name.empty() ? std::string(to_string(options_.kind)) + " pool" : options_.name;
-  budget_ = options_.budget->join(name, [weak = weak_from_this()](std::uint64_t bytes) -> std::uint64_t {
-    const auto self = weak.lock();
-    if (self == nullptr) return 0;
-    std::uint64_t reserved = 0;
-    {
-      const std::lock_guard lock(self->heap_mutex_);
-      reserved = self->reserved_;
-    }
-    return self->trim(reserved - std::min(reserved, bytes));
-  });
+  const std::string name =
+      options_.name.empty() ? std::string(to_string(options_.kind)) + " pool" : options_.name;
+  budget_ =
+      options_.budget->join(name, [weak = weak_from_this()](std::uint64_t bytes) -> std::uint64_t {
+        const auto self = weak.lock();
+        if (self == nullptr) return 0;
+        std::uint64_t reserved = 0;
+        {
+          const std::lock_guard lock(self->heap_mutex_);
+          reserved = self->reserved_;
+        }
+        return self->trim(reserved - std::min(reserved, bytes));
+      });
 }
 
-bool pool::core::take_budget(std::uint64_t bytes) noexcept { return budget_ == nullptr || budget_->try_take(bytes); }
+bool pool::core::take_budget(std::uint64_t bytes) noexcept {
+  return budget_ == nullptr || budget_->try_take(bytes);
+}
 void pool::core::give_budget(std::uint64_t bytes) noexcept {
   if (budget_ != nullptr) budget_->give(bytes);
 }
@@ -47,9 +52,10 @@ error pool::core::growth_error(call_result answer, std::uint64_t bytes) const {
     return to_error(answer, "growing the pool by " + format_bytes(bytes));
   }
   const memory_budget& shared = budget_->budget();
-  return {error_code::out_of_memory, "the budget's limit of " + format_bytes(shared.limits().hard_bytes) + " would be passed: " +
-                                         format_bytes(shared.used_bytes()) + " in use by all its members, " +
-                                         format_bytes(bytes) + " more needed"};
+  return {error_code::out_of_memory,
+          "the budget's limit of " + format_bytes(shared.limits().hard_bytes) +
+              " would be passed: " + format_bytes(shared.used_bytes()) +
+              " in use by all its members, " + format_bytes(bytes) + " more needed"};
 }
 
 bool pool::core::past_soft_limit(std::uint64_t more) {
@@ -84,12 +90,15 @@ bool pool::core::grow_for_later(const request& what) {
   return grown.has_value();
 }
 
-// Reservation and admission ----------------------------------------------------------------------------
+// Reservation and admission
+// ----------------------------------------------------------------------------
 
 result<void> pool::core::reserve(std::uint64_t bytes) {
   if (!serving()) return not_serving();
   if (bytes == 0) return {};
-  if (bytes > max_bytes) return error{error_code::out_of_memory, "reserve: " + std::to_string(bytes) + " bytes is more than any device has"};
+  if (bytes > max_bytes)
+    return error{error_code::out_of_memory,
+                 "reserve: " + std::to_string(bytes) + " bytes is more than any device has"};
   request what;
   what.bytes = bytes;
   what.size = align_up(bytes, heap::granule);
@@ -105,7 +114,8 @@ result<void> pool::core::reserve(std::uint64_t bytes) {
     break;
   }
   const std::lock_guard lock(heap_mutex_);
-  return error{error_code::out_of_memory, "reserving " + format_bytes(bytes) + ": " + last_failure_.message};
+  return error{error_code::out_of_memory,
+               "reserving " + format_bytes(bytes) + ": " + last_failure_.message};
 }
 
 pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream) {
@@ -119,7 +129,9 @@ pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream)
   std::uint64_t total = 0;
   const relaxed_capture_scope relaxed(*gpu_);
   poll_fences();
-  if (std::uint64_t free = 0; options_.kind == memory_kind::device && gpu_->memory_info(&free, &total).ok()) room = free;
+  if (std::uint64_t free = 0;
+      options_.kind == memory_kind::device && gpu_->memory_info(&free, &total).ok())
+    room = free;
   if (budget_ != nullptr) room = std::min(room, budget_->budget().headroom());
   heap::owner_id owner = heap::anyone;
   capture_info capture;
@@ -127,28 +139,33 @@ pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream)
     std::uint64_t id = 0;
     if (gpu_->stream_id(stream, &id).ok()) {
       const std::shared_lock lock(streams_mutex_);
-      if (const auto found = streams_.find(id); found != streams_.end()) owner = found->second->owner;
+      if (const auto found = streams_.find(id); found != streams_.end())
+        owner = found->second->owner;
     }
   }
   const std::lock_guard lock(heap_mutex_);
   if (limit_bytes() != 0) room = std::min(room, limit_bytes() - std::min(limit_bytes(), reserved_));
-  if (std::max(heap_.largest_free(owner), heap_.largest_free(heap::anyone)) >= size) return {pool::fit::now, 0, 0};
+  if (std::max(heap_.largest_free(owner), heap_.largest_free(heap::anyone)) >= size)
+    return {pool::fit::now, 0, 0};
   // Growth at the end of the home view, or a window of free spans with fewer new bytes.
   std::uint64_t grown = align_up(size, granularity);
   if (granularity_ != 0) {
-    grown = align_up(size - std::min(size, has_home_ ? heap_.tail_bytes(home_, owner) : 0), granularity);
+    grown = align_up(size - std::min(size, has_home_ ? heap_.tail_bytes(home_, owner) : 0),
+                     granularity);
     const auto window = heap::plan_window(heap_, size, owner);
     if (window.possible) grown = std::min(grown, align_up(window.new_bytes, granularity));
   } else {
     grown += 2 * MiB;
   }
   if (grown <= room) return {pool::fit::by_growing, grown, 0};
-  // Every handle that nothing live lies in can be moved or given back once the GPU has passed the frees in it.
+  // Every handle that nothing live lies in can be moved or given back once the GPU has passed the
+  // frees in it.
   std::uint64_t loose = 0;
   for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
     if (heap_.handles()[id].present && !heap_.holds_used(id)) loose += heap_.handles()[id].bytes;
   }
-  if (granularity_ != 0 && grown <= room + loose) return {pool::fit::by_waiting, grown - std::min(grown, loose), 0};
+  if (granularity_ != 0 && grown <= room + loose)
+    return {pool::fit::by_waiting, grown - std::min(grown, loose), 0};
   out.missing_bytes = grown - std::min(grown, room + loose);
   return out;
 }

@@ -1,5 +1,6 @@
-// Lanes inside captures: as a lane of a stream, but of one capture's blocks. Nothing is asked of the driver and nothing is
-// shared on the fast path; what the lane keeps is the arena's all the while.
+// Lanes inside captures: as a lane of a stream, but of one capture's blocks. Nothing is asked of
+// the driver and nothing is shared on the fast path; what the lane keeps is the arena's all the
+// while.
 #include "base/check.hpp"
 #include "millpond/units.hpp"
 #include "resource/pool_core.hpp"
@@ -12,13 +13,15 @@ constexpr std::uint64_t handful_bytes = std::uint64_t{16} << 10;
 constexpr std::uint64_t most_at_once = 8;
 
 error not_this_capture() {
-  return {error_code::not_permitted, "a capture lane outlived its capture: the capture's graph is gone"};
+  return {error_code::not_permitted,
+          "a capture lane outlived its capture: the capture's graph is gone"};
 }
 
 }  // namespace
 
 result<std::unique_ptr<captured_lane>> pool::core::make_captured_lane(stream_handle stream) {
-  const auto capture = begin_capture_call(stream, "capture_lane", "; pool::lane is for streams that do not capture");
+  const auto capture =
+      begin_capture_call(stream, "capture_lane", "; pool::lane is for streams that do not capture");
   if (!capture) return capture.error();
   auto made = std::make_unique<captured_lane>();
   made->lane.handle = stream;
@@ -37,7 +40,8 @@ result<std::unique_ptr<captured_lane>> pool::core::make_captured_lane(stream_han
 }
 
 // Written into the handle's calls, as the fast paths of lanes are.
-[[gnu::always_inline]] inline void* pool::core::pop(captured_lane& in, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline void* pool::core::pop(captured_lane& in,
+                                                    std::uint64_t bytes) noexcept {
   stream_lane& lane = in.lane;
   if (__builtin_expect(!lane.lock.owner_lock(), 0)) return nullptr;
   heap::segment* const block = lane.pop(bytes);
@@ -53,13 +57,16 @@ result<std::unique_ptr<captured_lane>> pool::core::make_captured_lane(stream_han
   return reinterpret_cast<void*>(block->start());
 }
 
-[[gnu::always_inline]] inline bool pool::core::push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline bool pool::core::push(captured_lane& in, void* ptr,
+                                                    std::uint64_t bytes) noexcept {
   heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (__builtin_expect(block == nullptr || state_of(*block) != block_state::special, 0)) return false;
+  if (__builtin_expect(block == nullptr || state_of(*block) != block_state::special, 0))
+    return false;
   if (__builtin_expect(block->holder != in.arena.get() || block->holder_note != 0, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
   // A small block of the plain call has no class: no request of the lane would find it here.
-  if (__builtin_expect(block->holder_class == large_class && block->bytes <= small_limit, 0)) return false;
+  if (__builtin_expect(block->holder_class == large_class && block->bytes <= small_limit, 0))
+    return false;
   stream_lane& lane = in.lane;
   if (__builtin_expect(!lane.lock.owner_lock(), 0)) return false;
   if (__builtin_expect(lane.dead.load(std::memory_order_relaxed), 0)) {
@@ -150,12 +157,14 @@ void pool::core::refill_captured(captured_lane& in, const request& what) noexcep
   in.lane.lock.leave(entered);
 }
 
-// What the lane keeps no longer is free for its stream of the capture, and with the graph gone for the arena's next.
+// What the lane keeps no longer is free for its stream of the capture, and with the graph gone for
+// the arena's next.
 void pool::core::flush_captured(captured_lane& of, heap::segment* chain) noexcept {
   const std::lock_guard lock(captures_mutex_);
   if (of.arena->ended.load(std::memory_order_relaxed)) return;  // it went with the arena
   const auto capture = captures_.find(of.capture_id);
-  const heap::owner_id owner = capture == captures_.end() ? of.arena->parked : owner_in(*capture->second, of.key);
+  const heap::owner_id owner =
+      capture == captures_.end() ? of.arena->parked : owner_in(*capture->second, of.key);
   const std::lock_guard heap_lock(heap_mutex_);
   while (chain != nullptr) {
     heap::segment* const block = chain;
@@ -178,12 +187,15 @@ void pool::core::drop_captured_lane(captured_lane& of) noexcept {
   past_.add(of.lane.counts);
 }
 
-// The handle ----------------------------------------------------------------------------------------------
+// The handle
+// ----------------------------------------------------------------------------------------------
 
-pool::capture_lane_handle::capture_lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<captured_lane> own)
+pool::capture_lane_handle::capture_lane_handle(pool& owner, std::shared_ptr<core> state,
+                                               std::unique_ptr<captured_lane> own)
     : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
 pool::capture_lane_handle::capture_lane_handle(capture_lane_handle&&) noexcept = default;
-pool::capture_lane_handle& pool::capture_lane_handle::operator=(capture_lane_handle&& other) noexcept {
+pool::capture_lane_handle& pool::capture_lane_handle::operator=(
+    capture_lane_handle&& other) noexcept {
   if (this == &other) return *this;
   if (lane_ != nullptr) core_->drop_captured_lane(*lane_);
   owner_ = other.owner_;
@@ -194,13 +206,16 @@ pool::capture_lane_handle& pool::capture_lane_handle::operator=(capture_lane_han
 pool::capture_lane_handle::~capture_lane_handle() {
   if (lane_ != nullptr) core_->drop_captured_lane(*lane_);
 }
-stream_handle pool::capture_lane_handle::stream() const noexcept { return lane_->lane.handle; }
+stream_handle pool::capture_lane_handle::stream() const noexcept {
+  return lane_->lane.handle;
+}
 
 void pool::capture_lane_handle::in_its_capture() const {
 #if defined(MILLPOND_AUDIT)
   capture_info capture;
   const bool asked = core_->gpu().stream_capture(lane_->lane.handle, &capture).ok();
-  MILLPOND_CHECK(!asked || (capture.status != capture_status::none && capture.id == lane_->capture_id) ||
+  MILLPOND_CHECK(!asked ||
+                     (capture.status != capture_status::none && capture.id == lane_->capture_id) ||
                      capture.status == capture_status::invalidated,
                  "a capture lane was used outside its capture");
 #endif
@@ -216,7 +231,9 @@ void* pool::capture_lane_handle::allocate(std::uint64_t bytes) {
 
 void* pool::capture_lane_handle::allocate_slowly(std::uint64_t bytes) {
   if (bytes == 0) return nullptr;
-  if (core_->forked()) throw memory_error({error_code::not_permitted, "this process was forked from the one that made the pool"});
+  if (core_->forked())
+    throw memory_error(
+        {error_code::not_permitted, "this process was forked from the one that made the pool"});
   if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
   auto got = core_->allocate_from(*lane_, bytes);
@@ -236,17 +253,23 @@ void pool::capture_lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexc
 void pool::capture_lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
   const auto freed = try_deallocate(ptr, bytes);
   if (freed) return;
-  if (core_->closed()) return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  if (core_->closed())
+    return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
   owner_->report(freed.error());
 }
 
 result<void> pool::capture_lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (ptr == nullptr) return {};
-  if (core_->closed()) return error{error_code::not_permitted, "a block was freed through a lane of a pool that is closed"};
-  if (core_->forked()) return error{error_code::not_permitted, "this process was forked from the one that made the pool"};
+  if (core_->closed())
+    return error{error_code::not_permitted,
+                 "a block was freed through a lane of a pool that is closed"};
+  if (core_->forked())
+    return error{error_code::not_permitted,
+                 "this process was forked from the one that made the pool"};
   in_its_capture();
   if (core_->serving() && core_->push(*lane_, ptr, bytes)) return {};
-  // Another arena's block, the program's own, or one that another stream uses too: as by the plain call.
+  // Another arena's block, the program's own, or one that another stream uses too: as by the plain
+  // call.
   return core_->deallocate(ptr, bytes, lane_->lane.handle);
 }
 

@@ -7,7 +7,8 @@
 namespace millpond {
 namespace {
 
-// A call that gives something back is tried once more where it fails, since nobody can try it later.
+// A call that gives something back is tried once more where it fails, since nobody can try it
+// later.
 template <class Call>
 bool insist(std::vector<error>& failures, const char* doing, Call&& call) {
   if (call().ok()) return true;
@@ -31,16 +32,21 @@ std::vector<error> pool::core::close() noexcept {
   const pool_statistics last = statistics();
   for (error& each : take_refused()) failures.push_back(std::move(each));
   if (last.live_blocks > 0) {
-    failures.push_back({error_code::invalid_argument,
-                        "a " + std::string(to_string(options_.kind)) + " pool ends with " + std::to_string(last.live_blocks) +
-                            " blocks (" + format_bytes(last.live_bytes) + ") not freed: their memory goes with it"});
+    failures.push_back(
+        {error_code::invalid_argument, "a " + std::string(to_string(options_.kind)) +
+                                           " pool ends with " + std::to_string(last.live_blocks) +
+                                           " blocks (" + format_bytes(last.live_bytes) +
+                                           ") not freed: their memory goes with it"});
   }
   phase_.store(phase::closed, std::memory_order_release);
   const relaxed_capture_scope relaxed(*gpu_);
-  if (!insist(failures, "waiting for the device before the pool's memory goes", [&] { return gpu_->context_synchronize(); }) &&
+  if (!insist(failures, "waiting for the device before the pool's memory goes",
+              [&] { return gpu_->context_synchronize(); }) &&
       gpu_->alive()) {
-    // Work may still run on the memory: it is left to the driver, which gives it back when the context ends.
-    failures.push_back({error_code::driver_failure, "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
+    // Work may still run on the memory: it is left to the driver, which gives it back when the
+    // context ends.
+    failures.push_back({error_code::driver_failure,
+                        "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
     return failures;
   }
   {
@@ -64,7 +70,8 @@ std::vector<error> pool::core::close() noexcept {
   if (granularity_ != 0) {
     for (const auto& handle : heap_.handles()) {
       if (!handle.present || slept) continue;  // asleep, no memory is left to them
-      for (const auto& m : handle.mappings) insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
+      for (const auto& m : handle.mappings)
+        insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
       insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
     }
     for (const auto& [base, bytes] : reservations_) {
@@ -78,7 +85,9 @@ std::vector<error> pool::core::close() noexcept {
         continue;
       }
       insist(failures, "giving back memory", [&] {
-        return options_.kind == memory_kind::pinned ? gpu_->host_free(reinterpret_cast<void*>(start)) : gpu_->memory_free(start);
+        return options_.kind == memory_kind::pinned
+                   ? gpu_->host_free(reinterpret_cast<void*>(start))
+                   : gpu_->memory_free(start);
       });
     }
   }

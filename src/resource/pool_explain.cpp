@@ -10,7 +10,8 @@ namespace millpond {
 namespace {
 
 // Keepers are added up by what they are and whose.
-using keeper_key = std::tuple<keeper_kind, std::uint64_t, std::uint64_t>;  // kind, stream identity or owner, capture
+using keeper_key = std::tuple<keeper_kind, std::uint64_t,
+                              std::uint64_t>;  // kind, stream identity or owner, capture
 
 struct owner_facts {
   keeper_kind what = keeper_kind::fence;
@@ -39,7 +40,8 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
     out.budget_hard_bytes = shared.limits().hard_bytes;
     out.budget_soft_bytes = shared.limits().soft_bytes;
     out.budget_used_bytes = shared.used_bytes();
-    for (auto& share : shared.shares()) out.budget_shares.push_back({std::move(share.name), share.bytes});
+    for (auto& share : shared.shares())
+      out.budget_shares.push_back({std::move(share.name), share.bytes});
   }
   std::uint64_t free = 0;
   std::uint64_t total = 0;
@@ -51,7 +53,8 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
   if (what != nullptr && what->stream != nullptr) {
     // What the stream itself freed is no obstacle to it, only the pieces that it is in.
     for (memory_keeper& k : out.keepers) {
-      if (k.what == keeper_kind::fence && k.stream_id == what->stream->line->id()) k.what = keeper_kind::idle_between;
+      if (k.what == keeper_kind::fence && k.stream_id == what->stream->line->id())
+        k.what = keeper_kind::idle_between;
     }
   }
   const heap::owner_id owner = what != nullptr ? what->owner : heap::anyone;
@@ -75,7 +78,8 @@ void pool::core::find_keepers(memory_report& out) {
   std::map<heap::owner_id, owner_facts> owners;
   std::map<const heap::segment*, owner_facts> captured;  // blocks carved for captures
   owners[limbo_.owner] = {keeper_kind::dead_stream, 0, 0, 0};
-  const auto add = [&](keeper_kind kind, const owner_facts& whose, std::uint64_t bytes, std::uint64_t pieces) {
+  const auto add = [&](keeper_kind kind, const owner_facts& whose, std::uint64_t bytes,
+                       std::uint64_t pieces) {
     memory_keeper& k = keepers[{kind, whose.stream_id, whose.capture_id}];
     k.what = kind;
     k.stream_id = whose.stream_id;
@@ -83,14 +87,15 @@ void pool::core::find_keepers(memory_report& out) {
     k.capture_id = whose.capture_id;
     k.bytes += bytes;
     k.pieces += pieces;
-    k.largest_bytes = std::max(k.largest_bytes, pieces == 1 ? bytes : bytes / std::max<std::uint64_t>(pieces, 1));
+    k.largest_bytes =
+        std::max(k.largest_bytes, pieces == 1 ? bytes : bytes / std::max<std::uint64_t>(pieces, 1));
   };
   std::map<const stream_state*, owner_facts> states;
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      const owner_facts facts{stream->line->gone() ? keeper_kind::dead_stream : keeper_kind::fence, id,
-                              reinterpret_cast<std::uintptr_t>(stream->line->handle()), 0};
+      const owner_facts facts{stream->line->gone() ? keeper_kind::dead_stream : keeper_kind::fence,
+                              id, reinterpret_cast<std::uintptr_t>(stream->line->handle()), 0};
       owners[stream->owner] = facts;
       states[stream.get()] = facts;
       const std::uint64_t bytes = stream->shared.bytes();
@@ -105,7 +110,9 @@ void pool::core::find_keepers(memory_report& out) {
     };
     std::vector<held> all;
     all.reserve(lanes_.size());
-    with_lanes_locked(nullptr, [&](stream_lane& l) { all.push_back({l.stream, l.small_bytes + l.large_bytes, l.mail_bytes()}); });
+    with_lanes_locked(nullptr, [&](stream_lane& l) {
+      all.push_back({l.stream, l.small_bytes + l.large_bytes, l.mail_bytes()});
+    });
     for (const held& each : all) {
       if (each.kept > 0) add(keeper_kind::lane, states[each.stream], each.kept, 1);
       if (each.sent > 0) add(keeper_kind::shelf, states[each.stream], each.sent, 1);
@@ -115,13 +122,15 @@ void pool::core::find_keepers(memory_report& out) {
     const std::lock_guard lock(captures_mutex_);
     const auto arena_facts = [&](const arena_state& arena, std::uint64_t id) {
       owners[arena.parked] = {keeper_kind::graph, 0, 0, id};
-      for (const auto& [block, capture] : arena.out) captured[block] = {keeper_kind::graph, 0, 0, capture};
+      for (const auto& [block, capture] : arena.out)
+        captured[block] = {keeper_kind::graph, 0, 0, capture};
       for (const auto& kept : arena.kept) captured[kept.block] = {keeper_kind::graph, 0, 0, id};
     };
     for (const auto& [number, arena] : arenas_) arena_facts(*arena, 0);
     for (const auto& [id, capture] : captures_) {
       if (capture->arena->number == 0) arena_facts(*capture->arena, id);
-      for (const auto& [stream, owner] : capture->owners) owners[owner] = {keeper_kind::graph, 0, 0, id};
+      for (const auto& [stream, owner] : capture->owners)
+        owners[owner] = {keeper_kind::graph, 0, 0, id};
     }
   }
   const std::lock_guard lock(heap_mutex_);
@@ -140,8 +149,10 @@ void pool::core::find_keepers(memory_report& out) {
       const std::uint64_t end = slot.at + slot.bytes;
       const heap::handle_id in = heap_.spans()[slot.span].handle;
       memory_neighbour& here = by_handle[in];
-      // A segment that crosses spans is counted with the part that lies here, and as a piece where it starts.
-      for (const heap::segment* s = heap_.segment_at(slot.at); s != nullptr && s->start() < end; s = s->after) {
+      // A segment that crosses spans is counted with the part that lies here, and as a piece where
+      // it starts.
+      for (const heap::segment* s = heap_.segment_at(slot.at); s != nullptr && s->start() < end;
+           s = s->after) {
         const std::uint64_t from = std::max(s->start(), slot.at);
         const std::uint64_t bytes = std::min(s->end(), end) - from;
         const std::uint64_t pieces = s->start() >= slot.at ? 1 : 0;
@@ -190,10 +201,10 @@ void pool::core::find_keepers(memory_report& out) {
           case block_state::sent:
           case block_state::cached:
             // In a capture's lane; those of other lanes and of shelves are counted there.
-            if (const auto found = captured.find(s); found != captured.end()) count(keeper_kind::graph, found->second);
+            if (const auto found = captured.find(s); found != captured.end())
+              count(keeper_kind::graph, found->second);
             break;
-          case block_state::none:
-            break;  // between two hands just now
+          case block_state::none: break;  // between two hands just now
         }
       }
     }
@@ -207,8 +218,10 @@ void pool::core::find_keepers(memory_report& out) {
     if (reserved_ > lost) add(keeper_kind::alignment, {}, reserved_ - lost, 1);
   }
   for (auto& [key, k] : keepers) out.keepers.push_back(k);
-  std::sort(out.keepers.begin(), out.keepers.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  std::sort(out.neighbours.begin(), out.neighbours.end(), [](const auto& a, const auto& b) { return a.free_bytes > b.free_bytes; });
+  std::sort(out.keepers.begin(), out.keepers.end(),
+            [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  std::sort(out.neighbours.begin(), out.neighbours.end(),
+            [](const auto& a, const auto& b) { return a.free_bytes > b.free_bytes; });
   if (out.neighbours.size() > 8) out.neighbours.resize(8);
 }
 
@@ -222,16 +235,22 @@ void pool::core::explain_reason(memory_report& out) const {
     return bytes;
   };
   const std::uint64_t idle = sum({keeper_kind::idle_between, keeper_kind::idle_span});
-  const std::uint64_t waiting = sum({keeper_kind::fence, keeper_kind::dead_stream, keeper_kind::told_use});
+  const std::uint64_t waiting =
+      sum({keeper_kind::fence, keeper_kind::dead_stream, keeper_kind::told_use});
   const std::uint64_t graphs = sum({keeper_kind::graph, keeper_kind::capture_live});
   const std::uint64_t live = sum({keeper_kind::live});
   const std::string asked = format_bytes(out.asked_bytes);
-  const bool own_limit = out.limit_bytes != 0 && out.limit_bytes - std::min(out.limit_bytes, out.reserved_bytes) < out.asked_bytes;
-  const bool shared_limit = out.budget_hard_bytes != 0 &&
-                            out.budget_hard_bytes - std::min(out.budget_hard_bytes, out.budget_used_bytes) < out.asked_bytes;
-  const std::string border = own_limit     ? "the pool's limit of " + format_bytes(out.limit_bytes)
-                             : shared_limit ? "the budget's limit of " + format_bytes(out.budget_hard_bytes)
-                                            : "the device's memory";
+  const bool own_limit =
+      out.limit_bytes != 0 &&
+      out.limit_bytes - std::min(out.limit_bytes, out.reserved_bytes) < out.asked_bytes;
+  const bool shared_limit =
+      out.budget_hard_bytes != 0 &&
+      out.budget_hard_bytes - std::min(out.budget_hard_bytes, out.budget_used_bytes) <
+          out.asked_bytes;
+  const std::string border = own_limit ? "the pool's limit of " + format_bytes(out.limit_bytes)
+                             : shared_limit
+                                 ? "the budget's limit of " + format_bytes(out.budget_hard_bytes)
+                                 : "the device's memory";
   if (asleep()) {
     out.reason = "the pool sleeps";
     out.remedies.push_back("call wake() first");
@@ -243,31 +262,54 @@ void pool::core::explain_reason(memory_report& out) const {
     return;
   }
   const std::uint64_t others =
-      out.device_total_bytes - std::min(out.device_total_bytes, out.device_free_bytes + out.reserved_bytes);
-  if (waiting >= out.asked_bytes || (waiting > idle && waiting > graphs && waiting * 4 > out.asked_bytes)) {
-    out.reason = format_bytes(waiting) + " are freed, but the GPU has not been seen to pass the frees, and " + border + " is reached";
-    const std::string now = options_.max_wait_ns == 0 ? "0: it never waits" : format_duration(static_cast<double>(options_.max_wait_ns));
-    out.remedies.push_back("raise max_wait_ns (now " + now + "), so that the allocation waits longer for the GPU");
-    out.remedies.push_back("free on the stream that used the block last, and call the pool now and then on streams that freed");
+      out.device_total_bytes -
+      std::min(out.device_total_bytes, out.device_free_bytes + out.reserved_bytes);
+  if (waiting >= out.asked_bytes ||
+      (waiting > idle && waiting > graphs && waiting * 4 > out.asked_bytes)) {
+    out.reason = format_bytes(waiting) +
+                 " are freed, but the GPU has not been seen to pass the frees, and " + border +
+                 " is reached";
+    const std::string now = options_.max_wait_ns == 0
+                                ? "0: it never waits"
+                                : format_duration(static_cast<double>(options_.max_wait_ns));
+    out.remedies.push_back("raise max_wait_ns (now " + now +
+                           "), so that the allocation waits longer for the GPU");
+    out.remedies.push_back(
+        "free on the stream that used the block last, and call the pool now and then on streams "
+        "that freed");
   } else if (idle >= out.asked_bytes) {
-    out.reason = format_bytes(idle) + " are free, but not in one piece of " + asked + ": live blocks lie between, and " + border +
+    out.reason = format_bytes(idle) + " are free, but not in one piece of " + asked +
+                 ": live blocks lie between, and " + border +
                  " leaves no room to bring pieces together";
-    out.remedies.push_back("free or move the blocks named as neighbours; allocate long-lived blocks before short-lived ones");
+    out.remedies.push_back(
+        "free or move the blocks named as neighbours; allocate long-lived blocks before "
+        "short-lived ones");
   } else if (graphs >= out.asked_bytes) {
-    out.reason = format_bytes(graphs) + " belong to captured graphs until the graphs are destroyed, and " + border + " is reached";
+    out.reason = format_bytes(graphs) +
+                 " belong to captured graphs until the graphs are destroyed, and " + border +
+                 " is reached";
     out.remedies.push_back("destroy graphs that will not be launched again, and their executables");
   } else if (own_limit || shared_limit) {
-    out.reason = "the program holds " + format_bytes(live) + ", and " + asked + " more would pass " + border;
-    out.remedies.push_back(own_limit ? "raise limit_bytes" : "raise the budget's hard limit, or free what its other members hold");
+    out.reason =
+        "the program holds " + format_bytes(live) + ", and " + asked + " more would pass " + border;
+    out.remedies.push_back(
+        own_limit ? "raise limit_bytes"
+                  : "raise the budget's hard limit, or free what its other members hold");
   } else if (others > out.reserved_bytes / 8 && out.device_free_bytes < out.asked_bytes) {
-    out.reason = "the device has " + format_bytes(out.device_free_bytes) + " left: " + format_bytes(others) +
+    out.reason = "the device has " + format_bytes(out.device_free_bytes) +
+                 " left: " + format_bytes(others) +
                  " are held outside this pool, by other pools, the CUDA context or other processes";
-    out.remedies.push_back("nvidia-smi names the processes; give the pools of one process a common memory_budget");
+    out.remedies.push_back(
+        "nvidia-smi names the processes; give the pools of one process a common memory_budget");
   } else {
-    out.reason = "the program holds " + format_bytes(live) + ", and " + border + " leaves " + format_bytes(out.device_free_bytes);
+    out.reason = "the program holds " + format_bytes(live) + ", and " + border + " leaves " +
+                 format_bytes(out.device_free_bytes);
   }
-  if (!options_.on_pressure) out.remedies.push_back("set on_pressure to free or spill what the program can do without");
-  if (idle < out.asked_bytes && !own_limit && !shared_limit) out.remedies.push_back("ask for less: smaller batches, or blocks allocated when they are needed");
+  if (!options_.on_pressure)
+    out.remedies.push_back("set on_pressure to free or spill what the program can do without");
+  if (idle < out.asked_bytes && !own_limit && !shared_limit)
+    out.remedies.push_back(
+        "ask for less: smaller batches, or blocks allocated when they are needed");
 }
 
 }  // namespace millpond

@@ -9,11 +9,14 @@ namespace millpond {
 namespace {
 
 // One of 64 for a key of capturing_.
-constexpr std::uint64_t bit_of(std::uint64_t key) noexcept { return std::uint64_t{1} << ((key * 0x9e3779b97f4a7c15ULL) >> 58); }
+constexpr std::uint64_t bit_of(std::uint64_t key) noexcept {
+  return std::uint64_t{1} << ((key * 0x9e3779b97f4a7c15ULL) >> 58);
+}
 
 }  // namespace
 
-// Nothing where the heap knows already: with many streams the heap's lock would be taken for each of them.
+// Nothing where the heap knows already: with many streams the heap's lock would be taken for each
+// of them.
 void pool::core::retire_in_heap(stream_state& stream) {
   const std::uint64_t completed = stream.line->completed();
   if (stream.retired.load(std::memory_order_relaxed) >= completed) return;
@@ -22,7 +25,8 @@ void pool::core::retire_in_heap(stream_state& stream) {
   stream.retired.store(completed, std::memory_order_relaxed);
 }
 
-// Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all threads.
+// Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all
+// threads.
 bool pool::core::poll_fences() {
   std::uint64_t queries = 0;
   call_result failure;
@@ -70,10 +74,11 @@ bool pool::core::poll_guarded() {
   return !passed.empty();
 }
 
-// Whether a capture may run: cuCtxRecordEvent would break it. No stream handle but the one in the caller's hand may be
-// asked (every driver call on a destroyed stream's handle ends the process: seen on an H200, driver 580.159), so a
-// capture counts as running until its stream is seen not capturing or its graph is gone. Captures that never asked
-// this pool for memory are known only where the legacy stream tells of them, which it does for blocking streams.
+// Whether a capture may run: cuCtxRecordEvent would break it. No stream handle but the one in the
+// caller's hand may be asked (every driver call on a destroyed stream's handle ends the process:
+// seen on an H200, driver 580.159), so a capture counts as running until its stream is seen not
+// capturing or its graph is gone. Captures that never asked this pool for memory are known only
+// where the legacy stream tells of them, which it does for blocking streams.
 bool pool::core::captures_running() {
   capture_info capture;
   if (!gpu_->stream_capture(legacy_stream, &capture).ok()) return true;
@@ -105,7 +110,8 @@ bool pool::core::may_capture(stream_handle stream) const noexcept {
 void pool::core::look_for_capture_end(stream_handle stream) {
   if (!may_capture(stream)) return;
   capture_info capture;
-  if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none) return;
+  if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none)
+    return;
   note_not_capturing(stream);
 }
 
@@ -124,7 +130,8 @@ void pool::core::note_not_capturing(stream_handle stream) {
   const auto found = capturing_.find(key);
   if (found == capturing_.end()) return;
   const std::uint64_t ended = found->second;
-  std::erase_if(capturing_, [&](const auto& c) { return c.first == key || (ended != 0 && c.second == ended); });
+  std::erase_if(capturing_,
+                [&](const auto& c) { return c.first == key || (ended != 0 && c.second == ended); });
   capturing_changed();
 }
 
@@ -151,7 +158,9 @@ bool pool::core::wide_seal() {
   if (options_.fences == context_fences::never) return false;
   const relaxed_capture_scope relaxed(*gpu_);
   if (captures_running()) {
-    note_fence_failure({error_code::not_permitted, "frees whose stream makes no call wait for a capture to end that this pool has seen"});
+    note_fence_failure(
+        {error_code::not_permitted,
+         "frees whose stream makes no call wait for a capture to end that this pool has seen"});
     return false;
   }
   call_result failure;
@@ -163,13 +172,16 @@ bool pool::core::wide_seal() {
   return true;
 }
 
-// What is freed before its batch is closed here is behind the wait; later frees join the next batch.
+// What is freed before its batch is closed here is behind the wait; later frees join the next
+// batch.
 result<void> pool::core::synchronize() {
   drain_released();
   empty_arenas();
   flush_lanes_of(nullptr);
   if (captures_running()) {
-    return error{error_code::not_permitted, "synchronize: a capture runs or may run, and waiting for the device would break it"};
+    return error{
+        error_code::not_permitted,
+        "synchronize: a capture runs or may run, and waiting for the device would break it"};
   }
   struct closed_batch {
     std::shared_ptr<order::line> line;
@@ -178,7 +190,8 @@ result<void> pool::core::synchronize() {
   std::vector<closed_batch> closed{{limbo_.line, limbo_.line->close_open()}};
   {
     const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) closed.push_back({stream->line, stream->line->close_open()});
+    for (const auto& [id, stream] : streams_)
+      closed.push_back({stream->line, stream->line->close_open()});
   }
   if (const call_result waited = gpu_->context_synchronize(); !waited.ok()) {
     for (const closed_batch& c : closed) {
@@ -210,9 +223,10 @@ event_handle pool::core::nearest_fence() {
   return nullptr;
 }
 
-// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait for. The event may be
-// given back and recorded anew by another thread's poll meanwhile; then this waits for a later fence of the pool, which
-// is still one, and what the other thread found counts as found.
+// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait
+// for. The event may be given back and recorded anew by another thread's poll meanwhile; then this
+// waits for a later fence of the pool, which is still one, and what the other thread found counts
+// as found.
 bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
   const relaxed_capture_scope relaxed(*gpu_);
   const event_handle nearest = nearest_fence();

@@ -1,9 +1,11 @@
-// Mail between the lanes of a stream: blocks that one lane handed out and another frees go back to the first. So a program that
-// allocates on one thread and frees on another passes each block through one line of a mailbox, and through no lock, no shelf and no
-// heap. Lanes of different streams never have a way: their frees are not in each other's order.
+// Mail between the lanes of a stream: blocks that one lane handed out and another frees go back to
+// the first. So a program that allocates on one thread and frees on another passes each block
+// through one line of a mailbox, and through no lock, no shelf and no heap. Lanes of different
+// streams never have a way: their frees are not in each other's order.
 //
-// Whether a block was freed as it should be is told by its record, which lies in the cache of the thread that handed it out. So it
-// is looked at there, when the mail is opened; a free that is refused then is told by the next call of the pool that is not quick.
+// Whether a block was freed as it should be is told by its record, which lies in the cache of the
+// thread that handed it out. So it is looked at there, when the mail is opened; a free that is
+// refused then is told by the next call of the pool that is not quick.
 #include <algorithm>
 #include <new>
 
@@ -12,19 +14,23 @@
 namespace millpond {
 namespace {
 
-// Of what a lane may keep in large blocks, the bytes that a box may hold so many times. The more blocks are on their way the more
-// come by one line: pairs of threads that passed blocks of 1 MiB on average took 144 ns a block with 4 times, 113 with 8, 98 with 16 and
-// 96 with 64 (an H200's host, 2026-11-30). Under pressure, and before the pool grows past its slack, boxes are emptied as lanes are.
+// Of what a lane may keep in large blocks, the bytes that a box may hold so many times. The more
+// blocks are on their way the more come by one line: pairs of threads that passed blocks of 1 MiB
+// on average took 144 ns a block with 4 times, 113 with 8, 98 with 16 and 96 with 64 (an H200's
+// host, 2026-11-30). Under pressure, and before the pool grows past its slack, boxes are emptied as
+// lanes are.
 constexpr std::uint64_t box_share = 16;
 
 }  // namespace
 
-// A free of a block whose home is known: it goes there by its address, and its record is not touched. False where it does not go.
+// A free of a block whose home is known: it goes there by its address, and its record is not
+// touched. False where it does not go.
 bool pool::core::post(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept {
   const std::uint32_t number = bytes == 0 ? 0 : homes_.lane_of(address);
   if (number == 0 || number == in.number || !in.lock.owner_lock()) return false;
   const lane_mail::way* const way = in.mail.to(number);
-  const bool goes = way != nullptr && way->box != nullptr && !in.dead.load(std::memory_order_relaxed) &&
+  const bool goes = way != nullptr && way->box != nullptr &&
+                    !in.dead.load(std::memory_order_relaxed) &&
                     way->box->put(address, bytes, box_share * in.large_limit_bytes);
   if (goes) {
     in.counts.deallocations.add(1);
@@ -34,13 +40,15 @@ bool pool::core::post(stream_lane& in, std::uint64_t address, std::uint64_t byte
   return goes;
 }
 
-// A block that another lane handed out was freed on this one. Under the lane's lock, which is given back.
+// A block that another lane handed out was freed on this one. Under the lane's lock, which is given
+// back.
 void pool::core::send(stream_lane& in, heap::segment* block) noexcept {
   const std::uint32_t number = block->holder_number;
   lane_mail::way* const way = in.mail.to(number);
   if (way != nullptr && way->box != nullptr) {
     set_state(*block, block_state::sent);
-    if (way->box->put(block->start(), block->requested, box_share * in.large_limit_bytes)) return in.lock.owner_unlock();
+    if (way->box->put(block->start(), block->requested, box_share * in.large_limit_bytes))
+      return in.lock.owner_unlock();
   } else if (way != nullptr && ++in.mail.in_vain == lane_mail::worth_asking_again) {
     in.mail.in_vain = 0;
     *way = {};
@@ -57,12 +65,16 @@ void pool::core::change_hands(stream_lane& to, heap::segment& block) noexcept {
   homes_.forget(block.start());
 }
 
-// What was freed with this address and so many bytes, as a block that this lane keeps from now on. nullptr where that was no block
-// of those bytes, or one that is free: then the free is taken back and will be told. Under the lane's lock, whoever has it.
-heap::segment* pool::core::accept(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept {
+// What was freed with this address and so many bytes, as a block that this lane keeps from now on.
+// nullptr where that was no block of those bytes, or one that is free: then the free is taken back
+// and will be told. Under the lane's lock, whoever has it.
+heap::segment* pool::core::accept(stream_lane& in, std::uint64_t address,
+                                  std::uint64_t bytes) noexcept {
   heap::segment* const block = heap_.find(address);
   const block_state state = block == nullptr ? block_state::none : state_of(*block);
-  if (__builtin_expect((state == block_state::live || state == block_state::sent) && block->requested == bytes, 1)) {
+  if (__builtin_expect(
+          (state == block_state::live || state == block_state::sent) && block->requested == bytes,
+          1)) {
     set_state(*block, block_state::cached);
     homes_.note(address, in.number);
     return block;
@@ -72,7 +84,8 @@ heap::segment* pool::core::accept(stream_lane& in, std::uint64_t address, std::u
   in.counts.bytes_in.add(0 - bytes);
   const std::lock_guard lock(refused_mutex_);
   if (refused_count_ < refused_.size()) {
-    refused_[refused_count_++] = {reinterpret_cast<const void*>(address), bytes, block == nullptr ? 0 : block->requested, in.handle, state};
+    refused_[refused_count_++] = {reinterpret_cast<const void*>(address), bytes,
+                                  block == nullptr ? 0 : block->requested, in.handle, state};
   } else {
     ++refused_more_;
   }
@@ -84,14 +97,17 @@ heap::segment* pool::core::accept(stream_lane& in, std::uint64_t address, std::u
 void pool::core::open_mail(stream_lane& in) noexcept {
   for (const auto& box : in.mail.in) {
     if (box == nullptr) continue;
-    box->open_all([&](std::uint64_t address, std::uint64_t bytes) { return accept(in, address, bytes); });
+    box->open_all(
+        [&](std::uint64_t address, std::uint64_t bytes) { return accept(in, address, bytes); });
     box->tell();
   }
 }
 
-// The first block that serves the request; what lies before and behind it goes into the lane. Where the lane has no room, one
-// block is put out for the sake of those behind it. No more at once than one allocation should pay for. Under the lane's lock.
-heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept {
+// The first block that serves the request; what lies before and behind it goes into the lane. Where
+// the lane has no room, one block is put out for the sake of those behind it. No more at once than
+// one allocation should pay for. Under the lane's lock.
+heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes,
+                                     heap::segment** surplus) noexcept {
   static constexpr std::size_t most_at_once = 16;
   heap::segment* out = nullptr;
   std::size_t left = most_at_once;
@@ -112,7 +128,9 @@ heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap:
         box->take_front();
       }
       if (out != nullptr || left == 0 || !room) break;
-      if (!box->open([&](std::uint64_t address, std::uint64_t size) { return accept(in, address, size); })) break;
+      if (!box->open(
+              [&](std::uint64_t address, std::uint64_t size) { return accept(in, address, size); }))
+        break;
     }
     box->tell();
   }
@@ -120,18 +138,24 @@ heap::segment* pool::core::from_mail(stream_lane& in, std::uint64_t bytes, heap:
   return out;
 }
 
-// A way from this lane to the one of that number, or a note that there is none: that lane is gone, serves another stream or
-// has as many senders as it takes. Called by the lane's owner, outside its lock.
+// A way from this lane to the one of that number, or a note that there is none: that lane is gone,
+// serves another stream or has as many senders as it takes. Called by the lane's owner, outside its
+// lock.
 void pool::core::connect(stream_lane& in, std::uint32_t number) noexcept {
   const std::lock_guard lock(lanes_mutex_);
   // Lanes lie in the order of their numbers.
-  const auto found = std::lower_bound(lanes_.begin(), lanes_.end(), number,
-                                      [](const stream_lane* l, std::uint32_t n) { return l->number < n; });
-  stream_lane* to = found == lanes_.end() || (*found)->number != number || (*found)->stream != in.stream ? nullptr : *found;
+  const auto found =
+      std::lower_bound(lanes_.begin(), lanes_.end(), number,
+                       [](const stream_lane* l, std::uint32_t n) { return l->number < n; });
+  stream_lane* to =
+      found == lanes_.end() || (*found)->number != number || (*found)->stream != in.stream ? nullptr
+                                                                                           : *found;
   std::shared_ptr<mailbox> made;
   bool later = false;  // no host memory now: not noted, so that it is tried again
-  const bool room = std::any_of(in.mail.out.begin(), in.mail.out.end(), [](const lane_mail::way& way) { return way.box == nullptr; });
-  if (to != nullptr && room && std::find(to->mail.in.begin(), to->mail.in.end(), nullptr) != to->mail.in.end()) {
+  const bool room = std::any_of(in.mail.out.begin(), in.mail.out.end(),
+                                [](const lane_mail::way& way) { return way.box == nullptr; });
+  if (to != nullptr && room &&
+      std::find(to->mail.in.begin(), to->mail.in.end(), nullptr) != to->mail.in.end()) {
     try {
       if (homes_.open()) made = std::make_shared<mailbox>(in, *to);
       later = made == nullptr;
@@ -155,8 +179,10 @@ void pool::core::connect(stream_lane& in, std::uint32_t number) noexcept {
   if (to != nullptr && to->dead.load(std::memory_order_relaxed)) made = nullptr;
   if (made == nullptr) {
     const auto entered = in.lock.enter();
-    if (later) in.mail.seen = 0;
-    else static_cast<void>(note());
+    if (later)
+      in.mail.seen = 0;
+    else
+      static_cast<void>(note());
     in.lock.leave(entered);
     return;
   }
@@ -173,7 +199,8 @@ void pool::core::connect(stream_lane& in, std::uint32_t number) noexcept {
   in.lock.foreign_unlock();
 }
 
-// The lane sends and receives no more. What it sent and nobody took goes to the heap; what was sent to it lies in its boxes yet.
+// The lane sends and receives no more. What it sent and nobody took goes to the heap; what was sent
+// to it lies in its boxes yet.
 void pool::core::disconnect(stream_lane& of) noexcept {
   heap::segment* chain = nullptr;
   {
@@ -182,7 +209,8 @@ void pool::core::disconnect(stream_lane& of) noexcept {
     std::array<stream_lane*, 2 * lane_mail::most + 1> all{&of};
     std::size_t count = 1;
     const auto note = [&](stream_lane& other) {
-      if (std::find(all.begin(), all.begin() + count, &other) == all.begin() + count) all[count++] = &other;
+      if (std::find(all.begin(), all.begin() + count, &other) == all.begin() + count)
+        all[count++] = &other;
     };
     for (const auto& box : of.mail.in) {
       if (box != nullptr) note(box->sender());

@@ -1,5 +1,5 @@
-// The pressure ladder: what is tried, in order, where neither free memory nor growth serves a request. Each step tells
-// what it gained; at the end stands out_of_memory with the whole report.
+// The pressure ladder: what is tried, in order, where neither free memory nor growth serves a
+// request. Each step tells what it gained; at the end stands out_of_memory with the whole report.
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
@@ -15,7 +15,8 @@ class climb {
   std::uint64_t step(const char* name, Step&& take) {
     const std::uint64_t gained = take();
     if (steps_.empty() || steps_.back().name != name) {
-      const auto known = std::find_if(steps_.begin(), steps_.end(), [&](const ladder_step& s) { return s.name == name; });
+      const auto known = std::find_if(steps_.begin(), steps_.end(),
+                                      [&](const ladder_step& s) { return s.name == name; });
       if (known != steps_.end()) {
         ++known->times;
         known->gained_bytes += gained;
@@ -50,7 +51,8 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
   };
   const auto usable = [&] {
     const std::lock_guard lock(heap_mutex_);
-    return heap_.free_bytes(heap::anyone) + (what.owner == heap::anyone ? 0 : heap_.free_bytes(what.owner));
+    return heap_.free_bytes(heap::anyone) +
+           (what.owner == heap::anyone ? 0 : heap_.free_bytes(what.owner));
   };
   // What became usable while a step ran.
   const auto gain = [&](auto&& step) {
@@ -84,7 +86,8 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
   if (gives_back && ladder.step("unused spans", [&] { return give_back(0); }) > 0) {
     if (heap::segment* const block = again(true)) return block;
   }
-  if (budget_ != nullptr && ladder.step("other members", [&] { return reclaim_from_others(what.size); }) > 0) {
+  if (budget_ != nullptr &&
+      ladder.step("other members", [&] { return reclaim_from_others(what.size); }) > 0) {
     if (heap::segment* const block = again(true)) return block;
   }
 

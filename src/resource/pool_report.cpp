@@ -38,7 +38,8 @@ pool_statistics pool::core::statistics() {
       out.cached_bytes += l.small_bytes + l.large_bytes + l.mail_bytes();
       for (const auto& box : l.mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
     });
-    for (const stream_lane* const l : lanes_) add(l->counts);  // behind the mail, of which some may have been refused
+    for (const stream_lane* const l : lanes_)
+      add(l->counts);  // behind the mail, of which some may have been refused
     out.lanes = lanes_.size();
     out.metadata_bytes += homes_.bytes();
     for (captured_lane* const l : captured_lanes_) add(l->lane.counts);
@@ -66,7 +67,8 @@ pool_statistics pool::core::statistics() {
     for (const auto& [number, arena] : arenas_) add(*arena);
     for (const auto& [id, capture] : captures_) {
       if (capture->arena->number == 0) add(*capture->arena);
-      for (const auto& [stream, owner] : capture->owners) out.capture_bytes += heap_.free_bytes(owner);
+      for (const auto& [stream, owner] : capture->owners)
+        out.capture_bytes += heap_.free_bytes(owner);
     }
   }
   {
@@ -77,9 +79,11 @@ pool_statistics pool::core::statistics() {
     out.idle_bytes = heap_.free_bytes(heap::anyone);
     out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
     out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
-    for (const auto& handle : heap_.handles()) out.mapped_bytes += handle.bytes * handle.mappings.size();
+    for (const auto& handle : heap_.handles())
+      out.mapped_bytes += handle.bytes * handle.mappings.size();
   }
-  // A free on one thread may be counted before its allocation on another: what is in flight, never a negative number.
+  // A free on one thread may be counted before its allocation on another: what is in flight, never
+  // a negative number.
   out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
   out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
   out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
@@ -107,36 +111,41 @@ void pool::core::check() {
 
 error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
-  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" + to_string(options_.kind) + " pool, stream " +
-                          address_text(stream) + "): ";
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
+                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
+                          "): ";
   if (const heap::segment* const block = heap_.find(address); block != nullptr) {
     switch (state_of(*block)) {
       case block_state::live:
       case block_state::special:
-        return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
-                                                  std::to_string(block->requested) + "; the block stays allocated"};
+        return {error_code::invalid_argument,
+                who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                    std::to_string(block->requested) + "; the block stays allocated"};
       case block_state::cached:
       case block_state::sent:
       case block_state::guarded:
-        return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(block->requested) +
+        return {error_code::double_free, who + "it was freed before (a block of " +
+                                             std::to_string(block->requested) +
                                              " bytes) and not allocated since"};
-      case block_state::none:
-        break;
+      case block_state::none: break;
     }
   }
   {
     const std::lock_guard lock(heap_mutex_);
     if (const heap::segment* const block = heap_.covering(address); block != nullptr) {
       if (block->start() != address) {
-        return {error_code::interior_pointer, who + "it points " + std::to_string(address - block->start()) +
-                                                  " bytes into the block of " + std::to_string(block->bytes) + " bytes at " +
-                                                  address_text(reinterpret_cast<const void*>(block->start())) +
-                                                  "; free the block's start"};
+        return {error_code::interior_pointer,
+                who + "it points " + std::to_string(address - block->start()) +
+                    " bytes into the block of " + std::to_string(block->bytes) + " bytes at " +
+                    address_text(reinterpret_cast<const void*>(block->start())) +
+                    "; free the block's start"};
       }
       return {error_code::double_free, who + "the block was freed before"};
     }
     if (heap_.contains(address)) {
-      return {error_code::double_free, who + "the address lies in free memory of this pool: freed before, or never handed out"};
+      return {
+          error_code::double_free,
+          who + "the address lies in free memory of this pool: freed before, or never handed out"};
     }
   }
   driver::pointer_facts facts;
@@ -150,22 +159,28 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
 }
 
 // A free that was refused when its mail was opened, by what the block's record said then.
-error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested, stream_handle stream, block_state state) {
-  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" + to_string(options_.kind) + " pool, stream " +
-                          address_text(stream) + "): ";
+error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
+                                  stream_handle stream, block_state state) {
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
+                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
+                          "): ";
   switch (state) {
     case block_state::special:
-      return {error_code::invalid_argument, who + "another use was told of it (record_use, a tag or a capture) after it was freed; the block stays allocated"};
+      return {error_code::invalid_argument,
+              who +
+                  "another use was told of it (record_use, a tag or a capture) after it was freed; "
+                  "the block stays allocated"};
     case block_state::live:
     case block_state::sent:
-      return {error_code::invalid_argument, who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
-                                                std::to_string(requested) + "; the block stays allocated"};
+      return {error_code::invalid_argument,
+              who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                  std::to_string(requested) + "; the block stays allocated"};
     case block_state::cached:
     case block_state::guarded:
-      return {error_code::double_free, who + "it was freed before (a block of " + std::to_string(requested) +
+      return {error_code::double_free, who + "it was freed before (a block of " +
+                                           std::to_string(requested) +
                                            " bytes) and not allocated since"};
-    case block_state::none:
-      break;
+    case block_state::none: break;
   }
   return explain_bad_free(ptr, bytes, stream);
 }
@@ -186,7 +201,11 @@ std::vector<error> pool::core::take_refused() {
     const refused_free& each = refused[i];
     out.push_back(explain_refused(each.ptr, each.bytes, each.requested, each.stream, each.state));
   }
-  if (more > 0) out.push_back({error_code::double_free, std::to_string(more) + " more frees were of no live block, or of other bytes than it was allocated with"});
+  if (more > 0)
+    out.push_back(
+        {error_code::double_free,
+         std::to_string(more) +
+             " more frees were of no live block, or of other bytes than it was allocated with"});
   return out;
 }
 

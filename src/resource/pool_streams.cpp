@@ -9,12 +9,15 @@
 namespace millpond {
 namespace {
 
-constexpr std::uint64_t lull_share = 16;       // of the peak: less than this is out of the heap in a lull
-// Whether what other streams left unfenced is worth a fence over the context: an eighth of the pool.
+constexpr std::uint64_t lull_share =
+    16;  // of the peak: less than this is out of the heap in a lull
+// Whether what other streams left unfenced is worth a fence over the context: an eighth of the
+// pool.
 [[nodiscard]] bool worth_a_wide_fence(std::uint64_t bytes, std::uint64_t reserved) noexcept {
   return bytes >= std::max<std::uint64_t>(8 * MiB, reserved / 8);
 }
-constexpr std::uint64_t between_lulls = 256;   // carvings, so that a loop over one large block does not pay for it each time
+constexpr std::uint64_t between_lulls =
+    256;  // carvings, so that a loop over one large block does not pay for it each time
 
 }  // namespace
 
@@ -36,7 +39,8 @@ std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::
 result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_t id) {
   const auto held = [](stream_state& s) {
     s.holders.fetch_add(1, std::memory_order_relaxed);
-    s.line->set_here();  // a per-thread stream counts as gone when its last lane went, but its thread has come back
+    s.line->set_here();  // a per-thread stream counts as gone when its last lane went, but its
+                         // thread has come back
     return &s;
   };
   {
@@ -46,7 +50,8 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
   int device = 0;
   if (gpu_->stream_device(handle, &device).ok() && device != gpu_->info().ordinal) {
     return error{error_code::invalid_argument, "the stream is of device " + std::to_string(device) +
-                                                   ", the pool of device " + std::to_string(gpu_->info().ordinal)};
+                                                   ", the pool of device " +
+                                                   std::to_string(gpu_->info().ordinal)};
   }
   auto made = new_stream(handle, id);
   stream_state* out = nullptr;
@@ -58,12 +63,15 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
     const auto [at, is_new] = streams_.emplace(id, std::move(made));
     out = held(*at->second);
     fresh = is_new;
-    second = fresh && streams_.size() > 1 && !many_streams_.exchange(true, std::memory_order_relaxed);
+    second =
+        fresh && streams_.size() > 1 && !many_streams_.exchange(true, std::memory_order_relaxed);
     if (!names_many(handle)) {
       const auto [known, first] = identity_of_.emplace(handle, id);
       if (!first && known->second != id) {
-        // The handle came back for a new stream: the old one was destroyed, perhaps with work pending.
-        if (const auto old = streams_.find(known->second); old != streams_.end()) gone = old->second.get();
+        // The handle came back for a new stream: the old one was destroyed, perhaps with work
+        // pending.
+        if (const auto old = streams_.find(known->second); old != streams_.end())
+          gone = old->second.get();
         known->second = id;
       }
     }
@@ -74,14 +82,17 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
     retire_stream(*gone);
     gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
-  if (gone != nullptr || crowded) collect_dead_streams();
-  else if (fresh) fence_the_silent(*out, second ? silent::all_others : silent::without_lanes);
+  if (gone != nullptr || crowded)
+    collect_dead_streams();
+  else if (fresh)
+    fence_the_silent(*out, second ? silent::all_others : silent::without_lanes);
   return out;
 }
 
-// What a stream freed last is not sealed before it makes another call, and nobody may ask it: it may be destroyed. As long as there
-// was one stream nothing was sealed at all. A newcomer would find nothing of it, and the pool grow to twice its size, so
-// that a fence over the whole context is worth it where much is left by streams that no thread has a lane for any more.
+// What a stream freed last is not sealed before it makes another call, and nobody may ask it: it
+// may be destroyed. As long as there was one stream nothing was sealed at all. A newcomer would
+// find nothing of it, and the pool grow to twice its size, so that a fence over the whole context
+// is worth it where much is left by streams that no thread has a lane for any more.
 void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
   {
     const std::shared_lock lock(streams_mutex_);
@@ -89,7 +100,8 @@ void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
     std::uint64_t pending = 0;
     for (const auto& [id, stream] : streams_) {
       if (stream.get() == &newcomer || !stream->line->dirty()) continue;
-      if (which == silent::all_others || stream->holders.load(std::memory_order_relaxed) == 0) pending += heap_.free_bytes(stream->owner);
+      if (which == silent::all_others || stream->holders.load(std::memory_order_relaxed) == 0)
+        pending += heap_.free_bytes(stream->owner);
     }
     if (!worth_a_wide_fence(pending, reserved_)) return;
   }
@@ -98,8 +110,8 @@ void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
   poll_fences();
 }
 
-// Whether other streams have freed so much without a seal. One that makes calls seals a few MiB; one that has fallen silent may have
-// had most of the pool on credit.
+// Whether other streams have freed so much without a seal. One that makes calls seals a few MiB;
+// one that has fallen silent may have had most of the pool on credit.
 bool pool::core::much_unsealed(const stream_state& but) const {
   std::uint64_t bytes = 0;
   const std::shared_lock lock(streams_mutex_);
@@ -115,7 +127,8 @@ void pool::core::retire_stream(stream_state& gone) noexcept {
   if (!names_many(gone.line->handle())) note_not_capturing(gone.line->handle());
 }
 
-// Forgets streams that no lane holds and nothing of whose is left. One that lives is met anew when it next calls.
+// Forgets streams that no lane holds and nothing of whose is left. One that lives is met anew when
+// it next calls.
 void pool::core::collect_dead_streams() {
   const relaxed_capture_scope relaxed(*gpu_);
   wide_seal();
@@ -132,13 +145,15 @@ void pool::core::collect_dead_streams() {
     heap_.retire(s.owner, s.line->completed());
     if (heap_.free_bytes(s.owner) != 0) return false;
     free_owners_.push_back(s.owner);
-    if (const auto known = identity_of_.find(s.line->handle()); known != identity_of_.end() && known->second == entry.first) {
+    if (const auto known = identity_of_.find(s.line->handle());
+        known != identity_of_.end() && known->second == entry.first) {
       identity_of_.erase(known);
     }
     return true;
   });
   collect_at_ = std::max<std::size_t>(64, 2 * streams_.size());
-  // With one left, memory that others freed is anyone's by now, and the pool need seal no more until another stream comes.
+  // With one left, memory that others freed is anyone's by now, and the pool need seal no more
+  // until another stream comes.
   many_streams_.store(streams_.size() > 1, std::memory_order_relaxed);
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
 }
@@ -243,10 +258,12 @@ std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
   return emptied;
 }
 
-// A chain of blocks of one stream, through segment::link, back to the heap as frees of the open batch.
+// A chain of blocks of one stream, through segment::link, back to the heap as frees of the open
+// batch.
 void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcept {
   std::uint64_t bytes = 0;
-  for (const heap::segment* block = chain; block != nullptr; block = block->link) bytes += block->bytes;
+  for (const heap::segment* block = chain; block != nullptr; block = block->link)
+    bytes += block->bytes;
   const std::lock_guard lock(heap_mutex_);
   const std::uint64_t batch = stream.line->join(bytes);
   carved_ -= bytes;
@@ -257,8 +274,8 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
     heap_.release(block, stream.owner, batch, absorb());
   }
   fallen_ = std::max(fallen_, peak_carved_ - carved_);
-  // Nearly all has been given back: what lanes keep is then what holds the pool in pieces, and the next request begins
-  // with emptying them.
+  // Nearly all has been given back: what lanes keep is then what holds the pool in pieces, and the
+  // next request begins with emptying them.
   if (was_busy_ && carved_ < peak_carved_ / lull_share && carvings_ >= between_lulls) {
     was_busy_ = false;
     carvings_ = 0;
@@ -266,8 +283,8 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
   }
 }
 
-// The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's shelf, and from a full
-// shelf to the heap. No more at once, since one free pays for it.
+// The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's
+// shelf, and from a full shelf to the heap. No more at once, since one free pays for it.
 void pool::core::flush_small(stream_lane& in) noexcept {
   heap::segment* homeward = nullptr;
   const auto entered = in.lock.enter();
@@ -314,7 +331,8 @@ void pool::core::seal_if_wanted(stream_state& stream) noexcept {
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
   const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
-  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 128, 4 * MiB)) return;
+  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 128, 4 * MiB))
+    return;
   when_free([&] { seal(stream); });
 }
 
@@ -332,11 +350,8 @@ void pool::core::seal(stream_state& stream) noexcept {
     case order::seal_outcome::gone:
       if (!names_many(stream.line->handle())) retire_stream(stream);
       break;
-    case order::seal_outcome::capturing:
-      note_capturing(stream.line->handle(), 0);
-      break;
-    case order::seal_outcome::nothing:
-      break;
+    case order::seal_outcome::capturing: note_capturing(stream.line->handle(), 0); break;
+    case order::seal_outcome::nothing: break;
     case order::seal_outcome::failed:
       note_fence_failure(to_error(failure, "sealing a batch of frees"));
       break;

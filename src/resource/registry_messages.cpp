@@ -12,13 +12,16 @@ namespace millpond {
 namespace {
 
 std::string bytes_text(std::uint64_t bytes) {
-  return bytes < KiB ? fmt::format("{} bytes", bytes) : fmt::format("{} bytes ({})", bytes, format_bytes(bytes));
+  return bytes < KiB ? fmt::format("{} bytes", bytes)
+                     : fmt::format("{} bytes ({})", bytes, format_bytes(bytes));
 }
 
-// "0x7f00 (4096 bytes (4.00 KiB)) was allocated by cuMemHostAlloc (pinned_resource) at main.cpp:12, main".
+// "0x7f00 (4096 bytes (4.00 KiB)) was allocated by cuMemHostAlloc (pinned_resource) at main.cpp:12,
+// main".
 std::string allocated_text(const block_facts& block) {
-  return fmt::format("{:#x}, {}, was allocated by {} ({}) at {}", block.address, bytes_text(block.bytes),
-                     block.owner->allocate_call, block.owner->name, to_string(block.allocated));
+  return fmt::format("{:#x}, {}, was allocated by {} ({}) at {}", block.address,
+                     bytes_text(block.bytes), block.owner->allocate_call, block.owner->name,
+                     to_string(block.allocated));
 }
 
 // "through cuMemFree (device_resource) at main.cpp:30, main".
@@ -32,9 +35,10 @@ constexpr const char* stays = "; the block stays allocated";
 }  // namespace
 
 error refused_in_fork() {
-  return {error_code::not_permitted,
-          "this process is a forked child, and the memory belongs to its parent; make a new driver and "
-          "new resources after fork()"};
+  return {
+      error_code::not_permitted,
+      "this process is a forked child, and the memory belongs to its parent; make a new driver and "
+      "new resources after fork()"};
 }
 
 error wrong_owner(const free_attempt& attempt, const block_facts& block) {
@@ -43,7 +47,8 @@ error wrong_owner(const free_attempt& attempt, const block_facts& block) {
           fmt::format("{} and freed {}, which {}; free it through {}{}", allocated_text(block),
                       through_text(attempt),
                       same_kind ? std::string("did not allocate it")
-                                : fmt::format("frees {} memory and not {}", to_string(attempt.through->kind),
+                                : fmt::format("frees {} memory and not {}",
+                                              to_string(attempt.through->kind),
                                               to_string(block.owner->kind)),
                       block.owner->free_call, stays)};
 }
@@ -57,19 +62,21 @@ error wrong_size(const free_attempt& attempt, const block_facts& block) {
 error freed_twice(const free_attempt& attempt, const freed_block& before) {
   return {error_code::double_free,
           fmt::format("{}, freed by {} ({}) at {}, and freed again {}", allocated_text(before.was),
-                      before.by->free_call, before.by->name, to_string(before.freed), through_text(attempt))};
+                      before.by->free_call, before.by->name, to_string(before.freed),
+                      through_text(attempt))};
 }
 
 error interior(const free_attempt& attempt, const block_facts& block) {
   return {error_code::interior_pointer,
-          fmt::format("{:#x} freed {} lies {} into a block: {}{}", attempt.address, through_text(attempt),
-                      bytes_text(attempt.address - block.address), allocated_text(block), stays)};
+          fmt::format("{:#x} freed {} lies {} into a block: {}{}", attempt.address,
+                      through_text(attempt), bytes_text(attempt.address - block.address),
+                      allocated_text(block), stays)};
 }
 
 error foreign(const free_attempt& attempt) {
   return {error_code::foreign_pointer,
-          fmt::format("{:#x} freed {} is no block of any resource in this registry", attempt.address,
-                      through_text(attempt))};
+          fmt::format("{:#x} freed {} is no block of any resource in this registry",
+                      attempt.address, through_text(attempt))};
 }
 
 leak_report add_up(const std::vector<block_facts>& blocks) {
@@ -95,12 +102,13 @@ leak_report add_up(const std::vector<block_facts>& blocks) {
 
 std::string leak_report::text() const {
   constexpr std::size_t most = 20;
-  std::string out = fmt::format("{} block{}, {}, never freed", blocks, blocks == 1 ? "" : "s", format_bytes(bytes));
+  std::string out = fmt::format("{} block{}, {}, never freed", blocks, blocks == 1 ? "" : "s",
+                                format_bytes(bytes));
   for (std::size_t at = 0; at < lines.size() && at < most; ++at) {
     const line& each = lines[at];
-    out += fmt::format("\n  {} in {} block{} of {} ({} memory), allocated at {}", format_bytes(each.bytes),
-                       each.blocks, each.blocks == 1 ? "" : "s", each.owner, to_string(each.kind),
-                       each.allocated);
+    out += fmt::format("\n  {} in {} block{} of {} ({} memory), allocated at {}",
+                       format_bytes(each.bytes), each.blocks, each.blocks == 1 ? "" : "s",
+                       each.owner, to_string(each.kind), each.allocated);
   }
   if (lines.size() > most) out += fmt::format("\n  and {} more places", lines.size() - most);
   return out;

@@ -1,5 +1,5 @@
-// What the pointer registry says: each wrong free as an error naming both calls and both places, and the
-// leak report.
+// What the pointer registry says: each wrong free as an error naming both calls and both places,
+// and the leak report.
 #pragma once
 #include <vector>
 

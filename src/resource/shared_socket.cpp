@@ -1,9 +1,10 @@
-// Shared memory over a Unix socket: one message of fixed size, with the descriptor beside its first byte.
+// Shared memory over a Unix socket: one message of fixed size, with the descriptor beside its first
+// byte.
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -23,7 +24,9 @@ struct message {
 constexpr std::array<char, 8> magic{'m', 'p', 's', 'h', 'a', 'r', 'e', '1'};
 static_assert(sizeof(message) == 280, "both sides know this layout");
 
-error system_error(error_code code, const std::string& doing) { return {code, doing + ": " + std::strerror(errno)}; }
+error system_error(error_code code, const std::string& doing) {
+  return {code, doing + ": " + std::strerror(errno)};
+}
 
 }  // namespace
 
@@ -33,7 +36,8 @@ result<void> send_shared(int socket, const shared_memory& what, std::string_view
   note.bytes = what.bytes();
   note.name_bytes = name.size();
   if (name.size() >= note.name.size()) {
-    return error{error_code::invalid_argument, "send_shared: a name of " + std::to_string(name.size()) + " bytes; at most 255"};
+    return error{error_code::invalid_argument,
+                 "send_shared: a name of " + std::to_string(name.size()) + " bytes; at most 255"};
   }
   std::copy(name.begin(), name.end(), note.name.begin());
   auto descriptor = what.export_descriptor();
@@ -53,12 +57,15 @@ result<void> send_shared(int socket, const shared_memory& what, std::string_view
   const int fd = descriptor->get();
   std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
 
-  // The descriptor goes with the first byte; what a stream socket did not take at once follows without it.
+  // The descriptor goes with the first byte; what a stream socket did not take at once follows
+  // without it.
   std::size_t sent = 0;
   while (sent < sizeof note) {
     const ssize_t n = ::sendmsg(socket, &header, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return system_error(error_code::output_failure, "sending shared memory of " + format_bytes(what.bytes()));
+    if (n <= 0)
+      return system_error(error_code::output_failure,
+                          "sending shared memory of " + format_bytes(what.bytes()));
     sent += static_cast<std::size_t>(n);
     part = {reinterpret_cast<char*>(&note) + sent, sizeof note - sent};
     header.msg_control = nullptr;
@@ -73,7 +80,8 @@ result<received_memory> receive_shared(int socket, std::shared_ptr<driver> gpu) 
   std::size_t got = 0;
   while (got < sizeof note) {
     iovec part{reinterpret_cast<char*>(&note) + got, sizeof note - got};
-    // Room for more descriptors than one, so that those of a stranger's message are seen and closed.
+    // Room for more descriptors than one, so that those of a stranger's message are seen and
+    // closed.
     alignas(cmsghdr) std::array<char, CMSG_SPACE(8 * sizeof(int))> control{};
     msghdr header{};
     header.msg_iov = &part;
@@ -94,15 +102,19 @@ result<received_memory> receive_shared(int socket, std::shared_ptr<driver> gpu) 
       }
     }
     if (n == 0) {
-      return error{error_code::bad_input, "receiving shared memory: the other side closed the socket after " + std::to_string(got) + " of " +
-                                              std::to_string(sizeof note) + " bytes"};
+      return error{error_code::bad_input,
+                   "receiving shared memory: the other side closed the socket after " +
+                       std::to_string(got) + " of " + std::to_string(sizeof note) + " bytes"};
     }
     got += static_cast<std::size_t>(n);
   }
   if (note.magic != magic || note.name_bytes >= note.name.size()) {
-    return error{error_code::bad_input, "receiving shared memory: expected a message that begins with 'mpshare1'"};
+    return error{error_code::bad_input,
+                 "receiving shared memory: expected a message that begins with 'mpshare1'"};
   }
-  if (descriptor.get() < 0) return error{error_code::bad_input, "receiving shared memory: the message came without a file descriptor"};
+  if (descriptor.get() < 0)
+    return error{error_code::bad_input,
+                 "receiving shared memory: the message came without a file descriptor"};
   auto memory = shared_memory::import(std::move(gpu), descriptor.get(), note.bytes);
   if (!memory) return memory.error();
   return received_memory{std::move(memory).value(), std::string(note.name.data(), note.name_bytes)};

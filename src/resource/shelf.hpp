@@ -1,6 +1,6 @@
-// A stream's shelf: free blocks of the stream that any lane of it may take. What one thread frees another allocates
-// through here, so nobody waits for anybody: blocks of a class go in and out as whole chains by one exchange, large
-// blocks one by one through words that say size and record.
+// A stream's shelf: free blocks of the stream that any lane of it may take. What one thread frees
+// another allocates through here, so nobody waits for anybody: blocks of a class go in and out as
+// whole chains by one exchange, large blocks one by one through words that say size and record.
 #pragma once
 #include <array>
 #include <atomic>
@@ -11,7 +11,8 @@
 
 namespace millpond {
 
-// Any thread, at any time. Putting a block here publishes what its record says, taking it sees that.
+// Any thread, at any time. Putting a block here publishes what its record says, taking it sees
+// that.
 class shelf {
  public:
   // Blocks of one class, linked, the last one's link being nullptr.
@@ -51,8 +52,8 @@ class shelf {
     return out;
   }
 
-  // Large blocks by their exact size. False where the shelf's part for this size is full, or all large blocks here would pass
-  // `limit` bytes.
+  // Large blocks by their exact size. False where the shelf's part for this size is full, or all
+  // large blocks here would pass `limit` bytes.
   [[nodiscard]] bool put_large(const heap::segment& block, std::uint64_t limit) noexcept {
     const std::uint64_t granules = block.bytes / heap::granule;
     if (granules > ~std::uint32_t{0}) return false;
@@ -60,7 +61,8 @@ class shelf {
       for (auto& slot : part_of(granules)) {
         std::uint64_t nothing = 0;
         if (slot.load(std::memory_order_relaxed) == 0 &&
-            slot.compare_exchange_strong(nothing, granules << 32 | block.id, std::memory_order_release, std::memory_order_relaxed)) {
+            slot.compare_exchange_strong(nothing, granules << 32 | block.id,
+                                         std::memory_order_release, std::memory_order_relaxed)) {
           return true;
         }
       }
@@ -75,7 +77,8 @@ class shelf {
     for (auto& slot : part_of(granules)) {
       std::uint64_t there = slot.load(std::memory_order_relaxed);
       if (there >> 32 != granules || there == 0) continue;
-      if (slot.compare_exchange_strong(there, 0, std::memory_order_acquire, std::memory_order_relaxed)) {
+      if (slot.compare_exchange_strong(there, 0, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
         large_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
         return static_cast<std::uint32_t>(there);
       }
@@ -105,8 +108,12 @@ class shelf {
     }
   }
 
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return small_bytes_.load(std::memory_order_relaxed) + large_bytes(); }
-  [[nodiscard]] std::uint64_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t bytes() const noexcept {
+    return small_bytes_.load(std::memory_order_relaxed) + large_bytes();
+  }
+  [[nodiscard]] std::uint64_t large_bytes() const noexcept {
+    return large_bytes_.load(std::memory_order_relaxed);
+  }
 
  private:
   [[nodiscard]] static heap::segment* tail_of(heap::segment* head) noexcept {
@@ -118,8 +125,11 @@ class shelf {
     for (;;) {
       blocks.head->holder_number = blocks.count;
       heap::segment* there = nullptr;
-      if (box.compare_exchange_strong(there, blocks.head, std::memory_order_release, std::memory_order_relaxed)) return;
-      // What is there comes behind ours. Chains are only taken whole, so a box holds what its head says.
+      if (box.compare_exchange_strong(there, blocks.head, std::memory_order_release,
+                                      std::memory_order_relaxed))
+        return;
+      // What is there comes behind ours. Chains are only taken whole, so a box holds what its head
+      // says.
       heap::segment* const old = box.exchange(nullptr, std::memory_order_acquire);
       if (old == nullptr) continue;
       (blocks.tail != nullptr ? blocks.tail : tail_of(blocks.head))->link = old;
@@ -129,7 +139,8 @@ class shelf {
   }
 
   // Cache lines of its own each, so that sizes that alternate do not share one.
-  using slots = std::array<std::atomic<std::uint64_t>, 16>;  // granules above, the record's id below; 0: nothing
+  using slots = std::array<std::atomic<std::uint64_t>,
+                           16>;  // granules above, the record's id below; 0: nothing
   struct alignas(64) part {
     slots words{};
   };

@@ -24,7 +24,8 @@ class sleeping_memory::worker {
  public:
   explicit worker(driver& gpu) noexcept : gpu_(gpu) {}
   ~worker() {
-    for (const event_handle e : made_) static_cast<void>(insist([&] { return gpu_.event_destroy(e); }));
+    for (const event_handle e : made_)
+      static_cast<void>(insist([&] { return gpu_.event_destroy(e); }));
     if (stream_ != nullptr) static_cast<void>(insist([&] { return gpu_.stream_destroy(stream_); }));
   }
   worker(const worker&) = delete;
@@ -82,17 +83,21 @@ void sleeping_memory::forget(device_address at, std::uint64_t bytes) noexcept {
         continue;
       }
       if (p.at < at) left.push_back({p.at, at - p.at, p.offset});
-      if (p.at + p.bytes > end) left.push_back({end, p.at + p.bytes - end, p.offset + (end - p.at)});
+      if (p.at + p.bytes > end)
+        left.push_back({end, p.at + p.bytes - end, p.offset + (end - p.at)});
     }
     s.pieces = std::move(left);
   }
 }
 
-// To sleep ---------------------------------------------------------------------------------------------
+// To sleep
+// ---------------------------------------------------------------------------------------------
 
 call_result sleeping_memory::unmap(const ways& by, span& of) noexcept {
   while (of.mapped > 0) {
-    if (const call_result answer = by.gpu.unmap(of.addresses[of.mapped - 1], of.bytes); !answer.ok()) return answer;
+    if (const call_result answer = by.gpu.unmap(of.addresses[of.mapped - 1], of.bytes);
+        !answer.ok())
+      return answer;
     --of.mapped;
     of.accessible = std::min(of.accessible, of.mapped);
   }
@@ -108,14 +113,16 @@ call_result sleeping_memory::release(const ways& by, span& of) noexcept {
   return {};
 }
 
-// Copies every piece to the store; a span is unmapped when its copies are done, while the next ones run. The handles stay
-// until all is copied and unmapped: up to then, going back costs no memory and no copy.
+// Copies every piece to the store; a span is unmapped when its copies are done, while the next ones
+// run. The handles stay until all is copied and unmapped: up to then, going back costs no memory
+// and no copy.
 call_result sleeping_memory::save(const ways& by, worker& with) {
   std::size_t done = 0;
   const auto finish = [&](std::size_t upto) -> call_result {
     for (; done < upto; ++done) {
       if (!spans_[done].pieces.empty()) {
-        if (const call_result answer = by.gpu.event_synchronize(with.event(done)); !answer.ok()) return answer;
+        if (const call_result answer = by.gpu.event_synchronize(with.event(done)); !answer.ok())
+          return answer;
       }
       if (const call_result answer = unmap(by, spans_[done]); !answer.ok()) return answer;
     }
@@ -124,10 +131,14 @@ call_result sleeping_memory::save(const ways& by, worker& with) {
   for (std::size_t k = 0; k < spans_.size(); ++k) {
     for (const piece& p : spans_[k].pieces) {
       const auto host = reinterpret_cast<device_address>(store_->data() + p.offset);
-      if (const call_result answer = by.gpu.copy_async(host, p.at, p.bytes, with.stream()); !answer.ok()) return answer;
+      if (const call_result answer = by.gpu.copy_async(host, p.at, p.bytes, with.stream());
+          !answer.ok())
+        return answer;
     }
     if (!spans_[k].pieces.empty()) {
-      if (const call_result answer = by.gpu.event_record(with.event(k), with.stream()); !answer.ok()) return answer;
+      if (const call_result answer = by.gpu.event_record(with.event(k), with.stream());
+          !answer.ok())
+        return answer;
     }
     if (k + 1 > in_flight) {
       if (const call_result answer = finish(k + 1 - in_flight); !answer.ok()) return answer;
@@ -136,16 +147,20 @@ call_result sleeping_memory::save(const ways& by, worker& with) {
   return finish(spans_.size());
 }
 
-bool sleeping_memory::put_away(const ways& by, std::vector<span> spans, std::shared_ptr<pinned_store> store, failure* why) {
+bool sleeping_memory::put_away(const ways& by, std::vector<span> spans,
+                               std::shared_ptr<pinned_store> store, failure* why) {
   spans_ = std::move(spans);
   store_ = std::move(store);
   const auto undo = [&](call_result answer, const std::string& doing) {
     why->what = to_error(answer, doing);
     worker with(by.gpu);
-    // All spans are held unless a release failed half-way; those released before come back from the store.
+    // All spans are held unless a release failed half-way; those released before come back from the
+    // store.
     call_result back;
-    const bool any_lost = std::any_of(spans_.begin(), spans_.end(), [](const span& s) { return s.lost; });
-    if (any_lost) back = insist([&] { return with.stream() == nullptr ? with.open(0) : call_result{}; });
+    const bool any_lost =
+        std::any_of(spans_.begin(), spans_.end(), [](const span& s) { return s.lost; });
+    if (any_lost)
+      back = insist([&] { return with.stream() == nullptr ? with.open(0) : call_result{}; });
     if (back.ok()) back = insist([&] { return restore(by, with); });
     why->stuck = !back.ok();
     if (why->stuck) why->what.message += "; going back failed too: " + to_string(back);
@@ -153,7 +168,8 @@ bool sleeping_memory::put_away(const ways& by, std::vector<span> spans, std::sha
   };
   {
     worker with(by.gpu);
-    if (const call_result answer = with.open(in_flight); !answer.ok()) return undo(answer, "a stream to copy on");
+    if (const call_result answer = with.open(in_flight); !answer.ok())
+      return undo(answer, "a stream to copy on");
     if (const call_result answer = save(by, with); !answer.ok()) {
       // No copy may run when its memory is looked at again.
       static_cast<void>(insist([&] { return by.gpu.stream_synchronize(with.stream()); }));
@@ -168,7 +184,8 @@ bool sleeping_memory::put_away(const ways& by, std::vector<span> spans, std::sha
   return true;
 }
 
-// And back ---------------------------------------------------------------------------------------------
+// And back
+// ---------------------------------------------------------------------------------------------
 
 call_result sleeping_memory::open(const ways& by, span& of) noexcept {
   if (!of.held) {
@@ -176,27 +193,35 @@ call_result sleeping_memory::open(const ways& by, span& of) noexcept {
     of.held = true;
   }
   for (; of.mapped < of.addresses.size(); ++of.mapped) {
-    if (const call_result answer = by.gpu.map(of.addresses[of.mapped], of.bytes, of.handle); !answer.ok()) return answer;
+    if (const call_result answer = by.gpu.map(of.addresses[of.mapped], of.bytes, of.handle);
+        !answer.ok())
+      return answer;
   }
   for (; of.accessible < of.mapped; ++of.accessible) {
-    if (const call_result answer = by.gpu.set_access(of.addresses[of.accessible], of.bytes, by.place); !answer.ok()) return answer;
+    if (const call_result answer =
+            by.gpu.set_access(of.addresses[of.accessible], of.bytes, by.place);
+        !answer.ok())
+      return answer;
   }
   return {};
 }
 
-// Memory for every span, and the copies of a span while the next is mapped. A span that was brought back stays `lost`
-// until all copies are done.
+// Memory for every span, and the copies of a span while the next is mapped. A span that was brought
+// back stays `lost` until all copies are done.
 call_result sleeping_memory::restore(const ways& by, worker& with) {
   for (span& s : spans_) {
     if (const call_result answer = open(by, s); !answer.ok()) return answer;
     if (!s.lost) continue;
     for (const piece& p : s.pieces) {
       const auto host = reinterpret_cast<device_address>(store_->data() + p.offset);
-      if (const call_result answer = by.gpu.copy_async(p.at, host, p.bytes, with.stream()); !answer.ok()) return answer;
+      if (const call_result answer = by.gpu.copy_async(p.at, host, p.bytes, with.stream());
+          !answer.ok())
+        return answer;
     }
   }
   if (with.stream() != nullptr) {
-    if (const call_result answer = by.gpu.stream_synchronize(with.stream()); !answer.ok()) return answer;
+    if (const call_result answer = by.gpu.stream_synchronize(with.stream()); !answer.ok())
+      return answer;
   }
   for (span& s : spans_) s.lost = false;
   return {};
@@ -209,7 +234,8 @@ bool sleeping_memory::bring_back(const ways& by, failure* why) {
   if (answer.ok()) return true;
   why->what = to_error(answer, "bringing back " + format_bytes(bytes()));
   if (with.stream() != nullptr) {
-    if (const call_result over = insist([&] { return by.gpu.stream_synchronize(with.stream()); }); !over.ok()) {
+    if (const call_result over = insist([&] { return by.gpu.stream_synchronize(with.stream()); });
+        !over.ok()) {
       // Copies may still run: what is mapped stays so until the next try.
       why->stuck = true;
       why->what.message += "; going back failed too: " + to_string(over);

@@ -1,10 +1,13 @@
-// How often requests are squeezed in below what the pool would have to reserve for them: by emptying lanes, fencing frees, moving
-// pages. That pays for a program that does the same work again and again, since it settles; one that never does the same twice is
-// squeezed for ever, tens of microseconds each time. So squeezes are on an account: a number of them is free, and each so many
-// blocks out of the heap earn another. Where it is overdrawn the pool may grow by one slack from where it is.
+// How often requests are squeezed in below what the pool would have to reserve for them: by
+// emptying lanes, fencing frees, moving pages. That pays for a program that does the same work
+// again and again, since it settles; one that never does the same twice is squeezed for ever, tens
+// of microseconds each time. So squeezes are on an account: a number of them is free, and each so
+// many blocks out of the heap earn another. Where it is overdrawn the pool may grow by one slack
+// from where it is.
 //
-// Random sizes from 256 bytes to 64 MiB under 3 GiB went on being squeezed at 2% of all calls, so that the 99th percentile of an
-// allocation was 110 us (H200, driver 580.159, 2026-11-30). The recorded workloads are squeezed up to 164 times in three rounds.
+// Random sizes from 256 bytes to 64 MiB under 3 GiB went on being squeezed at 2% of all calls, so
+// that the 99th percentile of an allocation was 110 us (H200, driver 580.159, 2026-11-30). The
+// recorded workloads are squeezed up to 164 times in three rounds.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +18,8 @@ namespace millpond {
 class squeeze_account {
  public:
   void carved() noexcept { ++carved_; }
-  // A request would pass what may be reserved. `reserved` and `slack`: bytes now, and by how much the pool may grow where the account
-  // is overdrawn.
+  // A request would pass what may be reserved. `reserved` and `slack`: bytes now, and by how much
+  // the pool may grow where the account is overdrawn.
   void squeezed(std::uint64_t reserved, std::uint64_t slack) noexcept {
     if (++squeezed_ <= free_ + carved_ / carvings_a_squeeze) return;
     granted_ = std::max(granted_, reserved + slack);

@@ -31,7 +31,8 @@ result<void*> statistics_resource::do_allocate(std::uint64_t bytes, std::uint64_
   auto answer = upstream().try_allocate(bytes, alignment, stream);
   if (answer && sizes_ && !sizes_->remember(reinterpret_cast<std::uint64_t>(*answer), bytes)) {
     upstream().deallocate(*answer, bytes, stream);
-    answer = error{error_code::out_of_memory, "statistics_resource: no host memory for the block's size"};
+    answer = error{error_code::out_of_memory,
+                   "statistics_resource: no host memory for the block's size"};
   }
   stripe& counts = mine();
   if (!answer) {
@@ -47,17 +48,19 @@ result<void*> statistics_resource::do_allocate(std::uint64_t bytes, std::uint64_
   return answer;
 }
 
-result<void> statistics_resource::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+result<void> statistics_resource::do_deallocate(void* ptr, std::uint64_t bytes,
+                                                stream_handle stream) noexcept {
   stripe& counts = mine();
   if (!sizes_ && bytes == 0) {
     counts.failed_deallocations.fetch_add(1, relaxed);
     return error{error_code::invalid_argument,
-                 "statistics_resource: a free without a size, where sizes are to be told; the block stays allocated"};
+                 "statistics_resource: a free without a size, where sizes are to be told; the "
+                 "block stays allocated"};
   }
   const auto address = reinterpret_cast<std::uint64_t>(ptr);
   const std::uint64_t counted = sizes_ ? sizes_->take(address) : bytes;
-  // Before the memory goes, or another thread that gets it at once would be counted on top of it and the
-  // peak come out too high.
+  // Before the memory goes, or another thread that gets it at once would be counted on top of it
+  // and the peak come out too high.
   if (counted != 0) live_bytes_.fetch_sub(counted, relaxed);
   auto answer = upstream().try_deallocate(ptr, bytes, stream);
   if (answer) {
@@ -100,16 +103,19 @@ allocation_statistics statistics_resource::statistics() const {
   return now;
 }
 
-void statistics_resource::reset_peak() noexcept { peak_live_bytes_.store(live_bytes_.load(relaxed), relaxed); }
+void statistics_resource::reset_peak() noexcept {
+  peak_live_bytes_.store(live_bytes_.load(relaxed), relaxed);
+}
 
 std::string allocation_statistics::text() const {
-  std::string out = fmt::format("live {} in {} blocks, peak {}; {} allocations of {} in all, {} frees, {} + {} failed\n",
-                                format_bytes(live_bytes), live_blocks, format_bytes(peak_live_bytes), allocations,
-                                format_bytes(allocated_bytes), deallocations, failed_allocations,
-                                failed_deallocations);
+  std::string out = fmt::format(
+      "live {} in {} blocks, peak {}; {} allocations of {} in all, {} frees, {} + {} failed\n",
+      format_bytes(live_bytes), live_blocks, format_bytes(peak_live_bytes), allocations,
+      format_bytes(allocated_bytes), deallocations, failed_allocations, failed_deallocations);
   for (const size_class& each : classes) {
-    out += fmt::format("  {:>9} to {:>9}: {:>10} allocations, {:>8} live\n", format_bytes(each.from_bytes),
-                       format_bytes(each.to_bytes), each.allocations, each.live_blocks);
+    out += fmt::format("  {:>9} to {:>9}: {:>10} allocations, {:>8} live\n",
+                       format_bytes(each.from_bytes), format_bytes(each.to_bytes), each.allocations,
+                       each.live_blocks);
   }
   return out;
 }

@@ -25,7 +25,9 @@ bool idle_since_last_look(stream_lane& of) noexcept {
 }
 }  // namespace
 
-thread_lanes::thread_lanes() { rebuild(); }
+thread_lanes::thread_lanes() {
+  rebuild();
+}
 
 void thread_lanes::enter(const owned& of) noexcept {
   std::size_t at = home(of.core.get(), of.handle);
@@ -55,7 +57,8 @@ void thread_lanes::drop_if(Goes&& goes) {
   for (owned& o : dropped) o.core->drop_lane(*o.in);
 }
 
-std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>& core, stream_handle handle,
+std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>& core,
+                                               stream_handle handle,
                                                std::unique_ptr<stream_lane> made) {
   if (table_ended) return made;
   if (mine_ == nullptr) {
@@ -63,11 +66,13 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
     mine_ = this_thread.table.get();
   }
   thread_lanes& mine = *mine_;
-  // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one replaces. Where there are
-  // many, those that served no call since the last look: streams that were destroyed say nothing of it. A long table
-  // is looked through once in as many puts as it has lanes.
+  // Lanes of pools that are closed go first, lanes of dead streams, and a lane that this one
+  // replaces. Where there are many, those that served no call since the last look: streams that
+  // were destroyed say nothing of it. A long table is looked through once in as many puts as it has
+  // lanes.
   const bool crowded = mine.all_.size() >= mine.look_at_;
-  if (crowded || mine.all_.size() < first_look || ++mine.puts_ >= mine.all_.size() || find(core.get(), handle) != nullptr) {
+  if (crowded || mine.all_.size() < first_look || ++mine.puts_ >= mine.all_.size() ||
+      find(core.get(), handle) != nullptr) {
     mine.puts_ = 0;
     mine.drop_if([&](owned& o) {
       if (o.in->in_call != 0) return false;
@@ -78,14 +83,18 @@ std::unique_ptr<stream_lane> thread_lanes::put(const std::shared_ptr<pool::core>
   }
   if (crowded) mine.look_at_ = std::min(2 * mine.look_at_, most_lanes);
   mine.all_.push_back({core, handle, std::move(made)});
-  if (2 * mine.all_.size() > mine.mask_) mine.rebuild();
-  else mine.enter(mine.all_.back());
+  if (2 * mine.all_.size() > mine.mask_)
+    mine.rebuild();
+  else
+    mine.enter(mine.all_.back());
   return nullptr;
 }
 
 void thread_lanes::drop_idle(const pool::core* core) {
   if (mine_ == nullptr) return;
-  mine_->drop_if([core](owned& o) { return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in); });
+  mine_->drop_if([core](owned& o) {
+    return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in);
+  });
 }
 
 void thread_lanes::drop_all(const pool::core* core) {

@@ -1,8 +1,8 @@
 // The lanes of one thread: a small hash table in thread-local storage, asked on every plain call.
 //
-// A table entry keeps its pool's core alive, so a core's address never comes back for another pool while an
-// entry names it. When the thread ends its lanes are emptied into their pools; when a pool ends first, its
-// lanes are dropped here the next time the thread takes the slow path.
+// A table entry keeps its pool's core alive, so a core's address never comes back for another pool
+// while an entry names it. When the thread ends its lanes are emptied into their pools; when a pool
+// ends first, its lanes are dropped here the next time the thread takes the slow path.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,11 +26,14 @@ class thread_lanes {
       if (e.core == nullptr) return nullptr;
     }
   }
-  // Puts a lane in the table, in place of one with the same key (which is then retired and deleted). Answers the lane
-  // back where the thread's table has ended already: a destructor of another thread_local object calls.
-  [[nodiscard]] static std::unique_ptr<stream_lane> put(const std::shared_ptr<pool::core>& core, stream_handle handle,
+  // Puts a lane in the table, in place of one with the same key (which is then retired and
+  // deleted). Answers the lane back where the thread's table has ended already: a destructor of
+  // another thread_local object calls.
+  [[nodiscard]] static std::unique_ptr<stream_lane> put(const std::shared_ptr<pool::core>& core,
+                                                        stream_handle handle,
                                                         std::unique_ptr<stream_lane> made);
-  // Drops the calling thread's lanes of this core that served no call since they were last looked at.
+  // Drops the calling thread's lanes of this core that served no call since they were last looked
+  // at.
   static void drop_idle(const pool::core* core);
   // All of them, but for one whose call is under way.
   static void drop_all(const pool::core* core);
@@ -49,7 +52,8 @@ class thread_lanes {
   };
 
   [[nodiscard]] std::size_t home(const pool::core* core, stream_handle handle) const noexcept {
-    const auto key = (reinterpret_cast<std::uintptr_t>(core) >> 6) ^ reinterpret_cast<std::uintptr_t>(handle);
+    const auto key =
+        (reinterpret_cast<std::uintptr_t>(core) >> 6) ^ reinterpret_cast<std::uintptr_t>(handle);
     return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ULL) >> shift_);
   }
   void enter(const owned& of) noexcept;
@@ -66,8 +70,8 @@ class thread_lanes {
   std::size_t mask_ = 0;
   unsigned shift_ = 64;  // 64 - log2 of the slots
   std::vector<owned> all_;
-  // Idle lanes are looked for when so many are kept; twice as many the next time, so that a thread that goes round a
-  // thousand streams soon keeps them all, and never more than most_lanes.
+  // Idle lanes are looked for when so many are kept; twice as many the next time, so that a thread
+  // that goes round a thousand streams soon keeps them all, and never more than most_lanes.
   static constexpr std::size_t first_look = 64;
   static constexpr std::size_t most_lanes = 4096;
   std::size_t look_at_ = first_look;

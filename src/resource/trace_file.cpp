@@ -18,10 +18,12 @@ struct trace_file::inside {
     std::uint64_t expected = 0;
     std::map<std::uint64_t, trace::event> held;
   };
-  // A thread that is stopped between its number and its event must not hold the others back for ever.
+  // A thread that is stopped between its number and its event must not hold the others back for
+  // ever.
   static constexpr std::size_t most_held = 4096;
 
-  explicit inside(trace::trace_writer to, trace::metadata facts) : writer(std::move(to)), meta(std::move(facts)) {}
+  explicit inside(trace::trace_writer to, trace::metadata facts)
+      : writer(std::move(to)), meta(std::move(facts)) {}
 
   void add(channel& from, trace::event next) {
     const place at = current_place();
@@ -29,7 +31,8 @@ struct trace_file::inside {
     if (closed) return;
     next.stack = stack_of(at);
     from.held.emplace(next.sequence, next);
-    while (!from.held.empty() && (from.held.begin()->first == from.expected || from.held.size() > most_held)) {
+    while (!from.held.empty() &&
+           (from.held.begin()->first == from.expected || from.held.size() > most_held)) {
       const auto first = from.held.begin();
       from.expected = first->first + 1;
       write(first->second);
@@ -44,7 +47,8 @@ struct trace_file::inside {
     if (at.where.line() != 0 && function != nullptr && *function != '\0') {
       symbol = symbol.empty() ? function : symbol + " (" + function + ")";
     }
-    const trace::frame frames[] = {{strings.intern(symbol), at.where.line() != 0 ? strings.intern(at.where.file_name()) : 0,
+    const trace::frame frames[] = {{strings.intern(symbol),
+                                    at.where.line() != 0 ? strings.intern(at.where.file_name()) : 0,
                                     static_cast<std::uint32_t>(at.where.line())}};
     return stacks.intern(frames);
   }
@@ -76,7 +80,8 @@ struct trace_file::inside {
 
 trace_file::trace_file(std::unique_ptr<inside> made) : inside_(std::move(made)) {}
 
-result<std::unique_ptr<trace_file>> trace_file::create(const std::string& path, trace_file_options options) {
+result<std::unique_ptr<trace_file>> trace_file::create(const std::string& path,
+                                                       trace_file_options options) {
   auto to = trace::make_file_sink(path);
   if (!to) return to.error();
   trace::metadata meta;
@@ -86,10 +91,13 @@ result<std::unique_ptr<trace_file>> trace_file::create(const std::string& path, 
   meta.recorded_by = "millpond::trace_file";
   trace::trace_writer writer(std::move(*to), meta);
   if (auto begun = writer.flush(); !begun) return begun.error();
-  return std::unique_ptr<trace_file>(new trace_file(std::make_unique<inside>(std::move(writer), std::move(meta))));
+  return std::unique_ptr<trace_file>(
+      new trace_file(std::make_unique<inside>(std::move(writer), std::move(meta))));
 }
 
-trace_file::~trace_file() { static_cast<void>(close()); }
+trace_file::~trace_file() {
+  static_cast<void>(close());
+}
 
 trace_resource::sink trace_file::sink(std::uint64_t first_sequence) {
   auto mine = std::make_shared<inside::channel>();

@@ -9,13 +9,15 @@ namespace millpond {
 namespace {
 
 static_assert(static_cast<int>(memory_kind::device) == static_cast<int>(trace::kind::device));
-static_assert(static_cast<int>(memory_kind::driver_pool) == static_cast<int>(trace::kind::driver_pool));
+static_assert(static_cast<int>(memory_kind::driver_pool) ==
+              static_cast<int>(trace::kind::driver_pool));
 static_assert(static_cast<int>(memory_kind::pinned) == static_cast<int>(trace::kind::pinned));
 static_assert(static_cast<int>(memory_kind::managed) == static_cast<int>(trace::kind::managed));
 static_assert(static_cast<int>(memory_kind::pageable) == static_cast<int>(trace::kind::pageable));
 
 std::uint32_t saturated(std::uint64_t value) noexcept {
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(value, std::numeric_limits<std::uint32_t>::max()));
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(value, std::numeric_limits<std::uint32_t>::max()));
 }
 
 // The recorded call's CUresult, as far as our own error codes keep it.
@@ -37,7 +39,8 @@ trace_resource::trace_resource(memory_resource& upstream, sink events, trace_opt
       options_(std::move(options)),
       next_(options_.first_sequence) {}
 
-trace::event trace_resource::about(trace::action what, std::uint64_t bytes, stream_handle stream) const {
+trace::event trace_resource::about(trace::action what, std::uint64_t bytes,
+                                   stream_handle stream) const {
   trace::event made;
   made.what = what;
   made.of = static_cast<trace::kind>(kind());
@@ -53,7 +56,8 @@ trace::event trace_resource::about(trace::action what, std::uint64_t bytes, stre
   return made;
 }
 
-result<void*> trace_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+result<void*> trace_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                          stream_handle stream) {
   trace::event made = about(trace::action::allocate, bytes, stream);
   auto answer = upstream().try_allocate(bytes, alignment, stream);
   made.duration_ns = saturated(now() - made.time_ns);
@@ -67,7 +71,8 @@ result<void*> trace_resource::do_allocate(std::uint64_t bytes, std::uint64_t ali
   return answer;
 }
 
-result<void> trace_resource::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+result<void> trace_resource::do_deallocate(void* ptr, std::uint64_t bytes,
+                                           stream_handle stream) noexcept {
   trace::event made = about(trace::action::free, bytes, stream);
   made.address = reinterpret_cast<std::uint64_t>(ptr);
   made.sequence = next_.fetch_add(1, std::memory_order_relaxed);

@@ -8,16 +8,17 @@
 namespace millpond {
 namespace {
 
-// Every kind's call gives blocks aligned so: CUDA promises 256, and 512 is what it does (H200, driver
-// 580.159, and every simulated GPU). A block found otherwise is asked for again with room to spare.
+// Every kind's call gives blocks aligned so: CUDA promises 256, and 512 is what it does (H200,
+// driver 580.159, and every simulated GPU). A block found otherwise is asked for again with room to
+// spare.
 constexpr std::uint64_t usual_alignment = 512;
 
 constexpr auto relaxed = std::memory_order_relaxed;
 
 }  // namespace
 
-tracked_resource::tracked_resource(std::shared_ptr<driver> gpu, std::shared_ptr<pointer_registry> registry,
-                                   block_owner owner)
+tracked_resource::tracked_resource(std::shared_ptr<driver> gpu,
+                                   std::shared_ptr<pointer_registry> registry, block_owner owner)
     : gpu_(std::move(gpu)),
       registry_(registry ? std::move(registry) : std::make_shared<pointer_registry>()),
       owner_(registry_->enrol(std::move(owner))) {}
@@ -27,7 +28,8 @@ void tracked_resource::give_back_all() noexcept {
   const std::vector<block_facts> left = registry_->dismiss(owner_);
   if (left.empty()) return;
   const bool alive = gpu_ != nullptr && gpu_->alive();
-  // Their streams may be gone, so nothing less than the whole device is waited for; a leak is worth a wait.
+  // Their streams may be gone, so nothing less than the whole device is waited for; a leak is worth
+  // a wait.
   if (alive) static_cast<void>(gpu_->context_synchronize());
   for (const block_facts& block : left) {
     if (alive || kind() == memory_kind::pageable) static_cast<void>(give_back(block.base, nullptr));
@@ -43,7 +45,8 @@ result<block_facts> tracked_resource::obtain_aligned(std::uint64_t bytes, std::u
     block.bytes = bytes;
     block.reserved = bytes + extra;
     call_result answer = obtain(&block.base, block.reserved, alignment, stream);
-    if (answer.status == driver_status::invalid_context && gpu_ != nullptr && gpu_->bind_thread().ok()) {
+    if (answer.status == driver_status::invalid_context && gpu_ != nullptr &&
+        gpu_->bind_thread().ok()) {
       // A thread's first call: the driver wants a context per thread.
       answer = obtain(&block.base, block.reserved, alignment, stream);
     }
@@ -58,8 +61,8 @@ result<block_facts> tracked_resource::obtain_aligned(std::uint64_t bytes, std::u
     }
     if (again) {
       return error{error_code::driver_failure,
-                   fmt::format("{}: {} answered {:#x}, which holds no {} bytes aligned to {}", name(),
-                               answer.call, block.base, bytes, alignment)};
+                   fmt::format("{}: {} answered {:#x}, which holds no {} bytes aligned to {}",
+                               name(), answer.call, block.base, bytes, alignment)};
     }
     extra = alignment;
   }
@@ -89,7 +92,8 @@ result<void*> tracked_resource::do_allocate(std::uint64_t bytes, std::uint64_t a
   return reinterpret_cast<void*>(block.address);
 }
 
-result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes,
+                                             stream_handle stream) noexcept {
   const auto address = reinterpret_cast<std::uint64_t>(ptr);
   const auto taken = registry_->take(owner_, address, bytes, stream, current_place());
   if (!taken) {
@@ -100,7 +104,8 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes, str
         gpu_->pointer_info(address, &facts).ok() && facts.bytes != 0) {
       why.message += fmt::format("; the driver knows it as {} memory, {} bytes from {:#x}",
                                  to_string(facts.kind), facts.bytes, facts.start);
-      if (facts.kind != kind() && facts.kind != memory_kind::driver_pool && kind() != memory_kind::driver_pool) {
+      if (facts.kind != kind() && facts.kind != memory_kind::driver_pool &&
+          kind() != memory_kind::driver_pool) {
         why.code = error_code::wrong_kind;
       }
     }
@@ -113,7 +118,8 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes, str
     return {};
   }
   call_result answer = give_back(block.base, stream);
-  if (answer.status == driver_status::invalid_context && gpu_ != nullptr && gpu_->bind_thread().ok()) {
+  if (answer.status == driver_status::invalid_context && gpu_ != nullptr &&
+      gpu_->bind_thread().ok()) {
     answer = give_back(block.base, stream);
   }
   if (!answer.ok()) {

@@ -4,8 +4,8 @@
 
 namespace millpond {
 
-// cuStreamSynchronize, refused without asking where the stream captures: asking would break the capture.
-// Called inside a relaxed_capture_scope.
+// cuStreamSynchronize, refused without asking where the stream captures: asking would break the
+// capture. Called inside a relaxed_capture_scope.
 inline call_result wait_for_stream(driver& gpu, stream_handle stream) noexcept {
   capture_info capturing;
   if (const call_result asked = gpu.stream_capture(stream, &capturing); !asked.ok()) return asked;

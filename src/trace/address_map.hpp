@@ -1,5 +1,5 @@
-// Address -> number, open addressing with linear probing, nothing ever removed: the last block of each
-// address ever seen. 16 bytes a slot, at most 5/8 of them used.
+// Address -> number, open addressing with linear probing, nothing ever removed: the last block of
+// each address ever seen. 16 bytes a slot, at most 5/8 of them used.
 #pragma once
 #include <cstddef>
 #include <cstdint>

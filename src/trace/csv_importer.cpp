@@ -10,9 +10,9 @@
 namespace millpond::trace {
 namespace {
 
-// `free_requested` is the program's free. `free_completed` is PyTorch letting the block go, at once or
-// after the recorded uses on other streams have passed; it is kept as an event of its own, since only its
-// lateness says that there were such uses.
+// `free_requested` is the program's free. `free_completed` is PyTorch letting the block go, at once
+// or after the recorded uses on other streams have passed; it is kept as an event of its own, since
+// only its lateness says that there were such uses.
 constexpr std::array torch_actions{
     torch_action{"alloc", action::allocate},
     torch_action{"free_requested", action::free},
@@ -93,8 +93,9 @@ class csv_reader final : public text_importer {
       into.time_ns = time_us * 1000;
       if (into.time_ns < last_time_ns_ && !time_warned_) {
         time_warned_ = true;
-        info_.warnings.push_back(fmt::format("{}:{}: time goes back from {} us to {} us", lines_.name(),
-                                             lines_.line_number(), last_time_ns_ / 1000, time_us));
+        info_.warnings.push_back(fmt::format("{}:{}: time goes back from {} us to {} us",
+                                             lines_.name(), lines_.line_number(),
+                                             last_time_ns_ / 1000, time_us));
       }
       last_time_ns_ = into.time_ns;
     }

@@ -25,7 +25,8 @@ class growing_input final : public input {
       const std::size_t got = std::fread(into.data(), 1, into.size(), file_);
       if (got > 0) return got;
       if (std::ferror(file_) != 0) {
-        return error{error_code::bad_input, fmt::format("{}: cannot be read: {}", name_, std::strerror(errno))};
+        return error{error_code::bad_input,
+                     fmt::format("{}: cannot be read: {}", name_, std::strerror(errno))};
       }
       // One look more after the word that nothing comes: it may have been written just before.
       if (last) return std::size_t{0};
@@ -45,7 +46,8 @@ class growing_input final : public input {
 result<trace_source> follow_trace(const std::string& path, std::function<bool()> wait) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    return error{error_code::bad_input, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+    return error{error_code::bad_input,
+                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
   }
   // Buffered, a read that came to the end in the middle would not be tried again.
   std::setvbuf(file, nullptr, _IONBF, 0);

@@ -21,7 +21,8 @@ class file_input final : public input {
   result<std::size_t> read(std::span<std::byte> into) override {
     const std::size_t got = std::fread(into.data(), 1, into.size(), file_);
     if (got == 0 && std::ferror(file_) != 0) {
-      return error{error_code::bad_input, fmt::format("{}: cannot be read: {}", name_, std::strerror(errno))};
+      return error{error_code::bad_input,
+                   fmt::format("{}: cannot be read: {}", name_, std::strerror(errno))};
     }
     return got;
   }
@@ -120,7 +121,8 @@ result<std::size_t> input_buffer::fill(std::size_t wanted) {
       begin_ = 0;
     }
     // Grown by what is really read, never by what a file claims: a false length costs nothing.
-    if (buffer_.size() - end_ < read_size) buffer_.resize(std::max(end_ + read_size, end_ + end_ / 2));
+    if (buffer_.size() - end_ < read_size)
+      buffer_.resize(std::max(end_ + read_size, end_ + end_ / 2));
     auto got = from_->read(std::span(buffer_).subspan(end_));
     if (!got) return got.error();
     if (*got == 0) ended_ = true;
@@ -132,7 +134,8 @@ result<std::size_t> input_buffer::fill(std::size_t wanted) {
 result<input_buffer> open_input(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "rb");
   if (file == nullptr) {
-    return error{error_code::bad_input, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+    return error{error_code::bad_input,
+                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
   }
   return undo_gzip(input_buffer(std::make_unique<file_input>(file, path), path));
 }

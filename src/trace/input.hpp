@@ -1,5 +1,6 @@
-// Bytes from a file, from memory or out of gzip, and a window over them that can look ahead. Everything
-// that reads a trace reads through input_buffer, so memory stays bounded whatever the file's length.
+// Bytes from a file, from memory or out of gzip, and a window over them that can look ahead.
+// Everything that reads a trace reads through input_buffer, so memory stays bounded whatever the
+// file's length.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,8 +21,8 @@ class input {
   input(const input&) = delete;
   input& operator=(const input&) = delete;
   virtual ~input() = default;
-  // Writes up to into.size() bytes and returns how many; 0 only at the end. A failing disk and broken
-  // compressed data are bad_input.
+  // Writes up to into.size() bytes and returns how many; 0 only at the end. A failing disk and
+  // broken compressed data are bad_input.
   virtual result<std::size_t> read(std::span<std::byte> into) = 0;
 };
 
@@ -31,12 +32,16 @@ class input_buffer {
   // `name` is what errors call the file.
   input_buffer(std::unique_ptr<input> from, std::string name);
 
-  // Tries to have at least `wanted` bytes in view; returns how many there are, fewer only at the end.
+  // Tries to have at least `wanted` bytes in view; returns how many there are, fewer only at the
+  // end.
   result<std::size_t> fill(std::size_t wanted);
   [[nodiscard]] std::string_view view() const noexcept {
     return {reinterpret_cast<const char*>(buffer_.data()) + begin_, end_ - begin_};
   }
-  void consume(std::size_t bytes) noexcept { begin_ += bytes; offset_ += bytes; }
+  void consume(std::size_t bytes) noexcept {
+    begin_ += bytes;
+    offset_ += bytes;
+  }
   // Where the window starts, in bytes from the start of the (decompressed) input.
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -51,12 +56,13 @@ class input_buffer {
   bool ended_ = false;
 };
 
-// Opens a file, or takes bytes already in memory; gzip is seen by its first bytes, whatever the name, and
-// undone. A file that cannot be opened is bad_input.
+// Opens a file, or takes bytes already in memory; gzip is seen by its first bytes, whatever the
+// name, and undone. A file that cannot be opened is bad_input.
 result<input_buffer> open_input(const std::string& path);
 result<input_buffer> open_input(std::string name, std::string bytes);
 
-// The error for a broken text file: "NAME:LINE: expected WHAT, found 'TEXT'" (TEXT shortened, escaped).
+// The error for a broken text file: "NAME:LINE: expected WHAT, found 'TEXT'" (TEXT shortened,
+// escaped).
 error bad_line(const std::string& name, std::uint64_t line, std::string_view expected,
                std::string_view found);
 // The same by byte offset, for binary files; `found` is printed as it is.

@@ -11,7 +11,9 @@ namespace {
 constexpr std::uint32_t end_of_uses = UINT32_MAX;
 
 // A block of no bytes still occupies its address: it may be freed, and nothing else may be there.
-std::uint64_t extent(std::uint64_t bytes) { return std::max<std::uint64_t>(bytes, 1); }
+std::uint64_t extent(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, 1);
+}
 
 }  // namespace
 
@@ -51,14 +53,15 @@ result<void> lifetime_builder::allocated(const event& next) {
   const std::uint64_t index = made_.events;
   const std::uint64_t end = next.address + extent(next.bytes);
   if (end < next.address) {
-    return fault(made_.faults.overflows,
-                 fmt::format("event {} allocates {} bytes at {:#x}, past the end of the address space",
-                             index, next.bytes, next.address));
+    return fault(
+        made_.faults.overflows,
+        fmt::format("event {} allocates {} bytes at {:#x}, past the end of the address space",
+                    index, next.bytes, next.address));
   }
   if (const auto* there = live_.overlapping(next.address, end)) {
     return fault(made_.faults.overlaps,
-                 fmt::format("event {} allocates {} bytes at {:#x}, over the live {}", index, next.bytes,
-                             next.address, name_block(there->id)));
+                 fmt::format("event {} allocates {} bytes at {:#x}, over the live {}", index,
+                             next.bytes, next.address, name_block(there->id)));
   }
   const std::uint64_t id = made_.blocks.size();
   block& made = made_.blocks.emplace_back();
@@ -128,7 +131,8 @@ void lifetime_builder::completed(const event& next) {
   const std::uint64_t id = last_block_.find(next.address);
   if (id == address_map::none || id == last_freed_) return;
   block& dead = made_.blocks[id];
-  // A recording may begin between a free and its completion: then the last block here is a live one.
+  // A recording may begin between a free and its completion: then the last block here is a live
+  // one.
   if (dead.free_event == never || dead.deferred) return;
   dead.deferred = true;
   ++made_.deferred_frees;
@@ -161,12 +165,12 @@ lifetimes lifetime_builder::finish() {
   made_.end_live_bytes = live_bytes_;
   made_.end_live_blocks = live_.size();
   if (made_.faults.total() > made_.warnings.size()) {
-    made_.warnings.push_back(
-        fmt::format("{}: and {} faults more: {} double frees, {} frees of unknown addresses, {} overlaps, "
-                    "{} frees with a wrong size, {} past the address space in all",
-                    name_, made_.faults.total() - made_.warnings.size(), made_.faults.double_frees,
-                    made_.faults.unknown_frees, made_.faults.overlaps, made_.faults.wrong_sizes,
-                    made_.faults.overflows));
+    made_.warnings.push_back(fmt::format(
+        "{}: and {} faults more: {} double frees, {} frees of unknown addresses, {} overlaps, "
+        "{} frees with a wrong size, {} past the address space in all",
+        name_, made_.faults.total() - made_.warnings.size(), made_.faults.double_frees,
+        made_.faults.unknown_frees, made_.faults.overlaps, made_.faults.wrong_sizes,
+        made_.faults.overflows));
   }
   return std::move(made_);
 }
@@ -181,8 +185,8 @@ result<void> lifetime_builder::fault(std::uint64_t& counter, std::string text) {
 
 std::string lifetime_builder::name_block(std::uint64_t id) const {
   const block& named = made_.blocks[id];
-  return fmt::format("block of {} bytes at {:#x} that event {} allocated", named.bytes, named.address,
-                     named.allocate_event);
+  return fmt::format("block of {} bytes at {:#x} that event {} allocated", named.bytes,
+                     named.address, named.allocate_event);
 }
 
 result<lifetimes> find_lifetimes(std::span<const event> events, std::string trace_name,

@@ -1,6 +1,6 @@
-// A trace as a workload: which allocation each free ends, how long each block lives, on which streams it is
-// used, and how many bytes are live at most. It is also the trace's validation: a double free, a free of
-// something unknown, two live blocks on the same bytes are found and named.
+// A trace as a workload: which allocation each free ends, how long each block lives, on which
+// streams it is used, and how many bytes are live at most. It is also the trace's validation: a
+// double free, a free of something unknown, two live blocks on the same bytes are found and named.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -17,8 +17,8 @@ namespace millpond::trace {
 
 inline constexpr std::uint64_t never = UINT64_MAX;
 
-// One block of the workload. An event index counts the events given to the builder, from 0: the place in
-// trace_data::events.
+// One block of the workload. An event index counts the events given to the builder, from 0: the
+// place in trace_data::events.
 struct block {
   std::uint64_t bytes = 0;
   std::uint64_t address = 0;  // a name, reused after the block's death
@@ -28,21 +28,22 @@ struct block {
   std::uint64_t free_stream = 0;     // that it was freed on; meaningless while free_event is never
   std::uint32_t streams_first = 0;   // other streams that used it: lifetimes::streams_of
   std::uint32_t streams_count = 0;
-  std::uint32_t stack = 0;           // of the allocation
+  std::uint32_t stack = 0;  // of the allocation
   std::uint16_t device = 0;
   kind of{};
-  // The recorded allocator kept the block back after its free because other streams still used it; which
-  // ones, such a recording does not say. Known by a free_complete that is not right after the free.
+  // The recorded allocator kept the block back after its free because other streams still used it;
+  // which ones, such a recording does not say. Known by a free_complete that is not right after the
+  // free.
   bool deferred = false;
 };
 
 // What was wrong, by sort; all 0 in a clean trace.
 struct trace_faults {
   std::uint64_t double_frees = 0;
-  std::uint64_t unknown_frees = 0;       // of an address never allocated, or inside a live block
-  std::uint64_t overlaps = 0;            // an allocation over a live block
-  std::uint64_t wrong_sizes = 0;         // a free that names another size than the allocation did
-  std::uint64_t overflows = 0;           // a block that passes the end of the address space
+  std::uint64_t unknown_frees = 0;  // of an address never allocated, or inside a live block
+  std::uint64_t overlaps = 0;       // an allocation over a live block
+  std::uint64_t wrong_sizes = 0;    // a free that names another size than the allocation did
+  std::uint64_t overflows = 0;      // a block that passes the end of the address space
   [[nodiscard]] std::uint64_t total() const noexcept {
     return double_frees + unknown_frees + overlaps + wrong_sizes + overflows;
   }
@@ -51,9 +52,9 @@ struct trace_faults {
 struct lifetimes {
   std::vector<block> blocks;  // in the order of their allocations
   std::vector<std::uint64_t> streams;
-  std::uint64_t events = 0;           // all that were given
+  std::uint64_t events = 0;  // all that were given
   std::uint64_t peak_live_bytes = 0;
-  std::uint64_t peak_event = 0;       // the allocation that first reached the peak
+  std::uint64_t peak_event = 0;  // the allocation that first reached the peak
   std::uint64_t peak_live_blocks = 0;
   std::uint64_t end_live_bytes = 0;
   std::uint64_t end_live_blocks = 0;
@@ -65,7 +66,7 @@ struct lifetimes {
   std::uint64_t deferred_frees = 0;
   std::uint64_t peak_live_by_kind[5] = {};  // each kind's own peak, by `kind`
   trace_faults faults;
-  std::vector<std::string> warnings;     // tolerant: the first faults in words
+  std::vector<std::string> warnings;  // tolerant: the first faults in words
 
   // Streams other than block.stream that used the block by `use`, copy, memset or prefetch.
   [[nodiscard]] std::span<const std::uint64_t> streams_of(const block& of) const noexcept {
@@ -83,8 +84,8 @@ struct lifetime_options {
   std::uint64_t most_warnings = 20;
 };
 
-// Builds lifetimes event by event, so that a trace need not be in memory. 10 million events take some 2 s
-// and 0.5 GiB. Not thread-safe.
+// Builds lifetimes event by event, so that a trace need not be in memory. 10 million events take
+// some 2 s and 0.5 GiB. Not thread-safe.
 class lifetime_builder {
  public:
   explicit lifetime_builder(std::string trace_name, lifetime_options options = {});

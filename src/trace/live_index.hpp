@@ -1,7 +1,7 @@
-// Live blocks ordered by address: which block holds an address, and does a new block overlap one. A sorted
-// array cut into pieces of at most 512 (a B-tree of two levels), because the next block's place is found by
-// two binary searches in few cache lines and an insertion moves at most 8 KiB. O(sqrt n) in the worst case;
-// some 50 ns for thousands of live blocks.
+// Live blocks ordered by address: which block holds an address, and does a new block overlap one. A
+// sorted array cut into pieces of at most 512 (a B-tree of two levels), because the next block's
+// place is found by two binary searches in few cache lines and an insertion moves at most 8 KiB.
+// O(sqrt n) in the worst case; some 50 ns for thousands of live blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -20,7 +20,8 @@ class live_index {
   // The live block that overlaps [begin, end), or nullptr. Valid until the next change.
   [[nodiscard]] const entry* overlapping(std::uint64_t begin, std::uint64_t end) const noexcept {
     if (pieces_.empty()) return nullptr;
-    // The last block that begins before `end` is the only candidate, since live blocks are disjoint.
+    // The last block that begins before `end` is the only candidate, since live blocks are
+    // disjoint.
     const entry* last = last_before(end);
     return last != nullptr && last->end > begin ? last : nullptr;
   }

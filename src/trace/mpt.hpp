@@ -1,25 +1,29 @@
-// The layout of an .mpt file, version 1.0, all of it. Numbers are little-endian; "varint" is LEB128 (7 bits a
-// byte, low ones first, at most 10 bytes), "signed varint" is zigzag ((n << 1) ^ (n >> 63)) in a varint.
+// The layout of an .mpt file, version 1.0, all of it. Numbers are little-endian; "varint" is LEB128
+// (7 bits a byte, low ones first, at most 10 bytes), "signed varint" is zigzag ((n << 1) ^ (n >>
+// 63)) in a varint.
 //
 //   file    = header chunk*
-//   header  = magic[8]  major u16  minor u16  crc u32 of the 12 bytes before it             16 bytes
-//   chunk   = marker u32  number u32  codec u16  zero u16  stored_bytes u32  raw_bytes u32
-//             payload_crc u32  header_crc u32 of the 24 bytes before it                      28 bytes
-//             payload[stored_bytes]
+//   header  = magic[8]  major u16  minor u16  crc u32 of the 12 bytes before it             16
+//   bytes chunk   = marker u32  number u32  codec u16  zero u16  stored_bytes u32  raw_bytes u32
+//             payload_crc u32  header_crc u32 of the 24 bytes before it                      28
+//             bytes payload[stored_bytes]
 //   payload = records, compressed by `codec`; raw_bytes long when undone
 //   record  = type varint  length varint  body[length]
 //
-// Chunks are numbered from 0. A chunk decodes with no other: event fields are predicted from the event before
-// in the same chunk (from an event of zeros at its start). Checksums are CRC-32 as in zlib and gzip. A record
-// of an unknown type is skipped, and so is what a known record has after the fields that the reader knows:
-// a minor version only adds such things, a major version may change anything.
+// Chunks are numbered from 0. A chunk decodes with no other: event fields are predicted from the
+// event before in the same chunk (from an event of zeros at its start). Checksums are CRC-32 as in
+// zlib and gzip. A record of an unknown type is skipped, and so is what a known record has after
+// the fields that the reader knows: a minor version only adds such things, a major version may
+// change anything.
 //
 //   string   (2) id varint, text to the end of the body. Ids count up from 1; 0 is the empty text.
-//   stack    (3) id varint, then a frame each: symbol, file (string ids), line, as signed varints against the
+//   stack    (3) id varint, then a frame each: symbol, file (string ids), line, as signed varints
+//   against the
 //                frame before (innermost first). Ids count up from 1; 0 is no stack.
 //   metadata (4) field varint, value: see meta_field. A later record replaces an earlier one.
-//   end      (5) events varint: how many the file holds. The last record: a file without it was cut.
-//   event    (1) action u8, mask varint, then for each bit of the mask, from the lowest, one field:
+//   end      (5) events varint: how many the file holds. The last record: a file without it was
+//   cut. event    (1) action u8, mask varint, then for each bit of the mask, from the lowest, one
+//   field:
 //                see event_field. A field that is not in the mask is as predicted.
 #pragma once
 #include <cstddef>
@@ -30,7 +34,8 @@
 
 namespace millpond::trace::mpt {
 
-// As PNG's: a byte over 127, both line ends and a DOS end of file show a transfer that took it for text.
+// As PNG's: a byte over 127, both line ends and a DOS end of file show a transfer that took it for
+// text.
 inline constexpr std::string_view magic{"\x89MPT\r\n\x1a\n", 8};
 inline constexpr std::uint16_t major_version = 1;
 inline constexpr std::uint16_t minor_version = 0;
@@ -95,8 +100,8 @@ inline std::uint8_t* put_varint(std::uint8_t* at, std::uint64_t value) noexcept 
   return at;
 }
 
-// Reads a varint from [at, end) and returns the byte after it; nullptr if it does not end in there, is
-// longer than 10 bytes or does not fit 64 bits.
+// Reads a varint from [at, end) and returns the byte after it; nullptr if it does not end in there,
+// is longer than 10 bytes or does not fit 64 bits.
 [[nodiscard]] inline const std::uint8_t* get_varint(const std::uint8_t* at, const std::uint8_t* end,
                                                     std::uint64_t& value) noexcept {
   if (at != end && *at < 0x80) {

@@ -8,8 +8,8 @@
 namespace millpond::trace {
 namespace {
 
-// Python's pickletools.py names and describes each opcode. Protocol 0's text opcodes are not among those
-// read: no snapshot of PyTorch was ever written with them.
+// Python's pickletools.py names and describes each opcode. Protocol 0's text opcodes are not among
+// those read: no snapshot of PyTorch was ever written with them.
 namespace opcode {
 constexpr std::uint8_t mark = '(', stop = '.', pop = '0', pop_mark = '1', dup = '2';
 constexpr std::uint8_t binfloat = 'G', binint = 'J', binint1 = 'K', binint2 = 'M', none = 'N';
@@ -18,15 +18,16 @@ constexpr std::uint8_t binbytes = 'B', short_binbytes = 'C';
 constexpr std::uint8_t empty_list = ']', append = 'a', appends = 'e', list = 'l';
 constexpr std::uint8_t empty_dict = '}', setitem = 's', setitems = 'u', dict = 'd';
 constexpr std::uint8_t empty_tuple = ')', tuple = 't', tuple1 = 0x85, tuple2 = 0x86, tuple3 = 0x87;
-constexpr std::uint8_t binget = 'h', long_binget = 'j', binput = 'q', long_binput = 'r', memoize = 0x94;
+constexpr std::uint8_t binget = 'h', long_binget = 'j', binput = 'q', long_binput = 'r',
+                       memoize = 0x94;
 constexpr std::uint8_t proto = 0x80, newtrue = 0x88, newfalse = 0x89, long1 = 0x8a, long4 = 0x8b;
 constexpr std::uint8_t short_binunicode = 0x8c, binunicode8 = 0x8d, binbytes8 = 0x8e;
 constexpr std::uint8_t empty_set = 0x8f, additems = 0x90, frozenset = 0x91, frame = 0x95;
 }  // namespace opcode
 
 constexpr std::uint64_t newest_protocol = 5;
-// Snapshots take less memory than they are long; one opcode of one byte can ask for 50 bytes and more. So a small file never takes
-// much, whatever it says.
+// Snapshots take less memory than they are long; one opcode of one byte can ask for 50 bytes and
+// more. So a small file never takes much, whatever it says.
 constexpr std::uint64_t memory_base = std::uint64_t{64} << 20;
 constexpr std::uint64_t memory_per_byte = 16;
 constexpr std::size_t deepest = 256;  // open marks; a snapshot has some 8
@@ -66,7 +67,8 @@ result<pickle_value> pickle_reader::read() {
     if (!*more) break;
   }
   if (stack_.size() != 1 || !marks_.empty()) {
-    return bad("one value at the end", fmt::format("{} values, {} open marks", stack_.size(), marks_.size()));
+    return bad("one value at the end",
+               fmt::format("{} values, {} open marks", stack_.size(), marks_.size()));
   }
   return stack_.back();
 }
@@ -76,7 +78,8 @@ std::span<const pickle_value> pickle_reader::elements(const pickle_value& of) co
   return containers_[objects_[of.number].place];
 }
 
-const pickle_value* pickle_reader::find(const pickle_value& dict, std::string_view key) const noexcept {
+const pickle_value* pickle_reader::find(const pickle_value& dict,
+                                        std::string_view key) const noexcept {
   if (dict.of != sort::dict) return nullptr;
   const auto items = elements(dict);
   for (std::size_t i = items.size() / 2; i-- > 0;) {
@@ -89,7 +92,8 @@ result<void> pickle_reader::take_memory(std::uint64_t bytes) {
   used_ += bytes;
   const std::uint64_t limit = std::min(limit_, memory_base + memory_per_byte * from_.offset());
   if (used_ <= limit) return {};
-  return bad(fmt::format("a snapshot that takes at most {} bytes of memory up to here", limit), "a larger one");
+  return bad(fmt::format("a snapshot that takes at most {} bytes of memory up to here", limit),
+             "a larger one");
 }
 
 result<void> pickle_reader::need(std::uint64_t bytes) {
@@ -97,7 +101,8 @@ result<void> pickle_reader::need(std::uint64_t bytes) {
   auto there = from_.fill(bytes);
   if (!there) return there.error();
   if (*there >= bytes) return {};
-  return bad_byte(from_.name(), from_.offset() + *there, "more of the pickle", "the end of the file");
+  return bad_byte(from_.name(), from_.offset() + *there, "more of the pickle",
+                  "the end of the file");
 }
 
 // An unsigned little-endian number in front of the window, consumed.
@@ -121,7 +126,8 @@ result<void> pickle_reader::push(pickle_value value) {
 }
 
 result<pickle_value> pickle_reader::pop() {
-  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) return bad("a value on the stack", "none");
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back()))
+    return bad("a value on the stack", "none");
   const pickle_value value = stack_.back();
   stack_.pop_back();
   return value;
@@ -148,7 +154,8 @@ result<bool> pickle_reader::step() {
       break;
     case opcode::frame: done = numbered(8, [](std::uint64_t) -> result<void> { return {}; }); break;
     case opcode::mark:
-      if (marks_.size() >= deepest) return bad(fmt::format("at most {} open marks", deepest), "more");
+      if (marks_.size() >= deepest)
+        return bad(fmt::format("at most {} open marks", deepest), "more");
       marks_.push_back(stack_.size());
       break;
     case opcode::pop:
@@ -173,11 +180,16 @@ result<bool> pickle_reader::step() {
     case opcode::none: done = push({}); break;
     case opcode::newtrue: done = push({sort::boolean, 1}); break;
     case opcode::newfalse: done = push({sort::boolean, 0}); break;
-    case opcode::binint1: done = numbered(1, [&](std::uint64_t n) { return push({sort::integer, n}); }); break;
-    case opcode::binint2: done = numbered(2, [&](std::uint64_t n) { return push({sort::integer, n}); }); break;
+    case opcode::binint1:
+      done = numbered(1, [&](std::uint64_t n) { return push({sort::integer, n}); });
+      break;
+    case opcode::binint2:
+      done = numbered(2, [&](std::uint64_t n) { return push({sort::integer, n}); });
+      break;
     case opcode::binint:
       done = numbered(4, [&](std::uint64_t n) {
-        const auto wide = static_cast<std::int64_t>(static_cast<std::int32_t>(static_cast<std::uint32_t>(n)));
+        const auto wide =
+            static_cast<std::int64_t>(static_cast<std::int32_t>(static_cast<std::uint32_t>(n)));
         return push({sort::integer, static_cast<std::uint64_t>(wide)});
       });
       break;
@@ -202,7 +214,8 @@ result<bool> pickle_reader::step() {
     case opcode::setitem: {
       const std::size_t count = op == opcode::append ? 1 : 2;
       const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-      if (stack_.size() < floor + count + 1) return bad("a container and its new elements", "too few values");
+      if (stack_.size() < floor + count + 1)
+        return bad("a container and its new elements", "too few values");
       done = extend(stack_.size() - count, op == opcode::append ? sort::list : sort::dict);
       break;
     }
@@ -239,7 +252,9 @@ result<bool> pickle_reader::step() {
     }
     case opcode::memoize: done = remember(memo_.size()); break;
     case opcode::binput: done = numbered(1, [&](std::uint64_t n) { return remember(n); }); break;
-    case opcode::long_binput: done = numbered(4, [&](std::uint64_t n) { return remember(n); }); break;
+    case opcode::long_binput:
+      done = numbered(4, [&](std::uint64_t n) { return remember(n); });
+      break;
     case opcode::binget: done = numbered(1, [&](std::uint64_t n) { return recall(n); }); break;
     case opcode::long_binget: done = numbered(4, [&](std::uint64_t n) { return recall(n); }); break;
     default:
@@ -247,7 +262,8 @@ result<bool> pickle_reader::step() {
         return bad("plain containers, numbers and texts",
                    fmt::format("opcode {}: a pickle can carry code, and none is run here", name));
       }
-      return bad("an opcode of plain data in pickle protocol 2 to 5", fmt::format("byte {:#04x}", op));
+      return bad("an opcode of plain data in pickle protocol 2 to 5",
+                 fmt::format("byte {:#04x}", op));
   }
   if (!done) return done.error();
   return true;
@@ -336,7 +352,8 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
   const pickle_value target = stack_[first - 1];
   if (target.of != expected) return bad("a container of the opcode's sort", "something else");
   object& into = objects_[target.number];
-  if (into.now != state::whole) return bad("a container complete before it is within a list", "a change after that");
+  if (into.now != state::whole)
+    return bad("a container complete before it is within a list", "a change after that");
   const std::size_t count = stack_.size() - first;
   if (expected == sort::dict && count % 2 != 0) return bad("a value for each key", "a key alone");
   if (count > 0) {
@@ -346,8 +363,9 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
         if (stack_[i].of != sort::dict) continue;
         if (auto done = reduce(stack_[i], target.number); !done) return done;
       }
-      const auto kept = std::remove_if(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end(),
-                                       [](const pickle_value& each) { return each.of == sort::gone && each.number == 1; });
+      const auto kept = std::remove_if(
+          stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end(),
+          [](const pickle_value& each) { return each.of == sort::gone && each.number == 1; });
       into.taken += static_cast<std::uint64_t>(stack_.end() - kept);
       stack_.erase(kept, stack_.end());
     }
@@ -355,7 +373,8 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
   if (stack_.size() > first) {
     auto& elements = container(into);
     const std::size_t before = elements.capacity();
-    elements.insert(elements.end(), stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
+    elements.insert(elements.end(), stack_.begin() + static_cast<std::ptrdiff_t>(first),
+                    stack_.end());
     if (elements.capacity() > before) {
       const std::uint64_t grown = (elements.capacity() - before) * sizeof(pickle_value);
       if (auto done = take_memory(grown + (before == 0 ? sizeof elements : 0)); !done) return done;
@@ -367,7 +386,8 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
 
 // A new container of the values from `first` on.
 result<void> pickle_reader::collect(std::size_t first, sort as) {
-  const std::vector<pickle_value> values(stack_.begin() + static_cast<std::ptrdiff_t>(first), stack_.end());
+  const std::vector<pickle_value> values(stack_.begin() + static_cast<std::ptrdiff_t>(first),
+                                         stack_.end());
   stack_.resize(first);
   if (auto done = push_container(as); !done) return done;
   for (const pickle_value& each : values) {
@@ -376,8 +396,8 @@ result<void> pickle_reader::collect(std::size_t first, sort as) {
   return extend(first + 1, as);
 }
 
-// A dict that becomes an element of a list: to the dict_reader, if it wants it. One that it takes leaves a value `gone` with number 1
-// behind, which the list does not keep.
+// A dict that becomes an element of a list: to the dict_reader, if it wants it. One that it takes
+// leaves a value `gone` with number 1 behind, which the list does not keep.
 result<void> pickle_reader::reduce(pickle_value& value, std::uint64_t list) {
   const std::uint64_t which = value.number;
   if (objects_[which].now == state::whole) {
@@ -395,14 +415,17 @@ result<void> pickle_reader::reduce(pickle_value& value, std::uint64_t list) {
     value = {sort::reduced, made};
     return {};
   }
-  value = objects_[which].now == state::reduced ? pickle_value{sort::reduced, objects_[which].number} : pickle_value{sort::gone, 0};
+  value = objects_[which].now == state::reduced
+              ? pickle_value{sort::reduced, objects_[which].number}
+              : pickle_value{sort::gone, 0};
   return {};
 }
 
 void pickle_reader::reduce_to(const pickle_value& container, std::uint64_t number) {
   object& of = objects_[container.number];
   pickle_value noted;
-  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && noted.of == container.of && noted.number == container.number) {
+  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && noted.of == container.of &&
+      noted.number == container.number) {
     memo_.set(of.memo - 1, {sort::reduced, number});
     of.memo = 0;
   }
@@ -412,7 +435,8 @@ void pickle_reader::reduce_to(const pickle_value& container, std::uint64_t numbe
 
 std::optional<std::uint64_t> pickle_reader::reduction(const pickle_value& of) const noexcept {
   if (of.of == sort::reduced) return of.number;
-  if (is_container(of) && objects_[of.number].now == state::reduced) return objects_[of.number].number;
+  if (is_container(of) && objects_[of.number].now == state::reduced)
+    return objects_[of.number].number;
   return std::nullopt;
 }
 
@@ -420,8 +444,8 @@ std::uint64_t pickle_reader::taken(const pickle_value& list) const noexcept {
   return list.of == sort::list ? objects_[list.number].taken : 0;
 }
 
-// Lets go of a container's elements, and of itself where nothing else can refer to it. A list that dicts were taken from stays, since
-// its number tells whose they were.
+// Lets go of a container's elements, and of itself where nothing else can refer to it. A list that
+// dicts were taken from stays, since its number tells whose they were.
 void pickle_reader::forget(std::uint64_t which, state as) {
   object& of = objects_[which];
   if (of.place != 0) {
@@ -432,7 +456,9 @@ void pickle_reader::forget(std::uint64_t which, state as) {
   of.now = as;
   if (of.shared || of.taken != 0) return;
   pickle_value noted;
-  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && is_container(noted) && noted.number == which) memo_.drop(of.memo - 1);
+  if (of.memo != 0 && memo_.find(of.memo - 1, noted) && is_container(noted) &&
+      noted.number == which)
+    memo_.drop(of.memo - 1);
   free_objects_.push_back(which);
 }
 

@@ -1,10 +1,12 @@
-// Pickle without Python and without trust: plain containers, numbers, texts, None and booleans, the memo, and
-// nothing else. Any opcode that could name or call code is refused with its place. Nothing is recursive, what
-// the file claims is never allocated before it is read, and everything taken is counted against a limit.
+// Pickle without Python and without trust: plain containers, numbers, texts, None and booleans, the
+// memo, and nothing else. Any opcode that could name or call code is refused with its place.
+// Nothing is recursive, what the file claims is never allocated before it is read, and everything
+// taken is counted against a limit.
 //
-// Snapshots have millions of small dicts of the same few shapes, each with a list of frames of its own. A dict is given to a
-// `dict_reader` when it becomes an element of a list. What the reader takes is forgotten here, and what it makes a number of shrinks
-// to that, so that what stays in memory is what may still be referred to: 4 bytes for each container that the pickler numbered.
+// Snapshots have millions of small dicts of the same few shapes, each with a list of frames of its
+// own. A dict is given to a `dict_reader` when it becomes an element of a list. What the reader
+// takes is forgotten here, and what it makes a number of shrinks to that, so that what stays in
+// memory is what may still be referred to: 4 bytes for each container that the pickler numbered.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -32,8 +34,8 @@ class dict_reader {
     taken,    // it is not an element of the list any more, nor anywhere
   };
   // `list` tells apart the lists that the dicts become elements of.
-  virtual result<answer> take(std::span<const pickle_value> items, std::uint64_t list, pickle_reader& from,
-                              std::uint64_t& number) = 0;
+  virtual result<answer> take(std::span<const pickle_value> items, std::uint64_t list,
+                              pickle_reader& from, std::uint64_t& number) = 0;
 };
 
 class pickle_reader {
@@ -50,10 +52,12 @@ class pickle_reader {
   // Of a list, tuple, dict or set; empty for anything else.
   [[nodiscard]] std::span<const pickle_value> elements(const pickle_value& of) const noexcept;
   // The value of a text key, the last one if there are several; nullptr if there is none.
-  [[nodiscard]] const pickle_value* find(const pickle_value& dict, std::string_view key) const noexcept;
+  [[nodiscard]] const pickle_value* find(const pickle_value& dict,
+                                         std::string_view key) const noexcept;
   // How many dicts that were added to a list were taken.
   [[nodiscard]] std::uint64_t taken(const pickle_value& list) const noexcept;
-  // For the dict_reader: makes a container that is a value of its dict a number too, wherever it is referred to.
+  // For the dict_reader: makes a container that is a value of its dict a number too, wherever it is
+  // referred to.
   void reduce_to(const pickle_value& container, std::uint64_t number);
   // What a value was reduced to: of sort `reduced`, or a container that has become one since.
   [[nodiscard]] std::optional<std::uint64_t> reduction(const pickle_value& of) const noexcept;
@@ -71,7 +75,7 @@ class pickle_reader {
   // A container: its elements, or what it was reduced to.
   enum class state : std::uint8_t { whole, reduced, gone };
   struct object {
-    std::uint32_t place = 0;   // in containers_, 0 while empty
+    std::uint32_t place = 0;  // in containers_, 0 while empty
     state now = state::whole;
     bool shared = false;       // the memo or DUP gave it out: others may refer to it
     std::uint64_t number = 0;  // of what it was reduced to

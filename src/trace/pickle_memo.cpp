@@ -69,7 +69,9 @@ bool pickle_memo::find(std::uint64_t index, pickle_value& value) const {
     case tuple: value = {sort::tuple, number}; break;
     case dict: value = {sort::dict, number}; break;
     case set_of: value = {sort::set, number}; break;
-    default: value = {sort::reduced, std::uint64_t{what - reduced_0} << shape_shift | number}; break;
+    default:
+      value = {sort::reduced, std::uint64_t{what - reduced_0} << shape_shift | number};
+      break;
   }
   return true;
 }

@@ -1,5 +1,6 @@
-// A pickle's memo: what the pickler may refer to again, by index. Picklers number every container and text, so a snapshot's memo has
-// several indices an event; 4 bytes each, and pages of which all is gone cost nothing.
+// A pickle's memo: what the pickler may refer to again, by index. Picklers number every container
+// and text, so a snapshot's memo has several indices an event; 4 bytes each, and pages of which all
+// is gone cost nothing.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,7 +21,9 @@ class pickle_memo {
   [[nodiscard]] bool find(std::uint64_t index, pickle_value& value) const;
   // What was put there will never be asked for; asking gives a value of sort `gone`.
   void drop(std::uint64_t index);
-  [[nodiscard]] std::uint64_t memory_bytes() const noexcept { return held_pages_ * sizeof(page) + pages_.size() * sizeof(slot) + odd_.size() * 64; }
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
+    return held_pages_ * sizeof(page) + pages_.size() * sizeof(slot) + odd_.size() * 64;
+  }
 
  private:
   using sort = pickle_value::sort;
@@ -35,7 +38,8 @@ class pickle_memo {
   void put(std::uint64_t index, std::uint32_t cell);
 
   std::vector<slot> pages_;
-  std::unordered_map<std::uint64_t, pickle_value> odd_;  // what fits no cell: numbers, ids of 2^28 and more
+  std::unordered_map<std::uint64_t, pickle_value>
+      odd_;  // what fits no cell: numbers, ids of 2^28 and more
   std::uint64_t size_ = 0;
   std::uint64_t held_pages_ = 0;
 };

@@ -16,7 +16,9 @@ namespace {
 
 using byte = std::uint8_t;
 
-const byte* bytes_of(std::string_view text) { return reinterpret_cast<const byte*>(text.data()); }
+const byte* bytes_of(std::string_view text) {
+  return reinterpret_cast<const byte*>(text.data());
+}
 
 std::uint32_t checksum(const byte* bytes, std::size_t count) {
   return static_cast<std::uint32_t>(crc32_z(crc32_z(0, nullptr, 0), bytes, count));
@@ -24,7 +26,8 @@ std::uint32_t checksum(const byte* bytes, std::size_t count) {
 
 class mpt_reader final : public event_reader {
  public:
-  mpt_reader(input_buffer from, const open_options& options) : from_(std::move(from)), options_(options) {
+  mpt_reader(input_buffer from, const open_options& options)
+      : from_(std::move(from)), options_(options) {
     info_.name = from_.name();
     info_.from = format::mpt;
   }
@@ -44,8 +47,9 @@ class mpt_reader final : public event_reader {
     if (major != mpt::major_version) {
       return bad(8, fmt::format("version {}.x", mpt::major_version),
                  fmt::format("version {}.{}: {}", major, minor,
-                             major > mpt::major_version ? "a newer millpond wrote this file and can read it"
-                                                        : "no released millpond wrote it"));
+                             major > mpt::major_version
+                                 ? "a newer millpond wrote this file and can read it"
+                                 : "no released millpond wrote it"));
     }
     from_.consume(mpt::header_bytes);
     while (info_.status == read_status::reading) {
@@ -72,7 +76,8 @@ class mpt_reader final : public event_reader {
         continue;
       }
       bool delivered = false;
-      if (auto done = next_record(into[count], delivered); !done) return failed(done.error(), count);
+      if (auto done = next_record(into[count], delivered); !done)
+        return failed(done.error(), count);
       count += delivered ? 1 : 0;
     }
     return count;
@@ -88,7 +93,8 @@ class mpt_reader final : public event_reader {
     if (count > 0) return count;  // what came before it first
     return *failure_;
   }
-  [[nodiscard]] error bad(std::uint64_t ahead, std::string_view expected, std::string_view found) const {
+  [[nodiscard]] error bad(std::uint64_t ahead, std::string_view expected,
+                          std::string_view found) const {
     return bad_byte(from_.name(), from_.offset() + ahead, expected, found);
   }
   [[nodiscard]] error wrong_sum(std::uint64_t ahead, std::uint32_t sum, std::uint32_t stated,
@@ -107,7 +113,8 @@ class mpt_reader final : public event_reader {
     info_.cut_at_byte = at;
     info_.warnings.push_back(
         fmt::format("{}: cut at byte {}: {} before it {} read", from_.name(), at,
-                    events_ == 1 ? "the one event" : fmt::format("the {} events", events_), events_ == 1 ? "was" : "were"));
+                    events_ == 1 ? "the one event" : fmt::format("the {} events", events_),
+                    events_ == 1 ? "was" : "were"));
     return {};
   }
 
@@ -124,17 +131,21 @@ class mpt_reader final : public event_reader {
     }
     const std::uint32_t head_sum = checksum(head, mpt::chunk_header_bytes - 4);
     const auto stated_head_sum = mpt::get_fixed<std::uint32_t>(head + 24);
-    if (head_sum != stated_head_sum) return wrong_sum(24, head_sum, stated_head_sum, "the chunk's header");
+    if (head_sum != stated_head_sum)
+      return wrong_sum(24, head_sum, stated_head_sum, "the chunk's header");
     const auto number = mpt::get_fixed<std::uint32_t>(head + 4);
-    if (number != chunks_) return bad(4, fmt::format("chunk {}", chunks_), fmt::format("chunk {}", number));
+    if (number != chunks_)
+      return bad(4, fmt::format("chunk {}", chunks_), fmt::format("chunk {}", number));
     const auto coded = static_cast<mpt::codec>(mpt::get_fixed<std::uint16_t>(head + 8));
     const auto stored = mpt::get_fixed<std::uint32_t>(head + 12);
     const auto raw = mpt::get_fixed<std::uint32_t>(head + 16);
     if (coded != mpt::codec::none && coded != mpt::codec::zstd) {
-      return bad(8, "codec 0 (none) or 1 (zstd)", fmt::format("codec {}", static_cast<unsigned>(coded)));
+      return bad(8, "codec 0 (none) or 1 (zstd)",
+                 fmt::format("codec {}", static_cast<unsigned>(coded)));
     }
     if (raw > mpt::most_raw_bytes || stored > raw || (coded == mpt::codec::none && stored != raw)) {
-      return bad(12, fmt::format("a chunk of at most {} bytes, stored in no more", mpt::most_raw_bytes),
+      return bad(12,
+                 fmt::format("a chunk of at most {} bytes, stored in no more", mpt::most_raw_bytes),
                  fmt::format("{} bytes stored in {}", raw, stored));
     }
     const auto stated_sum = mpt::get_fixed<std::uint32_t>(head + 20);
@@ -167,7 +178,8 @@ class mpt_reader final : public event_reader {
     if (ZSTD_isError(made) != 0) {
       return bad(mpt::chunk_header_bytes, "zstd data", ZSTD_getErrorName(made));
     }
-    if (made != raw) return bad(16, fmt::format("{} bytes when uncompressed", raw), fmt::format("{}", made));
+    if (made != raw)
+      return bad(16, fmt::format("{} bytes when uncompressed", raw), fmt::format("{}", made));
     return {};
   }
 
@@ -179,12 +191,14 @@ class mpt_reader final : public event_reader {
     const byte* body = mpt::get_varint(at_, end_, type_number);
     if (body != nullptr) body = mpt::get_varint(body, end_, length);
     if (body == nullptr || length > static_cast<std::uint64_t>(end_ - body)) {
-      return bad_record("a record within its chunk",
-                        body == nullptr ? "no whole type and length" : fmt::format("{} bytes", length));
+      return bad_record("a record within its chunk", body == nullptr
+                                                         ? "no whole type and length"
+                                                         : fmt::format("{} bytes", length));
     }
     const byte* const body_end = body + length;
     at_ = body_end;
-    if (ended_) return bad_record("nothing after the end record", fmt::format("record {}", type_number));
+    if (ended_)
+      return bad_record("nothing after the end record", fmt::format("record {}", type_number));
     if (type_number > 0x7f) return {};
     switch (type) {
       case mpt::record::event: return get_event(body, body_end, into, delivered);
@@ -225,8 +239,10 @@ class mpt_reader final : public event_reader {
     if (field(address)) next.address += mpt::undo_zigzag(value);
     if (field(bytes)) next.bytes = value;
     if (field(object)) next.object = value;
-    if (field(other)) next.other = next.what == action::copy ? next.address + mpt::undo_zigzag(value) : value;
-    if (field(duration_ns) && fits(UINT32_MAX)) next.duration_ns = static_cast<std::uint32_t>(value);
+    if (field(other))
+      next.other = next.what == action::copy ? next.address + mpt::undo_zigzag(value) : value;
+    if (field(duration_ns) && fits(UINT32_MAX))
+      next.duration_ns = static_cast<std::uint32_t>(value);
     if (field(thread) && fits(UINT32_MAX)) next.thread = static_cast<std::uint32_t>(value);
     if (field(stack) && fits(UINT32_MAX)) next.stack = static_cast<std::uint32_t>(value);
     if (field(status) && fits(UINT32_MAX)) {
@@ -239,7 +255,8 @@ class mpt_reader final : public event_reader {
       if (at != nullptr) of_kind = *at++;
       next.of = static_cast<kind>(of_kind);
     }
-    if (at == nullptr) return bad_record("an event's fields", "a field that does not end or does not fit");
+    if (at == nullptr)
+      return bad_record("an event's fields", "a field that does not end or does not fit");
     last_ = next;
     last_sequence_ = next.sequence;
     ++events_;
@@ -304,14 +321,16 @@ class mpt_reader final : public event_reader {
   result<void> check_tables() {
     const std::uint64_t used = info_.strings.memory_bytes() + info_.stacks.memory_bytes();
     if (used <= options_.table_limit_bytes) return {};
-    return bad_record(fmt::format("strings and stacks of at most {} bytes in all", options_.table_limit_bytes),
-                      fmt::format("{}", used));
+    return bad_record(
+        fmt::format("strings and stacks of at most {} bytes in all", options_.table_limit_bytes),
+        fmt::format("{}", used));
   }
 
   result<void> get_metadata(const byte* at, const byte* end) {
     if (at == end) return bad_record("a metadata field", "an empty record");
     const auto field = static_cast<mpt::meta_field>(*at++);
-    const std::string_view text(reinterpret_cast<const char*>(at), static_cast<std::size_t>(end - at));
+    const std::string_view text(reinterpret_cast<const char*>(at),
+                                static_cast<std::size_t>(end - at));
     if (text.size() > mpt::most_text_bytes) {
       return bad_record(fmt::format("a value of at most {} bytes", mpt::most_text_bytes),
                         fmt::format("{} bytes", text.size()));
@@ -341,7 +360,8 @@ class mpt_reader final : public event_reader {
     if (at == nullptr || size > static_cast<std::uint64_t>(end - at)) {
       return bad_record("a note's name and value", "a name longer than the record");
     }
-    const std::string_view text(reinterpret_cast<const char*>(at), static_cast<std::size_t>(end - at));
+    const std::string_view text(reinterpret_cast<const char*>(at),
+                                static_cast<std::size_t>(end - at));
     const std::string_view name = text.substr(0, size);
     const std::string_view value = text.substr(size);
     auto& notes = info_.meta.notes;
@@ -359,7 +379,8 @@ class mpt_reader final : public event_reader {
   result<void> get_end(const byte* at, const byte* end) {
     std::uint64_t stated = 0;
     if (mpt::get_varint(at, end, stated) == nullptr || stated != events_) {
-      return bad_record(fmt::format("an end after {} events", events_), fmt::format("after {}", stated));
+      return bad_record(fmt::format("an end after {} events", events_),
+                        fmt::format("after {}", stated));
     }
     ended_ = true;
     if (at_ != end_) return {};  // the next record says what is wrong
@@ -377,15 +398,15 @@ class mpt_reader final : public event_reader {
   input_buffer from_;
   open_options options_;
   std::unique_ptr<ZSTD_DCtx, free_context> context_;
-  std::vector<byte> raw_;           // the chunk, undone
-  const byte* at_ = nullptr;        // the next record
-  const byte* end_ = nullptr;       // the end of the chunk
-  const byte* record_ = nullptr;    // the record being read, for errors
+  std::vector<byte> raw_;         // the chunk, undone
+  const byte* at_ = nullptr;      // the next record
+  const byte* end_ = nullptr;     // the end of the chunk
+  const byte* record_ = nullptr;  // the record being read, for errors
   std::uint64_t chunk_offset_ = 0;
   std::uint32_t chunks_ = 0;
   event last_;
   std::uint64_t last_sequence_ = UINT64_MAX;
-  std::uint64_t events_ = 0;        // in the file, those left out included
+  std::uint64_t events_ = 0;  // in the file, those left out included
   std::vector<frame> frames_;
   std::optional<error> failure_;
   bool ended_ = false;

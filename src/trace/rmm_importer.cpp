@@ -20,7 +20,8 @@ bool parse_time_of_day(std::string_view text, std::uint64_t& ns) {
     return text.size() >= at + 2 && parse_decimal(text.substr(at, 2), value) && value <= most;
   };
   std::uint64_t hours = 0, minutes = 0, seconds = 0, fraction = 0;
-  if (!two(0, 23, hours) || !two(3, 59, minutes) || !two(6, 60, seconds) || text[2] != ':' || text[5] != ':') {
+  if (!two(0, 23, hours) || !two(3, 59, minutes) || !two(6, 60, seconds) || text[2] != ':' ||
+      text[5] != ':') {
     return false;
   }
   std::string_view digits = text.substr(8);
@@ -45,10 +46,12 @@ class rmm_reader final : public text_importer {
 
   result<void> parse(std::string_view line, event& into) override {
     fields_.split(line);
-    if (fields_.count != column_count) return lines_.bad(fmt::format("{} fields", +column_count), line);
+    if (fields_.count != column_count)
+      return lines_.bad(fmt::format("{} fields", +column_count), line);
     const auto& text = fields_.at;
     std::uint64_t thread_id = 0;
-    if (!parse_decimal(text[thread], thread_id)) return lines_.bad("a thread's number", text[thread]);
+    if (!parse_decimal(text[thread], thread_id))
+      return lines_.bad("a thread's number", text[thread]);
     into.thread = static_cast<std::uint32_t>(threads_.of(thread_id));
     if (auto done = set_time(text[time], into); !done) return done;
     if (text[act] == "allocate") {
@@ -80,8 +83,8 @@ class rmm_reader final : public text_importer {
     if (!parse_time_of_day(text, of_day)) return lines_.bad("a time of day, HH:MM:SS.ffffff", text);
     if (!started_) first_ns_ = last_ns_ = of_day;
     started_ = true;
-    // The day that puts the row nearest to the latest one: threads may log a little out of order, round
-    // midnight too.
+    // The day that puts the row nearest to the latest one: threads may log a little out of order,
+    // round midnight too.
     std::uint64_t at = days_ns_ + of_day;
     if (at + day_ns / 2 < last_ns_) {
       days_ns_ += day_ns;
@@ -111,7 +114,9 @@ class rmm_reader final : public text_importer {
 
 }  // namespace
 
-bool is_rmm_header(std::string_view line) noexcept { return line == header_columns; }
+bool is_rmm_header(std::string_view line) noexcept {
+  return line == header_columns;
+}
 
 result<std::unique_ptr<event_reader>> read_rmm(input_buffer from, const open_options& options) {
   line_reader lines(std::move(from), options.line_limit_bytes);

@@ -16,8 +16,9 @@
 namespace millpond::trace {
 namespace {
 
-constexpr std::array<std::string_view, 6> names{"llm", "recompute", "detection", "diffusion", "experts", "streams"};
-constexpr std::uint64_t call_ns = 5'000;    // between two calls of a framework
+constexpr std::array<std::string_view, 6> names{"llm",       "recompute", "detection",
+                                                "diffusion", "experts",   "streams"};
+constexpr std::uint64_t call_ns = 5'000;       // between two calls of a framework
 constexpr std::uint64_t pause_ns = 1'000'000;  // between two requests
 
 struct block {
@@ -38,18 +39,30 @@ class book {
   block take(std::uint64_t bytes, std::uint64_t stream = 0) {
     const block made{next_address_, std::max<std::uint64_t>(bytes, 512), stream};
     next_address_ += align_up(made.bytes, 512) + 512;
-    add({.stream = stream, .address = made.address, .bytes = made.bytes, .what = action::allocate, .of = kind::device});
+    add({.stream = stream,
+         .address = made.address,
+         .bytes = made.bytes,
+         .what = action::allocate,
+         .of = kind::device});
     return made;
   }
   void give(const block& dead) {
-    add({.stream = dead.stream, .address = dead.address, .bytes = dead.bytes, .what = action::free, .of = kind::device});
+    add({.stream = dead.stream,
+         .address = dead.address,
+         .bytes = dead.bytes,
+         .what = action::free,
+         .of = kind::device});
   }
   void give(std::vector<block>& dead) {
     for (const block& each : dead) give(each);
     dead.clear();
   }
   void use(const block& on, std::uint64_t stream) {
-    add({.stream = stream, .address = on.address, .bytes = on.bytes, .what = action::use, .of = kind::device});
+    add({.stream = stream,
+         .address = on.address,
+         .bytes = on.bytes,
+         .what = action::use,
+         .of = kind::device});
   }
   void end_request(std::uint64_t stream = 0) {
     add({.stream = stream, .what = action::stream_synchronize});
@@ -57,7 +70,9 @@ class book {
   }
   // A temporary: taken and given back.
   void scratch(std::uint64_t bytes) { give(take(bytes)); }
-  std::uint64_t between(std::uint64_t low, std::uint64_t high) { return numbers.between(low, high); }
+  std::uint64_t between(std::uint64_t low, std::uint64_t high) {
+    return numbers.between(low, high);
+  }
   template <std::size_t N>
   std::uint64_t one_of(const std::array<std::uint64_t, N>& of) {
     return of[numbers.below(N)];
@@ -88,11 +103,13 @@ class book {
 void llm(book& b, std::uint64_t requests) {
   constexpr std::uint64_t width = 2048, layers = 16, words = 32'000, heads = 16;
   std::vector<block> weights = b.weights(1, {words * width * 2});
-  for (const block& w : b.weights(layers, {width * width * 6, width * width * 2, width * width * 8, width * width * 8, width * 2})) {
+  for (const block& w : b.weights(layers, {width * width * 6, width * width * 2, width * width * 8,
+                                           width * width * 8, width * 2})) {
     weights.push_back(w);
   }
   for (std::uint64_t r = 0; r < requests; ++r) {
-    const std::uint64_t batch = b.between(1, 16), prompt = b.between(16, 512), steps = b.between(4, 24);
+    const std::uint64_t batch = b.between(1, 16), prompt = b.between(16, 512),
+                        steps = b.between(4, 24);
     std::vector<std::pair<block, block>> cache(layers);
     for (std::uint64_t step = 0; step < steps; ++step) {
       const std::uint64_t rows = batch * (step == 0 ? prompt : 1), seen = batch * (prompt + step);
@@ -135,13 +152,17 @@ void recompute(book& b, std::uint64_t steps) {
   constexpr std::uint64_t width = 1536, layers = 20, words = 32'000, batch = 4, heads = 12;
   constexpr std::uint64_t square = width * width * 4;
   std::vector<block> weights = b.weights(1, {words * width * 4});
-  for (const block& w : b.weights(layers, {square * 3, square, square * 4, square * 4, width * 4, width * 4})) weights.push_back(w);
+  for (const block& w :
+       b.weights(layers, {square * 3, square, square * 4, square * 4, width * 4, width * 4}))
+    weights.push_back(w);
   std::vector<block> moments;
   for (std::uint64_t step = 0; step < steps; ++step) {
     const std::uint64_t tokens = b.between(128, 1024);
-    const std::uint64_t rows = batch * tokens * width * 4, scores = batch * heads * tokens * tokens * 4;
+    const std::uint64_t rows = batch * tokens * width * 4,
+                        scores = batch * heads * tokens * tokens * 4;
     const auto layer = [&] {
-      return std::vector<block>{b.take(rows * 3), b.take(scores), b.take(scores), b.take(rows), b.take(rows * 4), b.take(rows * 4)};
+      return std::vector<block>{b.take(rows * 3), b.take(scores),   b.take(scores),
+                                b.take(rows),     b.take(rows * 4), b.take(rows * 4)};
     };
     std::vector<block> checkpoints, gradients;
     block hidden = b.take(rows);
@@ -151,7 +172,8 @@ void recompute(book& b, std::uint64_t steps) {
       b.give(inside);
       hidden = b.take(rows);
     }
-    const block logits = b.take(batch * tokens * words * 4), wrong = b.take(batch * tokens * words * 4);
+    const block logits = b.take(batch * tokens * words * 4),
+                wrong = b.take(batch * tokens * words * 4);
     b.give(logits);
     block back = b.take(rows);
     b.give(wrong);
@@ -163,7 +185,9 @@ void recompute(book& b, std::uint64_t steps) {
         b.give(gradient);
         inside.pop_back();
       }
-      for (const std::uint64_t bytes : {square * 3, square, square * 4, square * 4, width * 4, width * 4}) gradients.push_back(b.take(bytes));
+      for (const std::uint64_t bytes :
+           {square * 3, square, square * 4, square * 4, width * 4, width * 4})
+        gradients.push_back(b.take(bytes));
       const block next = b.take(rows);
       b.give(back);
       back = next;
@@ -185,7 +209,8 @@ void recompute(book& b, std::uint64_t steps) {
   b.give(weights);
 }
 
-// What one image batch asks for, in order: so many bytes, or the end of what an earlier line asked for.
+// What one image batch asks for, in order: so many bytes, or the end of what an earlier line asked
+// for.
 void pyramid(book& b, std::vector<std::pair<bool, std::uint64_t>>& script) {
   const std::uint64_t batch = b.between(1, 8), side = b.one_of<4>({128, 160, 192, 224});
   std::uint64_t channels = 64, across = side / 2;
@@ -215,9 +240,11 @@ void pyramid(book& b, std::vector<std::pair<bool, std::uint64_t>>& script) {
 
 void detection(book& b, std::uint64_t requests) {
   std::vector<block> weights;
-  for (int i = 0; i < 60; ++i) weights.push_back(b.take(b.one_of<6>({1, 2, 4, 9, 16, 36}) * MiB / 4));
+  for (int i = 0; i < 60; ++i)
+    weights.push_back(b.take(b.one_of<6>({1, 2, 4, 9, 16, 36}) * MiB / 4));
   for (std::uint64_t r = 0; r < requests; ++r) {
-    const std::uint64_t batch = b.between(1, 8), wide = b.one_of<4>({480, 640, 800, 1024}), high = b.one_of<3>({480, 640, 800});
+    const std::uint64_t batch = b.between(1, 8), wide = b.one_of<4>({480, 640, 800, 1024}),
+                        high = b.one_of<3>({480, 640, 800});
     std::vector<block> features;
     std::uint64_t channels = 64, area = wide * high / 4;
     block at = b.take(batch * 3 * wide * high * 4);
@@ -268,7 +295,8 @@ void diffusion(book& b, std::uint64_t requests) {
           b.give(normed);
           if (level < 3) {
             const std::uint64_t places = std::min<std::uint64_t>(across * across, 4096);
-            const block scores = b.take(batch * 4 * places * places), qkv = b.take(bytes * 3), mixed = b.take(bytes);
+            const block scores = b.take(batch * 4 * places * places), qkv = b.take(bytes * 3),
+                        mixed = b.take(bytes);
             b.give(qkv);
             b.give(scores);
             b.give(out);
@@ -297,7 +325,8 @@ void diffusion(book& b, std::uint64_t requests) {
       }
       b.give(at);
     }
-    const block image = b.take(batch * 64 * side * side * 64), sharp = b.take(batch * 64 * side * side * 64);
+    const block image = b.take(batch * 64 * side * side * 64),
+                sharp = b.take(batch * 64 * side * side * 64);
     b.give(image);
     b.give(sharp);
     b.give(latent);
@@ -308,7 +337,8 @@ void diffusion(book& b, std::uint64_t requests) {
 
 void experts(book& b, std::uint64_t requests) {
   constexpr std::uint64_t width = 1024, layers = 12;
-  std::vector<block> weights = b.weights(layers, {6 * MiB, 2 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB});
+  std::vector<block> weights = b.weights(layers, {6 * MiB, 2 * MiB, 8 * MiB, 8 * MiB, 8 * MiB,
+                                                  8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB, 8 * MiB});
   for (std::uint64_t r = 0; r < requests; ++r) {
     const std::uint64_t tokens = b.between(64, 8192);
     block hidden = b.take(tokens * width * 2);
@@ -356,7 +386,8 @@ void streams(book& b, std::uint64_t requests) {
     running& one = all[s];
     if (one.next == one.script.size()) {
       if (started == requests) {  // nothing more for this stream: let the others end
-        const auto busy = std::find_if(all.begin(), all.end(), [](const running& r) { return r.next < r.script.size(); });
+        const auto busy = std::find_if(all.begin(), all.end(),
+                                       [](const running& r) { return r.next < r.script.size(); });
         if (busy == all.end()) break;
         continue;
       }
@@ -383,19 +414,33 @@ void streams(book& b, std::uint64_t requests) {
 
 }  // namespace
 
-std::span<const std::string_view> shape_names() noexcept { return names; }
-bool is_shape(std::string_view name) noexcept { return std::find(names.begin(), names.end(), name) != names.end(); }
+std::span<const std::string_view> shape_names() noexcept {
+  return names;
+}
+bool is_shape(std::string_view name) noexcept {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 result<trace_data> make_shape(std::string_view name, std::uint64_t seed, std::uint64_t length) {
   book b(name, seed);
-  const auto so_many = [length](std::uint64_t own) { return length != 0 ? std::min<std::uint64_t>(length, 100'000) : own; };
-  if (name == "llm") llm(b, so_many(12));
-  else if (name == "recompute") recompute(b, so_many(6));
-  else if (name == "detection") detection(b, so_many(100));
-  else if (name == "diffusion") diffusion(b, so_many(15));
-  else if (name == "experts") experts(b, so_many(30));
-  else if (name == "streams") streams(b, so_many(200));
-  else return error{error_code::invalid_argument, fmt::format("no shape is named '{}': there are {}", name, fmt::join(names, ", "))};
+  const auto so_many = [length](std::uint64_t own) {
+    return length != 0 ? std::min<std::uint64_t>(length, 100'000) : own;
+  };
+  if (name == "llm")
+    llm(b, so_many(12));
+  else if (name == "recompute")
+    recompute(b, so_many(6));
+  else if (name == "detection")
+    detection(b, so_many(100));
+  else if (name == "diffusion")
+    diffusion(b, so_many(15));
+  else if (name == "experts")
+    experts(b, so_many(30));
+  else if (name == "streams")
+    streams(b, so_many(200));
+  else
+    return error{error_code::invalid_argument,
+                 fmt::format("no shape is named '{}': there are {}", name, fmt::join(names, ", "))};
   return b.finish();
 }
 

@@ -35,8 +35,12 @@ enum class shape : std::uint8_t { frame = 1, stack = 2 };
 constexpr std::uint64_t tagged(shape of, std::uint64_t index) {
   return std::uint64_t{static_cast<std::uint8_t>(of)} << 56 | index;
 }
-bool is(std::uint64_t reduction, shape of) { return reduction >> 56 == static_cast<std::uint8_t>(of); }
-std::uint64_t index_of(std::uint64_t reduction) { return reduction & ((std::uint64_t{1} << 56) - 1); }
+bool is(std::uint64_t reduction, shape of) {
+  return reduction >> 56 == static_cast<std::uint8_t>(of);
+}
+std::uint64_t index_of(std::uint64_t reduction) {
+  return reduction & ((std::uint64_t{1} << 56) - 1);
+}
 
 bool as_number(const pickle_value* value, std::uint64_t& number) {
   if (value == nullptr) return false;
@@ -47,22 +51,25 @@ bool as_number(const pickle_value* value, std::uint64_t& number) {
   return false;
 }
 
-// Takes entries, blocks and frames while the pickle is read. Entries go through a trace writer into a spool, some 10 bytes each: as
-// events with the handle as stream and microseconds as time, since where time begins is known only at the end.
+// Takes entries, blocks and frames while the pickle is read. Entries go through a trace writer into
+// a spool, some 10 bytes each: as events with the handle as stream and microseconds as time, since
+// where time begins is known only at the end.
 class shapes final : public dict_reader {
  public:
-  shapes(trace_info& info, const open_options& options) : info_(info), options_(options), entries_(options.spool_limit_bytes) {}
+  shapes(trace_info& info, const open_options& options)
+      : info_(info), options_(options), entries_(options.spool_limit_bytes) {}
 
   // Entries of one list that lie together in the spool.
   struct run {
     std::uint64_t list, begin, end;
   };
 
-  result<answer> take(std::span<const pickle_value> items, std::uint64_t list, pickle_reader& from, std::uint64_t& number) override {
+  result<answer> take(std::span<const pickle_value> items, std::uint64_t list, pickle_reader& from,
+                      std::uint64_t& number) override {
     dict_values found;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (items[i].of != sort::text) continue;
-      if (const auto which = member_of(items[i].number, from)) found.**which = &items[i + 1];
+      if (const auto which = member_of(items[i].number, from)) found.** which = &items[i + 1];
     }
     if (found.action != nullptr && (found.address != nullptr || found.device_free != nullptr)) {
       if (auto done = take_entry(found, list, from); !done) return done.error();
@@ -87,7 +94,8 @@ class shapes final : public dict_reader {
   [[nodiscard]] const spool& spooled() const noexcept { return entries_; }
   [[nodiscard]] std::span<const segment_block> blocks_of(const pickle_value& list) const {
     const auto found = blocks_.find(list.number);
-    return found == blocks_.end() ? std::span<const segment_block>{} : std::span<const segment_block>(found->second);
+    return found == blocks_.end() ? std::span<const segment_block>{}
+                                  : std::span<const segment_block>(found->second);
   }
   [[nodiscard]] std::uint64_t entries() const noexcept { return taken_; }
   // Of all entries; 0 where none has a time.
@@ -122,11 +130,19 @@ class shapes final : public dict_reader {
     if (!known.looked_up) {
       known.looked_up = true;
       static constexpr std::pair<std::string_view, member> names[] = {
-          {"action", &dict_values::action}, {"addr", &dict_values::address},   {"device_free", &dict_values::device_free},
-          {"size", &dict_values::size},     {"stream", &dict_values::stream},  {"time_us", &dict_values::time},
-          {"frames", &dict_values::frames}, {"name", &dict_values::symbol},    {"filename", &dict_values::file},
-          {"line", &dict_values::line},     {"address", &dict_values::block_address},
-          {"requested_size", &dict_values::requested}, {"state", &dict_values::state}};
+          {"action", &dict_values::action},
+          {"addr", &dict_values::address},
+          {"device_free", &dict_values::device_free},
+          {"size", &dict_values::size},
+          {"stream", &dict_values::stream},
+          {"time_us", &dict_values::time},
+          {"frames", &dict_values::frames},
+          {"name", &dict_values::symbol},
+          {"filename", &dict_values::file},
+          {"line", &dict_values::line},
+          {"address", &dict_values::block_address},
+          {"requested_size", &dict_values::requested},
+          {"state", &dict_values::state}};
       const std::string_view spelled = from.text({sort::text, text});
       for (const auto& [name, which] : names) {
         if (name == spelled) known.which = which;
@@ -182,7 +198,8 @@ class shapes final : public dict_reader {
       runs_.push_back({list, entries_.size(), 0});
       if (auto done = from.take_memory(sizeof(run)); !done) return done;
       // The quickest compression: this is read back once, and at once.
-      writer_.emplace(make_spool_sink(entries_), metadata{}, writer_options{.compression_level = 1});
+      writer_.emplace(make_spool_sink(entries_), metadata{},
+                      writer_options{.compression_level = 1});
       within_run_ = 0;
     }
     made.sequence = within_run_++;
@@ -201,7 +218,8 @@ class shapes final : public dict_reader {
 
   result<void> take_block(const dict_values& of, std::uint64_t list, pickle_reader& from) {
     segment_block made;
-    if (!as_number(of.size, made.size)) return from.bad("a block's size as a number from 0 to 2^64 - 1", "another value");
+    if (!as_number(of.size, made.size))
+      return from.bad("a block's size as a number from 0 to 2^64 - 1", "another value");
     made.requested = made.size;
     as_number(of.requested, made.requested);
     as_number(of.block_address, made.address);
@@ -223,7 +241,8 @@ class shapes final : public dict_reader {
     }
     frame made{trace_text(*of.symbol, from), trace_text(*of.file, from), 0};
     std::uint64_t line = 0;
-    if (as_number(of.line, line)) made.line = static_cast<std::uint32_t>(std::min<std::uint64_t>(line, UINT32_MAX));
+    if (as_number(of.line, line))
+      made.line = static_cast<std::uint32_t>(std::min<std::uint64_t>(line, UINT32_MAX));
     const auto [known, fresh] = frame_ids_.try_emplace(made, frames_.size());
     if (fresh) {
       frames_.push_back(made);
@@ -240,7 +259,8 @@ class shapes final : public dict_reader {
     return known;
   }
 
-  // Each list of frames becomes a stack once, and its elements go: there is one for nearly every allocation.
+  // Each list of frames becomes a stack once, and its elements go: there is one for nearly every
+  // allocation.
   result<std::uint32_t> stack_of(const pickle_value& list, pickle_reader& from) {
     if (const auto known = from.reduction(list)) {
       if (!is(*known, shape::stack)) return from.bad("a list of frames", "another value");
@@ -250,14 +270,17 @@ class shapes final : public dict_reader {
     stack_frames_.clear();
     for (const pickle_value& each : from.elements(list)) {
       const auto known = from.reduction(each);
-      if (!known || !is(*known, shape::frame)) return from.bad("a list of frames", "another value in it");
-      if (stack_frames_.size() < mpt::most_frames) stack_frames_.push_back(frames_[index_of(*known)]);
+      if (!known || !is(*known, shape::frame))
+        return from.bad("a list of frames", "another value in it");
+      if (stack_frames_.size() < mpt::most_frames)
+        stack_frames_.push_back(frames_[index_of(*known)]);
     }
     const std::uint32_t id = stack_frames_.empty() ? 0 : info_.stacks.intern(stack_frames_);
     const std::uint64_t used = info_.strings.memory_bytes() + info_.stacks.memory_bytes();
     if (used > options_.table_limit_bytes) {
-      return from.bad(fmt::format("strings and stacks of at most {} bytes in all", options_.table_limit_bytes),
-                      fmt::format("{}", used));
+      return from.bad(
+          fmt::format("strings and stacks of at most {} bytes in all", options_.table_limit_bytes),
+          fmt::format("{}", used));
     }
     from.reduce_to(list, tagged(shape::stack, id));
     return id;
@@ -282,8 +305,8 @@ class shapes final : public dict_reader {
   std::uint64_t taken_ = 0;
   std::uint64_t start_us_ = UINT64_MAX;
   bool timed_ = false;
-  std::vector<key> members_;           // by text id of the pickle
-  std::vector<std::uint32_t> texts_;   // text id of the pickle -> string id of the trace
+  std::vector<key> members_;          // by text id of the pickle
+  std::vector<std::uint32_t> texts_;  // text id of the pickle -> string id of the trace
   std::vector<frame> frames_;
   std::unordered_map<frame, std::uint64_t, frame_hash> frame_ids_;
   std::vector<frame> stack_frames_;
@@ -293,14 +316,18 @@ class shapes final : public dict_reader {
 // The entries of one device, in their order, out of the spool.
 class device_entries {
  public:
-  device_entries(const shapes& from, std::vector<shapes::run> runs) : from_(from), runs_(std::move(runs)) {}
+  device_entries(const shapes& from, std::vector<shapes::run> runs)
+      : from_(from), runs_(std::move(runs)) {}
 
   // nullptr behind the last one.
   result<const event*> peek() {
     while (at_ == held_) {
       if (reader_ == nullptr) {
         if (run_ == runs_.size()) return nullptr;
-        auto opened = read_mpt(input_buffer(make_spool_input(from_.spooled(), runs_[run_].begin, runs_[run_].end), "a snapshot's spool"), {});
+        auto opened = read_mpt(
+            input_buffer(make_spool_input(from_.spooled(), runs_[run_].begin, runs_[run_].end),
+                         "a snapshot's spool"),
+            {});
         if (!opened) return opened.error();
         reader_ = std::move(*opened);
         ++run_;
@@ -344,9 +371,11 @@ class snapshot_reader final : public event_reader {
     const pickle_value* traces = pickle.find(*root, "device_traces");
     const pickle_value* segments = pickle.find(*root, "segments");
     if (traces == nullptr && segments == nullptr) {
-      return error{error_code::bad_input,
-                   info_.name + ": expected a memory snapshot (a dict with segments and device_traces), found "
-                                "a pickle of something else"};
+      return error{
+          error_code::bad_input,
+          info_.name +
+              ": expected a memory snapshot (a dict with segments and device_traces), found "
+              "a pickle of something else"};
     }
     if (traces != nullptr) {
       if (auto done = find_devices(pickle, *traces); !done) return done;
@@ -361,13 +390,15 @@ class snapshot_reader final : public event_reader {
       info_.meta.notes.emplace_back("blocks_before_recording", fmt::format("{}", before_.size()));
     }
     if (shapes_.unknown_actions != 0) {
-      info_.warnings.push_back(fmt::format("{}: {} entries with actions that this version does not know are "
-                                           "left out (the first: {})",
-                                           info_.name, shapes_.unknown_actions, shapes_.first_unknown));
+      info_.warnings.push_back(
+          fmt::format("{}: {} entries with actions that this version does not know are "
+                      "left out (the first: {})",
+                      info_.name, shapes_.unknown_actions, shapes_.first_unknown));
     }
     if (shapes_.entries() == 0) {
-      info_.warnings.push_back(info_.name + ": the snapshot has no history (it was taken without "
-                                            "_record_memory_history): only the blocks live then are known");
+      info_.warnings.push_back(info_.name +
+                               ": the snapshot has no history (it was taken without "
+                               "_record_memory_history): only the blocks live then are known");
     }
     for (const auto& runs : runs_) devices_.emplace_back(shapes_, runs);
     return {};
@@ -399,14 +430,19 @@ class snapshot_reader final : public event_reader {
   result<void> find_devices(const pickle_reader& pickle, const pickle_value& traces) {
     const auto lists = pickle.elements(traces);
     if (traces.of != sort::list || lists.size() > most_devices) {
-      return error{error_code::bad_input, fmt::format("{}: expected device_traces to be a list of a list a device, of at most {} "
-                                                      "devices, found something else", info_.name, most_devices)};
+      return error{
+          error_code::bad_input,
+          fmt::format("{}: expected device_traces to be a list of a list a device, of at most {} "
+                      "devices, found something else",
+                      info_.name, most_devices)};
     }
     for (const pickle_value& list : lists) {
       if (list.of != sort::list || !pickle.elements(list).empty()) {
         return error{error_code::bad_input,
-                     fmt::format("{}: expected device {}'s trace to be a list of entries with action and addr, each of them there "
-                                 "alone, found something else", info_.name, runs_.size())};
+                     fmt::format("{}: expected device {}'s trace to be a list of entries with "
+                                 "action and addr, each of them there "
+                                 "alone, found something else",
+                                 info_.name, runs_.size())};
       }
       auto& runs = runs_.emplace_back();
       for (const shapes::run& each : shapes_.runs()) {
@@ -431,7 +467,8 @@ class snapshot_reader final : public event_reader {
     return streams_.of(handle ^ (std::uint64_t{device} << 48));
   }
 
-  // The next entry of the device whose next entry is the earliest; the trace of one device keeps its order.
+  // The next entry of the device whose next entry is the earliest; the trace of one device keeps
+  // its order.
   result<bool> next_entry(event& into) {
     const event* first = nullptr;
     std::size_t which = 0;
@@ -465,7 +502,8 @@ class snapshot_reader final : public event_reader {
         if (*next == nullptr) break;
         const event& each = **next;
         entries.next();
-        if (each.status != 0 || (each.what != action::allocate && each.what != action::free)) continue;
+        if (each.status != 0 || (each.what != action::allocate && each.what != action::free))
+          continue;
         if (seen_.find(each.address) != address_map::none) continue;
         seen_.set(each.address, 0);
         if (each.what == action::free) add_before(each, device);
@@ -479,8 +517,10 @@ class snapshot_reader final : public event_reader {
       const pickle_value* blocks = pickle.find(segment, "blocks");
       if (blocks == nullptr) continue;
       if (!pickle.elements(*blocks).empty()) {
-        return error{error_code::bad_input,
-                     info_.name + ": expected each block of a segment to have a size and a state, found one without"};
+        return error{
+            error_code::bad_input,
+            info_.name +
+                ": expected each block of a segment to have a size and a state, found one without"};
       }
       std::uint64_t device = 0, address = 0, stream = 0;
       as_number(pickle.find(segment, "device"), device);
@@ -495,8 +535,9 @@ class snapshot_reader final : public event_reader {
         block.stack = each.stack;
         if (!each.active) continue;
         if (block.bytes > INT64_MAX || device > UINT16_MAX) {
-          return error{error_code::bad_input, info_.name + ": expected a block's size up to 2^63 - 1 and a "
-                                                           "device up to 65535, found more"};
+          return error{error_code::bad_input, info_.name +
+                                                  ": expected a block's size up to 2^63 - 1 and a "
+                                                  "device up to 65535, found more"};
         }
         if (seen_.find(block.address) != address_map::none) continue;
         seen_.set(block.address, 0);
@@ -526,7 +567,8 @@ bool is_pickle(std::string_view head) noexcept {
   return head.size() >= 2 && head[0] == '\x80' && static_cast<unsigned char>(head[1]) <= 0x7f;
 }
 
-result<std::unique_ptr<event_reader>> read_snapshot(input_buffer from, const open_options& options) {
+result<std::unique_ptr<event_reader>> read_snapshot(input_buffer from,
+                                                    const open_options& options) {
   auto reader = std::make_unique<snapshot_reader>(from, options);
   if (auto done = reader->open(std::move(from)); !done) return done.error();
   return std::unique_ptr<event_reader>(std::move(reader));

@@ -32,11 +32,12 @@ opened open_reader(input_buffer from, const open_options& options) {
   if (is_csv_header(first_line)) return read_csv(std::move(from), options);
   if (is_rmm_header(first_line)) return read_rmm(std::move(from), options);
   if (is_pickle(head)) return read_snapshot(std::move(from), options);
-  return bad_byte(from.name(), 0,
-                  "a trace (.mpt; a PyTorch memory snapshot, pickle protocol 2 to 5; CSV with the header "
-                  "action,time_us,addr,size,stream; an RMM log with the header "
-                  "Thread,Time,Action,Pointer,Size,Stream; each plain or in gzip)",
-                  quoted(head.substr(0, 24)));
+  return bad_byte(
+      from.name(), 0,
+      "a trace (.mpt; a PyTorch memory snapshot, pickle protocol 2 to 5; CSV with the header "
+      "action,time_us,addr,size,stream; an RMM log with the header "
+      "Thread,Time,Action,Pointer,Size,Stream; each plain or in gzip)",
+      quoted(head.substr(0, 24)));
 }
 
 result<trace_source> as_source(opened reader) {
@@ -72,7 +73,8 @@ result<trace_source> open_trace(const std::string& path, const open_options& opt
   return as_source(open_reader(std::move(*from), options));
 }
 
-result<trace_source> open_trace_bytes(std::string name, std::string bytes, const open_options& options) {
+result<trace_source> open_trace_bytes(std::string name, std::string bytes,
+                                      const open_options& options) {
   auto from = open_input(std::move(name), std::move(bytes));
   if (!from) return from.error();
   return as_source(open_reader(std::move(*from), options));
@@ -84,9 +86,10 @@ result<trace_data> load_trace(const std::string& path, const open_options& optio
   return load_trace(std::move(*source));
 }
 
-// Events are gathered in pieces and moved to one vector at the end, piece by piece: a vector that grows by
-// copying holds everything twice. A piece is over 32 MiB, so that the allocator gives its pages back at once
-// (glibc's largest mmap threshold), and the vector's pages come as they are written.
+// Events are gathered in pieces and moved to one vector at the end, piece by piece: a vector that
+// grows by copying holds everything twice. A piece is over 32 MiB, so that the allocator gives its
+// pages back at once (glibc's largest mmap threshold), and the vector's pages come as they are
+// written.
 result<trace_data> load_trace(trace_source source) {
   constexpr std::size_t piece_events = std::size_t{1} << 19;
   constexpr std::size_t first_events = 8192;

@@ -1,6 +1,6 @@
-// A trace as a stream of events, whatever file it came from. `open_trace` looks at the first bytes, not at
-// the name: .mpt, the CSV of PyTorch's memory history, a PyTorch memory snapshot (pickle), RMM's log, each
-// plain or in gzip.
+// A trace as a stream of events, whatever file it came from. `open_trace` looks at the first bytes,
+// not at the name: .mpt, the CSV of PyTorch's memory history, a PyTorch memory snapshot (pickle),
+// RMM's log, each plain or in gzip.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,13 +30,16 @@ enum class read_status : std::uint8_t {
 struct open_options {
   // A text line longer than this is refused: no log that we read has one near it.
   std::uint64_t line_limit_bytes = 64 * KiB;
-  // What reading one snapshot may take, a hostile one too. A small file may take less: 64 MiB and 16 times what was read of it.
+  // What reading one snapshot may take, a hostile one too. A small file may take less: 64 MiB and
+  // 16 times what was read of it.
   std::uint64_t memory_limit_bytes = 8 * GiB;
-  // How much of a snapshot's events is kept in memory, some 10 bytes each; the others go to a temporary file without a name.
+  // How much of a snapshot's events is kept in memory, some 10 bytes each; the others go to a
+  // temporary file without a name.
   std::uint64_t spool_limit_bytes = 256 * MiB;
   // What the strings and stacks of one trace may take.
   std::uint64_t table_limit_bytes = 1 * GiB;
-  // Bytes behind the end of an .mpt are an error. Whoever follows a growing file does not look: it would wait for them.
+  // Bytes behind the end of an .mpt are an error. Whoever follows a growing file does not look: it
+  // would wait for them.
   enum class rest : std::uint8_t { refused, not_looked_at };
   rest behind_the_end = rest::refused;
 };
@@ -48,7 +51,8 @@ struct trace_info {
   metadata meta;
   string_table strings;
   stack_table stacks;
-  std::vector<std::string> warnings;  // the first few of each sort; a warning never repeats for each line
+  std::vector<std::string>
+      warnings;  // the first few of each sort; a warning never repeats for each line
   read_status status = read_status::reading;
   std::uint64_t cut_at_byte = 0;  // where status is cut
 };
@@ -61,8 +65,8 @@ class event_reader {
   event_reader& operator=(const event_reader&) = delete;
   virtual ~event_reader() = default;
   // Writes the next events and returns how many; 0 only at the end (info().status says which end).
-  // bad_input names the file, the line or byte, what was expected and what was there; the events before
-  // it were delivered. After an error or the end every call answers the same again.
+  // bad_input names the file, the line or byte, what was expected and what was there; the events
+  // before it were delivered. After an error or the end every call answers the same again.
   virtual result<std::size_t> read(std::span<event> into) = 0;
   [[nodiscard]] const trace_info& info() const noexcept { return info_; }
   // For when the reading is over.
@@ -95,7 +99,8 @@ class trace_source {
   std::unique_ptr<event_reader> reader_;
 };
 
-[[nodiscard]] result<trace_source> open_trace(const std::string& path, const open_options& options = {});
+[[nodiscard]] result<trace_source> open_trace(const std::string& path,
+                                              const open_options& options = {});
 // The same from bytes in memory; `name` is what errors call them.
 [[nodiscard]] result<trace_source> open_trace_bytes(std::string name, std::string bytes,
                                                     const open_options& options = {});
@@ -105,7 +110,8 @@ struct trace_data {
   std::vector<event> events;
   trace_info info;
 };
-[[nodiscard]] result<trace_data> load_trace(const std::string& path, const open_options& options = {});
+[[nodiscard]] result<trace_data> load_trace(const std::string& path,
+                                            const open_options& options = {});
 [[nodiscard]] result<trace_data> load_trace(trace_source source);
 
 }  // namespace millpond::trace

@@ -21,7 +21,8 @@ class spool_sink final : public sink {
 
 class spool_input final : public input {
  public:
-  spool_input(const spool& from, std::uint64_t begin, std::uint64_t end) : from_(from), at_(begin), end_(end) {}
+  spool_input(const spool& from, std::uint64_t begin, std::uint64_t end)
+      : from_(from), at_(begin), end_(end) {}
   result<std::size_t> read(std::span<std::byte> into) override {
     auto got = from_.read(at_, into.first(std::min<std::uint64_t>(into.size(), end_ - at_)));
     if (got) at_ += *got;
@@ -53,11 +54,15 @@ result<void> spool::append(std::span<const std::uint8_t> bytes) {
     }
     if (file_ == nullptr) file_.reset(std::tmpfile());
     const auto failed = [] {
-      return error{error_code::output_failure, fmt::format("a temporary file for the events of a snapshot: {}", std::strerror(errno))};
+      return error{
+          error_code::output_failure,
+          fmt::format("a temporary file for the events of a snapshot: {}", std::strerror(errno))};
     };
     if (file_ == nullptr) return failed();
-    // Never through the stream's buffer: what is written is what read() sees, and a full disk is told here.
-    const ssize_t written = pwrite(fileno(file_.get()), bytes.data(), bytes.size(), static_cast<off_t>(size_ - held));
+    // Never through the stream's buffer: what is written is what read() sees, and a full disk is
+    // told here.
+    const ssize_t written =
+        pwrite(fileno(file_.get()), bytes.data(), bytes.size(), static_cast<off_t>(size_ - held));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return failed();
     size_ += static_cast<std::uint64_t>(written);
@@ -70,20 +75,26 @@ result<std::size_t> spool::read(std::uint64_t from, std::span<std::byte> into) c
   if (from >= size_ || into.empty()) return std::size_t{0};
   if (from < in_memory()) {
     const std::size_t within = from % block_bytes;
-    const std::size_t part = std::min<std::size_t>({into.size(), block_bytes - within, size_ - from});
+    const std::size_t part =
+        std::min<std::size_t>({into.size(), block_bytes - within, size_ - from});
     std::memcpy(into.data(), blocks_[from / block_bytes].get() + within, part);
     return part;
   }
   for (;;) {
-    const ssize_t got = pread(fileno(file_.get()), into.data(), into.size(), static_cast<off_t>(from - in_memory()));
+    const ssize_t got = pread(fileno(file_.get()), into.data(), into.size(),
+                              static_cast<off_t>(from - in_memory()));
     if (got < 0 && errno == EINTR) continue;
     if (got > 0) return static_cast<std::size_t>(got);
-    return error{error_code::bad_input, fmt::format("the temporary file with the events of a snapshot cannot be read back: {}",
-                                                    got == 0 ? "it was cut" : std::strerror(errno))};
+    return error{
+        error_code::bad_input,
+        fmt::format("the temporary file with the events of a snapshot cannot be read back: {}",
+                    got == 0 ? "it was cut" : std::strerror(errno))};
   }
 }
 
-std::unique_ptr<sink> make_spool_sink(spool& into) { return std::make_unique<spool_sink>(into); }
+std::unique_ptr<sink> make_spool_sink(spool& into) {
+  return std::make_unique<spool_sink>(into);
+}
 std::unique_ptr<input> make_spool_input(const spool& from, std::uint64_t begin, std::uint64_t end) {
   return std::make_unique<spool_input>(from, begin, end);
 }

@@ -1,5 +1,6 @@
-// Bytes that are written once and read back once, in bounded memory: the first in memory, the rest in a temporary file without a
-// name, which goes with the process. For readers whose events cannot be given out in the order of their file.
+// Bytes that are written once and read back once, in bounded memory: the first in memory, the rest
+// in a temporary file without a name, which goes with the process. For readers whose events cannot
+// be given out in the order of their file.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -39,6 +40,7 @@ class spool {
 // What a trace_writer writes goes to the end of the spool, which outlives the sink.
 [[nodiscard]] std::unique_ptr<sink> make_spool_sink(spool& into);
 // The bytes from `begin` to `end` of a spool, which outlives the input.
-[[nodiscard]] std::unique_ptr<input> make_spool_input(const spool& from, std::uint64_t begin, std::uint64_t end);
+[[nodiscard]] std::unique_ptr<input> make_spool_input(const spool& from, std::uint64_t begin,
+                                                      std::uint64_t end);
 
 }  // namespace millpond::trace

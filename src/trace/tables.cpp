@@ -5,7 +5,9 @@
 
 namespace millpond::trace {
 
-string_table::string_table() { intern({}); }
+string_table::string_table() {
+  intern({});
+}
 
 std::uint32_t string_table::intern(std::string_view text) {
   if (const auto known = ids_.find(text); known != ids_.end()) return known->second;

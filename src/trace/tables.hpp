@@ -1,5 +1,6 @@
-// What the events of a trace refer to by number: texts, call stacks, and the facts of the recording.
-// Tables only grow; id 0 is always "none" (the empty text, the empty stack). Not thread-safe.
+// What the events of a trace refer to by number: texts, call stacks, and the facts of the
+// recording. Tables only grow; id 0 is always "none" (the empty text, the empty stack). Not
+// thread-safe.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -20,13 +21,16 @@ class string_table {
   std::uint32_t intern(std::string_view text);
   // A new id for this text though it be known: for a reader, whose file has given out the ids.
   std::uint32_t append(std::string_view text);
-  // The text of an id; the empty text for an id that was never given out. Stays valid while the table lives.
+  // The text of an id; the empty text for an id that was never given out. Stays valid while the
+  // table lives.
   [[nodiscard]] std::string_view at(std::uint32_t id) const noexcept;
   [[nodiscard]] std::uint32_t size() const noexcept {
     return static_cast<std::uint32_t>(texts_.size());
   }
   // What the table takes, roughly.
-  [[nodiscard]] std::uint64_t memory_bytes() const noexcept { return text_bytes_ + texts_.size() * 80; }
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept {
+    return text_bytes_ + texts_.size() * 80;
+  }
 
  private:
   std::string_view keep(std::string_view text);
@@ -72,12 +76,12 @@ class stack_table {
 
 // The facts of a recording. Texts are empty and numbers 0 where unknown.
 struct metadata {
-  std::string program{};            // what ran, with its arguments
-  std::string device_name{};        // of device 0
-  std::string recorded_by{};        // the recorder and its version, or the allocator that logged
-  bool simulated = false;           // recorded on the simulated GPU
-  std::uint64_t start_unix_ns = 0;  // wall clock at time_ns 0
-  std::uint64_t dropped_events = 0; // that the recorder had to leave out
+  std::string program{};             // what ran, with its arguments
+  std::string device_name{};         // of device 0
+  std::string recorded_by{};         // the recorder and its version, or the allocator that logged
+  bool simulated = false;            // recorded on the simulated GPU
+  std::uint64_t start_unix_ns = 0;   // wall clock at time_ns 0
+  std::uint64_t dropped_events = 0;  // that the recorder had to leave out
   std::vector<std::pair<std::string, std::string>> notes{};  // anything else: name, value
 
   friend bool operator==(const metadata&, const metadata&) = default;

@@ -1,5 +1,5 @@
-// What the importers of text logs share: one line is one event, an error keeps its line, small numbers are
-// given to the handles of a log.
+// What the importers of text logs share: one line is one event, an error keeps its line, small
+// numbers are given to the handles of a log.
 #pragma once
 #include <cstdint>
 #include <optional>

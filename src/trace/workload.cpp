@@ -41,7 +41,11 @@ class scribe {
   memory allocate(std::uint64_t bytes, std::uint64_t stream, kind of) {
     const memory made{next_address_, bytes, stream, of};
     next_address_ += align_up(bytes, 512) + 512;
-    add({.stream = stream, .address = made.address, .bytes = bytes, .what = action::allocate, .of = of});
+    add({.stream = stream,
+         .address = made.address,
+         .bytes = bytes,
+         .what = action::allocate,
+         .of = of});
     return made;
   }
   memory allocate(std::uint64_t bytes, std::uint64_t stream = 0) {
@@ -76,7 +80,12 @@ class scribe {
          .other = blocks.size(),
          .what = action::kernel});
     for (const memory& each : blocks) {
-      add({.stream = stream, .address = each.address, .bytes = each.bytes, .what = action::use, .of = each.of}, 0);
+      add({.stream = stream,
+           .address = each.address,
+           .bytes = each.bytes,
+           .what = action::use,
+           .of = each.of},
+          0);
     }
   }
   void synchronize(std::uint64_t stream) {
@@ -102,7 +111,9 @@ class scribe {
   std::uint64_t time_ns_ = 0;
 };
 
-kind host_kind(staging host) { return host == staging::pinned ? kind::pinned : kind::pageable; }
+kind host_kind(staging host) {
+  return host == staging::pinned ? kind::pinned : kind::pageable;
+}
 
 error bad(std::string_view workload, std::string_view why) {
   return {error_code::invalid_argument, fmt::format("workload {}: {}", workload, why)};
@@ -112,7 +123,9 @@ error bad(std::string_view workload, std::string_view why) {
 constexpr std::uint64_t most_events = std::uint64_t{1} << 32;
 constexpr std::uint64_t most_count = std::uint64_t{1} << 16;
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 40;
-bool within(std::uint64_t value, std::uint64_t most) { return value >= 1 && value <= most; }
+bool within(std::uint64_t value, std::uint64_t most) {
+  return value >= 1 && value <= most;
+}
 
 }  // namespace
 
@@ -121,8 +134,9 @@ result<trace_data> make_inference(const inference_options& options) {
   if (!within(o.requests, most_events) || !within(o.layers, most_count) ||
       !within(o.streams, most_count) || !within(o.item_bytes, most_bytes) ||
       !within(o.weights_bytes, most_bytes) || !within(o.largest_batch, most_count)) {
-    return bad("inference", "requests (to 2^32), layers, streams, batch (to 65536), item and weights "
-                            "bytes (to 1 TiB) must be at least 1 and no more than that");
+    return bad("inference",
+               "requests (to 2^32), layers, streams, batch (to 65536), item and weights "
+               "bytes (to 1 TiB) must be at least 1 and no more than that");
   }
   if (o.smallest_batch == 0 || o.smallest_batch > o.largest_batch) {
     return bad("inference", "the smallest batch must be from 1 to the largest batch");
@@ -130,7 +144,8 @@ result<trace_data> make_inference(const inference_options& options) {
   random numbers(o.seed);
   scribe to("inference", o.seed);
   std::vector<memory> weights;
-  for (std::uint64_t layer = 0; layer < o.layers; ++layer) weights.push_back(to.allocate(o.weights_bytes));
+  for (std::uint64_t layer = 0; layer < o.layers; ++layer)
+    weights.push_back(to.allocate(o.weights_bytes));
   std::vector<memory> in, out;
   for (std::uint64_t stream = 1; stream <= o.streams; ++stream) {
     in.push_back(to.allocate(o.largest_batch * o.item_bytes, 0, host_kind(o.host)));
@@ -166,8 +181,8 @@ result<trace_data> make_churn(const churn_options& options) {
   if (!within(o.operations, most_events) || !within(o.streams, most_count)) {
     return bad("churn", "operations must be from 1 to 2^32, streams from 1 to 65536");
   }
-  if (o.smallest_bytes == 0 || o.smallest_bytes > o.largest_bytes || o.largest_bytes > o.live_bytes ||
-      o.live_bytes > most_bytes) {
+  if (o.smallest_bytes == 0 || o.smallest_bytes > o.largest_bytes ||
+      o.largest_bytes > o.live_bytes || o.live_bytes > most_bytes) {
     return bad("churn", "sizes must be 1 <= smallest <= largest <= live bytes <= 1 TiB");
   }
   random numbers(o.seed);
@@ -295,7 +310,8 @@ class training_run {
   }
 
   // A gemm's gradients: of its input, returned, and of its weight, kept for the optimiser.
-  memory through_gemm(const memory& gradient, const memory& input, std::uint64_t width, std::size_t which) {
+  memory through_gemm(const memory& gradient, const memory& input, std::uint64_t width,
+                      std::size_t which) {
     const memory made = activation(width);
     gradients_[which] = to_.allocate(parameter_bytes_[which]);
     to_.kernel("gemm_backward", 0, {gradient, input, parameters_[which], made, gradients_[which]});
@@ -340,7 +356,8 @@ class training_run {
     }
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const memory update = to_.allocate(parameter_bytes_[i]);
-      to_.kernel("adamw", 0, {parameters_[i], gradients_[i], states_[2 * i], states_[2 * i + 1], update});
+      to_.kernel("adamw", 0,
+                 {parameters_[i], gradients_[i], states_[2 * i], states_[2 * i + 1], update});
       to_.free(update);
     }
     for (const memory& each : gradients_) to_.free(each);
@@ -368,11 +385,13 @@ constexpr std::array<std::string_view, 3> names{"inference", "churn", "training"
 
 result<trace_data> make_training(const training_options& options) {
   const auto& o = options;
-  if (!within(o.steps, most_events) || !within(o.layers, most_count) || !within(o.width, most_count) ||
-      !within(o.heads, 1024) || !within(o.vocabulary, std::uint64_t{1} << 20) || !within(o.batch, 4096) ||
+  if (!within(o.steps, most_events) || !within(o.layers, most_count) ||
+      !within(o.width, most_count) || !within(o.heads, 1024) ||
+      !within(o.vocabulary, std::uint64_t{1} << 20) || !within(o.batch, 4096) ||
       !within(o.longest, most_count)) {
-    return bad("training", "steps (to 2^32), layers, width, longest (to 65536), heads (to 1024), vocabulary "
-                           "(to 2^20), batch (to 4096) must be at least 1 and no more than that");
+    return bad("training",
+               "steps (to 2^32), layers, width, longest (to 65536), heads (to 1024), vocabulary "
+               "(to 2^20), batch (to 4096) must be at least 1 and no more than that");
   }
   if (o.shortest == 0 || o.shortest > o.longest) {
     return bad("training", "the shortest sequence must be from 1 to the longest");
@@ -380,7 +399,9 @@ result<trace_data> make_training(const training_options& options) {
   return training_run(options).run();
 }
 
-std::span<const std::string_view> workload_names() noexcept { return names; }
+std::span<const std::string_view> workload_names() noexcept {
+  return names;
+}
 
 result<trace_data> make_workload(std::string_view name, const workload_options& options) {
   if (name == "inference") {
@@ -403,9 +424,11 @@ result<trace_data> make_workload(std::string_view name, const workload_options& 
     if (options.streams != 1) return bad(name, "has its own streams");
     return make_shape(name, options.seed, options.length);
   }
-  return error{error_code::invalid_argument,
-               fmt::format("no workload is named '{}': there are inference, churn and training, and the shapes {}", name,
-                           fmt::join(shape_names(), ", "))};
+  return error{
+      error_code::invalid_argument,
+      fmt::format(
+          "no workload is named '{}': there are inference, churn and training, and the shapes {}",
+          name, fmt::join(shape_names(), ", "))};
 }
 
 }  // namespace millpond::trace

@@ -36,8 +36,8 @@ class file_sink final : public sink {
         // A pipe cannot be cut; its reader sees a cut file.
         [[maybe_unused]] const int cut = ::ftruncate(file_, static_cast<off_t>(length_));
         return error{error_code::output_failure,
-                     fmt::format("{}: {} bytes could not be written after {}: {}", path_, bytes.size(),
-                                 length_, std::strerror(why))};
+                     fmt::format("{}: {} bytes could not be written after {}: {}", path_,
+                                 bytes.size(), length_, std::strerror(why))};
       }
       done += static_cast<std::size_t>(wrote);
     }
@@ -63,10 +63,13 @@ class memory_sink final : public sink {
   std::string& into_;
 };
 
-// Codes one event at `at`, predicted from `last`; returns the byte after it. Room for most_event_bytes.
-std::uint8_t* put_event(std::uint8_t* at, const event& next, event& last, std::uint64_t& last_sequence) {
+// Codes one event at `at`, predicted from `last`; returns the byte after it. Room for
+// most_event_bytes.
+std::uint8_t* put_event(std::uint8_t* at, const event& next, event& last,
+                        std::uint64_t& last_sequence) {
   using namespace mpt;
-  // The body is written where it will lie if its length takes one byte, which it nearly always does.
+  // The body is written where it will lie if its length takes one byte, which it nearly always
+  // does.
   std::uint8_t* const body = at + 2;
   std::uint8_t* to = body;
   *to++ = static_cast<std::uint8_t>(next.what);
@@ -125,13 +128,16 @@ result<std::unique_ptr<sink>> make_file_sink(const std::string& path) {
   return std::unique_ptr<sink>(std::make_unique<file_sink>(file, path));
 }
 
-std::unique_ptr<sink> make_memory_sink(std::string& into) { return std::make_unique<memory_sink>(into); }
+std::unique_ptr<sink> make_memory_sink(std::string& into) {
+  return std::make_unique<memory_sink>(into);
+}
 
 void trace_writer::free_context::operator()(ZSTD_CCtx_s* context) const noexcept {
   ZSTD_freeCCtx(context);
 }
 
-trace_writer::trace_writer(std::unique_ptr<sink> to, const metadata& meta, const writer_options& options)
+trace_writer::trace_writer(std::unique_ptr<sink> to, const metadata& meta,
+                           const writer_options& options)
     : to_(std::move(to)), options_(options), last_sequence_(UINT64_MAX) {
   MILLPOND_CHECK(options_.chunk_bytes >= 1 && options_.chunk_bytes <= mpt::most_raw_bytes / 2,
                  options_.chunk_bytes);
@@ -148,7 +154,8 @@ trace_writer& trace_writer::operator=(trace_writer&&) noexcept = default;
 trace_writer::~trace_writer() = default;
 
 std::uint8_t* trace_writer::room(std::size_t bytes) {
-  if (raw_.size() - used_ < bytes) raw_.resize(std::max(used_ + bytes, options_.chunk_bytes + 4096));
+  if (raw_.size() - used_ < bytes)
+    raw_.resize(std::max(used_ + bytes, options_.chunk_bytes + 4096));
   return raw_.data() + used_;
 }
 
@@ -183,9 +190,10 @@ result<void> trace_writer::put_record(std::uint8_t type, std::span<const std::ui
 result<void> trace_writer::add_string(std::uint32_t id, std::string_view text) {
   if (failure_) return *failure_;
   if (id != strings_ || text.size() > mpt::most_text_bytes) {
-    return error{error_code::invalid_argument,
-                 fmt::format("string {} of {} bytes cannot be written: the next id is {}, the most {} bytes",
-                             id, text.size(), strings_, mpt::most_text_bytes)};
+    return error{
+        error_code::invalid_argument,
+        fmt::format("string {} of {} bytes cannot be written: the next id is {}, the most {} bytes",
+                    id, text.size(), strings_, mpt::most_text_bytes)};
   }
   std::vector<std::uint8_t> body(10 + text.size());
   std::uint8_t* const at = mpt::put_varint(body.data(), id);
@@ -198,9 +206,11 @@ result<void> trace_writer::add_string(std::uint32_t id, std::string_view text) {
 result<void> trace_writer::add_stack(std::uint32_t id, std::span<const frame> frames) {
   if (failure_) return *failure_;
   if (id != stacks_ || frames.size() > mpt::most_frames) {
-    return error{error_code::invalid_argument,
-                 fmt::format("stack {} of {} frames cannot be written: the next id is {}, the most {} frames",
-                             id, frames.size(), stacks_, mpt::most_frames)};
+    return error{
+        error_code::invalid_argument,
+        fmt::format(
+            "stack {} of {} frames cannot be written: the next id is {}, the most {} frames", id,
+            frames.size(), stacks_, mpt::most_frames)};
   }
   std::vector<std::uint8_t> body(10 + frames.size() * 15);
   std::uint8_t* at = mpt::put_varint(body.data(), id);
@@ -244,9 +254,10 @@ result<void> trace_writer::put_number_field(std::uint8_t field, std::uint64_t va
 result<void> trace_writer::set_metadata(const metadata& meta) {
   using mpt::meta_field;
   const auto id = [](meta_field field) { return static_cast<std::uint8_t>(field); };
-  for (const auto& [field, text] : {std::pair(meta_field::program, std::string_view(meta.program)),
-                                    std::pair(meta_field::device_name, std::string_view(meta.device_name)),
-                                    std::pair(meta_field::recorded_by, std::string_view(meta.recorded_by))}) {
+  for (const auto& [field, text] :
+       {std::pair(meta_field::program, std::string_view(meta.program)),
+        std::pair(meta_field::device_name, std::string_view(meta.device_name)),
+        std::pair(meta_field::recorded_by, std::string_view(meta.recorded_by))}) {
     if (auto done = put_text_field(id(field), text); !done) return done;
   }
   for (const auto& [field, value] :
@@ -315,7 +326,9 @@ result<void> trace_writer::close() {
   std::uint8_t body[10];
   const auto* end = mpt::put_varint(body, events_);
   const auto size = static_cast<std::size_t>(end - body);
-  if (auto done = put_record(static_cast<std::uint8_t>(mpt::record::end), std::span(body).first(size)); !done) {
+  if (auto done =
+          put_record(static_cast<std::uint8_t>(mpt::record::end), std::span(body).first(size));
+      !done) {
     return done;
   }
   if (auto done = flush(); !done) return done;

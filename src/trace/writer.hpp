@@ -1,5 +1,6 @@
-// Writes .mpt: dumb and fast. Events are coded into a chunk in memory; a full chunk is compressed and handed to
-// the sink in one write, so that a killed program leaves whole chunks and at most one cut one.
+// Writes .mpt: dumb and fast. Events are coded into a chunk in memory; a full chunk is compressed
+// and handed to the sink in one write, so that a killed program leaves whole chunks and at most one
+// cut one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,8 +30,9 @@ class sink {
   virtual result<void> write(std::span<const std::uint8_t> bytes) = 0;
 };
 
-// A file, made new or emptied. Each write is one system call; one that comes back short (a full disk) is
-// taken back by cutting the file to its length before, and is output_failure with the system's reason.
+// A file, made new or emptied. Each write is one system call; one that comes back short (a full
+// disk) is taken back by cutting the file to its length before, and is output_failure with the
+// system's reason.
 [[nodiscard]] result<std::unique_ptr<sink>> make_file_sink(const std::string& path);
 // Appends to `into`, which outlives the sink.
 [[nodiscard]] std::unique_ptr<sink> make_memory_sink(std::string& into);
@@ -40,8 +42,8 @@ struct writer_options {
   int compression_level = 3;                         // zstd's, 0 for none
 };
 
-// Not thread-safe: a recorder calls it from its one background thread. The first error of the sink is kept
-// and returned by every later call; what was written before stays readable.
+// Not thread-safe: a recorder calls it from its one background thread. The first error of the sink
+// is kept and returned by every later call; what was written before stays readable.
 class trace_writer {
  public:
   trace_writer(std::unique_ptr<sink> to, const metadata& meta, const writer_options& options = {});
@@ -50,8 +52,8 @@ class trace_writer {
   ~trace_writer();  // does not close: a file not closed reads as cut
 
   result<void> add(const event& next);
-  // Ids count up from 1, each before the first event that names it. invalid_argument on any other id, a
-  // text over 1 MiB or a stack over 4096 frames.
+  // Ids count up from 1, each before the first event that names it. invalid_argument on any other
+  // id, a text over 1 MiB or a stack over 4096 frames.
   result<void> add_string(std::uint32_t id, std::string_view text);
   result<void> add_stack(std::uint32_t id, std::span<const frame> frames);
   // What the tables hold and the file does not.
@@ -80,10 +82,10 @@ class trace_writer {
   std::unique_ptr<sink> to_;
   writer_options options_;
   std::unique_ptr<ZSTD_CCtx_s, free_context> context_;
-  std::vector<std::uint8_t> raw_;   // the chunk being filled: used_ bytes of it
+  std::vector<std::uint8_t> raw_;  // the chunk being filled: used_ bytes of it
   std::size_t used_ = 0;
-  std::vector<std::uint8_t> out_;   // what goes to the sink
-  event last_;                      // what the next event is predicted from
+  std::vector<std::uint8_t> out_;  // what goes to the sink
+  event last_;                     // what the next event is predicted from
   std::uint64_t last_sequence_ = 0;
   std::uint64_t events_ = 0;
   std::uint64_t written_ = 0;

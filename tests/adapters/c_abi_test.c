@@ -144,7 +144,8 @@ static void a_pool(millpond_gpu* gpu) {
   EXPECT(millpond_pool_create(gpu, &options, &pool) == MILLPOND_INVALID_ARGUMENT);
 }
 
-/* Two graphs that share an arena: what the first freed within its capture, and a lane of it, the second has. */
+/* Two graphs that share an arena: what the first freed within its capture, and a lane of it, the
+ * second has. */
 static void graphs(millpond_gpu* gpu) {
   const uint64_t bytes = (uint64_t)8 << 20;
   millpond_memory *pool = NULL, *other = NULL, *plain = NULL;
@@ -164,7 +165,8 @@ static void graphs(millpond_gpu* gpu) {
 
   EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_NOT_PERMITTED);
   SAYS("no capture runs");
-  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_NOT_PERMITTED && lane == NULL);
+  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_NOT_PERMITTED &&
+         lane == NULL);
   EXPECT(millpond_stream_begin_capture(gpu, stream, 3) == MILLPOND_INVALID_ARGUMENT);
 
   EXPECT(millpond_stream_begin_capture(gpu, stream, 2) == MILLPOND_OK);
@@ -253,6 +255,7 @@ int main(void) {
   in_a_child(gpu);
   millpond_gpu_close(gpu);
   the_card();
-  printf(failures == 0 ? "the C interface is as its header says\n" : "%d expectations failed\n", failures);
+  printf(failures == 0 ? "the C interface is as its header says\n" : "%d expectations failed\n",
+         failures);
   return failures == 0 ? 0 : 1;
 }

@@ -25,7 +25,8 @@ class torch_memory : public ::testing::Test {
     ASSERT_TRUE(gpu->stream_create(&stream).ok());
     ASSERT_TRUE(gpu->stream_create(&capturing).ok());
   }
-  // What a test leaves live goes with the pool, as tensors at the end of a process; that is told, and is no fault here.
+  // What a test leaves live goes with the pool, as tensors at the end of a process; that is told,
+  // and is no fault here.
   void TearDown() override {
     testing::internal::CaptureStderr();
     memory.reset();
@@ -48,7 +49,8 @@ class torch_memory : public ::testing::Test {
       return gpu->stream_capture(asked, &capture).ok() && capture.status == capture_status::active;
     });
     ASSERT_TRUE(gpu->capture_begin(on, capture_mode::global).ok());
-    library.emplace();  // from here to the end nothing that this thread calls may end up in the capture
+    library.emplace();  // from here to the end nothing that this thread calls may end up in the
+                        // capture
   }
   graph_handle end(graph_pool_id id, stream_handle on) {
     library.reset();
@@ -172,8 +174,8 @@ TEST_F(torch_memory, memory_that_another_stream_freed_serves_when_the_device_is_
   EXPECT_TRUE(memory->deallocate(b, 900 * MiB, capturing).has_value());
 }
 
-// No event is recorded and none is asked while one stream is all there is; a program that has used several and then emptied the
-// cache is such a program again.
+// No event is recorded and none is asked while one stream is all there is; a program that has used
+// several and then emptied the cache is such a program again.
 TEST_F(torch_memory, one_stream_asks_the_driver_for_no_fence_even_after_others_were_used) {
   const auto churn = [&](stream_handle on) {
     for (int n = 0; n < 40; ++n) {
@@ -257,12 +259,14 @@ TEST_F(torch_memory, pressure_takes_back_what_dead_graphs_left) {
   EXPECT_EQ(memory->statistics().out_of_memory, 0u);
 }
 
-// The driver lets go of such a graph when it has run: what the wait for it makes known is used as well.
+// The driver lets go of such a graph when it has run: what the wait for it makes known is used as
+// well.
 TEST_F(torch_memory, pressure_takes_back_what_a_graph_leaves_that_still_runs) {
   begin({0, 1}, capturing);
   void* const inside = take(600 * MiB, capturing);
   library.reset();
-  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(inside), 1, 600 * MiB, capturing).ok());
+  ASSERT_TRUE(
+      gpu->set_async(reinterpret_cast<device_address>(inside), 1, 600 * MiB, capturing).ok());
   library.emplace();
   give(inside, 600 * MiB, capturing);
   const graph_handle graph = end({0, 1}, capturing);
@@ -284,7 +288,8 @@ TEST_F(torch_memory, running_out_in_a_capture_is_an_error_and_not_a_deadlock) {
   destroy({0, 1}, end({0, 1}, capturing));
 }
 
-// A thread captures graphs of one pool, another frees their tensors, two more allocate and free beside them.
+// A thread captures graphs of one pool, another frees their tensors, two more allocate and free
+// beside them.
 TEST_F(torch_memory, threads_allocate_and_free_while_others_capture) {
   std::mutex mutex;
   std::vector<void*> tensors;
@@ -314,8 +319,10 @@ TEST_F(torch_memory, threads_allocate_and_free_while_others_capture) {
           tensors.pop_back();
         }
       }
-      if (freed != nullptr) give(freed, 2 * MiB, capturing);
-      else std::this_thread::yield();
+      if (freed != nullptr)
+        give(freed, 2 * MiB, capturing);
+      else
+        std::this_thread::yield();
     }
   });
   std::vector<graph_handle> graphs;
@@ -338,7 +345,8 @@ TEST_F(torch_memory, threads_allocate_and_free_while_others_capture) {
   EXPECT_EQ(memory->statistics().requested, 0u);
 }
 
-// What the graph writes when it runs is its own: nobody else has been given its memory, and the simulated GPU would tell.
+// What the graph writes when it runs is its own: nobody else has been given its memory, and the
+// simulated GPU would tell.
 TEST_F(torch_memory, a_graph_is_replayed_beside_the_program) {
   begin({0, 3}, capturing);
   void* const inside = take(5 * MiB, capturing);

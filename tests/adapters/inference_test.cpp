@@ -46,7 +46,8 @@ TEST_F(inference, a_growable_block_keeps_its_address_and_its_contents) {
   EXPECT_GE(growable->capacity(block), 50 * MiB);
   EXPECT_EQ(block[0], 7);
   EXPECT_EQ(block[3 * MiB - 1], 7);
-  ASSERT_TRUE(gpu->set_async(reinterpret_cast<device_address>(block) + 49 * MiB, 9, MiB, stream).ok());
+  ASSERT_TRUE(
+      gpu->set_async(reinterpret_cast<device_address>(block) + 49 * MiB, 9, MiB, stream).ok());
   ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
   EXPECT_EQ(block[50 * MiB - 1], 9);
   EXPECT_TRUE(growable->grow(block, 1).has_value());  // smaller: nothing happens
@@ -92,7 +93,8 @@ TEST_F(inference, wrong_pointers_are_told) {
 
 // Any failing call of the driver leaves the block as it was, and loses nothing.
 TEST_F(inference, growth_survives_every_failing_call) {
-  for (const char* const call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"}) {
+  for (const char* const call :
+       {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemAddressReserve"}) {
     SCOPED_TRACE(call);
     void* const block = growable->allocate(4 * MiB).value();
     const std::uint64_t before = growable->capacity(block);
@@ -116,7 +118,8 @@ TEST_F(inference, tensorrt_gets_streams_order_and_growth_in_place) {
   EXPECT_TRUE(memory->find(scratch).has_value());
   EXPECT_TRUE(as_trt_sees_it.deallocateAsync(scratch, stream));
   EXPECT_EQ(as_trt_sees_it.allocateAsync(MiB, 256, 0, stream), scratch);
-  EXPECT_EQ(as_trt_sees_it.reallocate(scratch, 256, 2 * MiB), nullptr);  // a pool's block: TensorRT copies
+  EXPECT_EQ(as_trt_sees_it.reallocate(scratch, 256, 2 * MiB),
+            nullptr);  // a pool's block: TensorRT copies
   EXPECT_TRUE(as_trt_sees_it.deallocateAsync(scratch, stream));
 
   void* const output = as_trt_sees_it.allocateAsync(MiB, 256, 1U << 0, stream);

@@ -82,7 +82,8 @@ TEST_F(std_memory, containers_take_their_source_along) {
     EXPECT_EQ(a[5], 1.0);
   }
   EXPECT_EQ(managed->statistics().live_bytes, 0u);
-  EXPECT_THROW(static_cast<void>(allocator(*host).allocate(~std::size_t{0} / 2)), std::bad_array_new_length);
+  EXPECT_THROW(static_cast<void>(allocator(*host).allocate(~std::size_t{0} / 2)),
+               std::bad_array_new_length);
   EXPECT_THROW(static_cast<void>(allocator(*host).allocate(std::size_t{1} << 50)), std::bad_alloc);
 }
 
@@ -102,7 +103,8 @@ TEST_F(std_memory, a_unique_block_goes_back_on_its_stream) {
   EXPECT_EQ(again, nullptr);
   moved.reset();
   EXPECT_EQ(make_unique_block<float>(*device, 0, stream), nullptr);
-  EXPECT_THROW(static_cast<void>(make_unique_block<float>(*device, ~std::size_t{0}, stream)), std::bad_alloc);
+  EXPECT_THROW(static_cast<void>(make_unique_block<float>(*device, ~std::size_t{0}, stream)),
+               std::bad_alloc);
 }
 
 TEST_F(std_memory, host_memory_is_given_out_when_the_stream_is_done_with_it) {

@@ -1,4 +1,5 @@
-// What the programs of tests/programs do not show: what must not be claimed, graphs, default streams, recorded allocators.
+// What the programs of tests/programs do not show: what must not be claimed, graphs, default
+// streams, recorded allocators.
 #include <gmock/gmock.h>
 
 #include "advise/by_place.hpp"
@@ -30,7 +31,8 @@ TEST(stream_clocks_test, know_what_events_and_waits_order) {
   EXPECT_TRUE(clocks.device_busy(0));
   clocks.host_waits_for_stream(1, 0);
   EXPECT_TRUE(clocks.host_knows(later));
-  EXPECT_TRUE(clocks.knows(2, 0, later)) << "work that is given after the host's wait comes after it";
+  EXPECT_TRUE(clocks.knows(2, 0, later))
+      << "work that is given after the host's wait comes after it";
 }
 
 TEST(stream_clocks_test, the_default_stream_and_blocking_streams_wait_for_each_other) {
@@ -163,7 +165,8 @@ TEST(explain_test, a_recording_with_gaps_claims_nothing_that_a_missing_call_woul
     EXPECT_THAT(answer.what.what.remarks, testing::Contains(HasSubstr("not in the recording")));
   }
   const auto end_alone = explain_made(window);
-  EXPECT_THAT(end_alone.names(), ElementsAre("free_while_in_use")) << "both its calls are in the window";
+  EXPECT_THAT(end_alone.names(), ElementsAre("free_while_in_use"))
+      << "both its calls are in the window";
   EXPECT_THAT(end_alone.what.what.remarks, testing::Contains(HasSubstr("only the end of the run")));
 }
 
@@ -171,7 +174,8 @@ TEST(explain_test, a_block_that_was_young_when_the_recording_stopped_is_not_call
   trace_maker made = careless();
   EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use"));
   for (int n = 0; n < 100; ++n) made.kernel(2, {0x90000});
-  EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use", "unused_allocation")) << "a hundred kernels later it still was";
+  EXPECT_THAT(explain_made(made).names(), ElementsAre("free_while_in_use", "unused_allocation"))
+      << "a hundred kernels later it still was";
 }
 
 TEST(explain_test, the_allocators_share_is_told_for_each_range_that_the_program_names) {
@@ -185,7 +189,8 @@ TEST(explain_test, the_allocators_share_is_told_for_each_range_that_the_program_
   made.ended();
   const auto answer = explain_made(made);
   ASSERT_THAT(answer.names(), ElementsAre("allocator_time"));
-  EXPECT_THAT(answer.what.findings[0].summary, HasSubstr("1.00 ms for each of the 40 ranges `request`"));
+  EXPECT_THAT(answer.what.findings[0].summary,
+              HasSubstr("1.00 ms for each of the 40 ranges `request`"));
 }
 
 TEST(explain_test, a_run_lasts_to_the_end_of_its_last_call) {
@@ -207,7 +212,8 @@ TEST(explain_test, page_counters_that_come_after_the_free_belong_to_the_block_th
   made.free(0x100000);
   std::uint64_t time = 2000;
   for (int round = 0; round < 10; ++round) {
-    for (const auto change : {trace::page_change::gpu_fault, trace::page_change::to_device, trace::page_change::to_host}) {
+    for (const auto change : {trace::page_change::gpu_fault, trace::page_change::to_device,
+                              trace::page_change::to_host}) {
       auto& page = made.add(action::pages);
       page.time_ns = time += 500;
       page.address = 0x100000;
@@ -219,7 +225,8 @@ TEST(explain_test, page_counters_that_come_after_the_free_belong_to_the_block_th
 }
 
 TEST(explain_test, pages_that_prefetches_move_do_not_thrash_but_those_that_come_back_by_faults_do) {
-  // CUPTI's causes of pages' moves. Twelve faults of the first touch, then the program moves the pages there and back each round.
+  // CUPTI's causes of pages' moves. Twelve faults of the first touch, then the program moves the
+  // pages there and back each round.
   constexpr std::uint64_t by_prefetch = 1, by_fault = 2;
   for (const bool home_by_faults : {false, true}) {
     trace_maker made;
@@ -257,9 +264,11 @@ TEST(explain_test, a_recorded_allocators_fragmentation_names_the_request_and_the
     std::snprintf(text, sizeof text, "%llx", static_cast<unsigned long long>(value));
     return std::string(text);
   };
-  for (std::uint64_t n = 0; n < 32; ++n) csv += "alloc,1," + hex(0x1000000 + n * 65536) + ",65536,0\n";
+  for (std::uint64_t n = 0; n < 32; ++n)
+    csv += "alloc,1," + hex(0x1000000 + n * 65536) + ",65536,0\n";
   for (std::uint64_t n = 0; n < 32; n += 2) {
-    csv += "free_requested,2," + hex(0x1000000 + n * 65536) + ",65536,0\nfree_completed,2," + hex(0x1000000 + n * 65536) + ",65536,0\n";
+    csv += "free_requested,2," + hex(0x1000000 + n * 65536) + ",65536,0\nfree_completed,2," +
+           hex(0x1000000 + n * 65536) + ",65536,0\n";
   }
   csv += "segment_alloc,3,2000000,2097152,0\nalloc,3,2000000,131072,0\n";
   const auto answer = explain_bytes(csv);
@@ -268,11 +277,13 @@ TEST(explain_test, a_recorded_allocators_fragmentation_names_the_request_and_the
   EXPECT_EQ(found.peak_bytes, 4 * MiB);
   EXPECT_EQ(found.peak_after_bytes, 2 * MiB);
   EXPECT_THAT(found.summary, HasSubstr("for 128 KiB"));
-  EXPECT_THAT(found.summary, HasSubstr("1.00 MiB free in 16 pieces, the largest 64.0 KiB: 1.00 MiB in 16 pieces smaller than the request"));
+  EXPECT_THAT(found.summary, HasSubstr("1.00 MiB free in 16 pieces, the largest 64.0 KiB: 1.00 MiB "
+                                       "in 16 pieces smaller than the request"));
 }
 
 TEST(explain_test, recorded_inference_shows_its_fragmentation_and_nothing_else) {
-  auto source = trace::open_trace(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/resnet_serving.csv.gz");
+  auto source =
+      trace::open_trace(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/resnet_serving.csv.gz");
   ASSERT_TRUE(source);
   const auto made = explain(*source);
   ASSERT_TRUE(made);
@@ -295,7 +306,8 @@ TEST(explain_test, a_trace_cut_anywhere_is_examined_up_to_its_cut) {
     if (!source) continue;
     const auto answer = explain(*source);
     ASSERT_TRUE(answer) << length << ": " << answer.error().message;
-    EXPECT_THAT(answer->what.remarks, testing::Contains(HasSubstr("cut at byte")).Times(1)) << length;
+    EXPECT_THAT(answer->what.remarks, testing::Contains(HasSubstr("cut at byte")).Times(1))
+        << length;
   }
 }
 
@@ -329,10 +341,12 @@ TEST(difference_test, a_trace_is_no_worse_than_itself) {
 }
 
 TEST(difference_test, more_memory_is_a_regression_at_the_place_that_takes_it) {
-  const auto before = explain_made(server(4 * MiB, false)), after = explain_made(server(6 * MiB, false));
+  const auto before = explain_made(server(4 * MiB, false)),
+             after = explain_made(server(6 * MiB, false));
   const difference made = compare({before.what, before.info}, {after.what, after.info});
   EXPECT_TRUE(made.regressed());
-  EXPECT_FALSE(compare({after.what, after.info}, {before.what, before.info}).regressed()) << "less is none";
+  EXPECT_FALSE(compare({after.what, after.info}, {before.what, before.info}).regressed())
+      << "less is none";
   ASSERT_FALSE(made.places.empty());
   EXPECT_THAT(made.places[0].place, HasSubstr("request"));
   EXPECT_EQ(made.places[0].peak_after, 6 * MiB);
@@ -342,7 +356,8 @@ TEST(difference_test, more_memory_is_a_regression_at_the_place_that_takes_it) {
 }
 
 TEST(difference_test, a_new_finding_is_a_regression_and_one_that_is_gone_is_not) {
-  const auto good = explain_made(server(1 * MiB, false)), grows = explain_made(server(1 * MiB, true));
+  const auto good = explain_made(server(1 * MiB, false)),
+             grows = explain_made(server(1 * MiB, true));
   const difference worse = compare({good.what, good.info}, {grows.what, grows.info});
   ASSERT_EQ(worse.appeared.size(), 1u);
   EXPECT_EQ(worse.appeared[0].which, flaw::growth_without_end);
@@ -371,7 +386,8 @@ TEST(by_place_test, each_place_gets_the_memory_that_its_use_asks_for) {
   const whole_advice advice = advise_places(explained.what, explained.info, {}, nullptr);
   std::map<std::string, const place_advice*> by_name;
   for (const place_advice& each : advice.places) {
-    by_name[std::string(explained.info.strings.at(explained.info.stacks.at(each.where.stack)[0].symbol))] = &each;
+    by_name[std::string(
+        explained.info.strings.at(explained.info.stacks.at(each.where.stack)[0].symbol))] = &each;
   }
   ASSERT_EQ(by_name.size(), 5u);
   EXPECT_EQ(by_name["weights"]->use, "leave");
@@ -381,7 +397,8 @@ TEST(by_place_test, each_place_gets_the_memory_that_its_use_asks_for) {
   EXPECT_EQ(by_name["staging"]->use, "pinned + pool");
   EXPECT_GT(by_name["staging"]->time_now_ns, by_name["staging"]->time_then_ns);
   EXPECT_TRUE(by_name["staging"]->time_estimated) << "the calls' times were not recorded here";
-  EXPECT_EQ(advice.places[0].where.stack, by_name["staging"]->where.stack) << "the largest gain comes first";
+  EXPECT_EQ(advice.places[0].where.stack, by_name["staging"]->where.stack)
+      << "the largest gain comes first";
 }
 
 }  // namespace

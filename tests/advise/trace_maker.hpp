@@ -26,28 +26,37 @@ class trace_maker {
   std::uint64_t text(const std::string& words) { return strings_.intern(words); }
   // A stack of one frame, so that places differ.
   std::uint32_t at(const std::string& function) {
-    const trace::frame frames[] = {{strings_.intern(function), strings_.intern(function + ".cu"), 7}};
+    const trace::frame frames[] = {
+        {strings_.intern(function), strings_.intern(function + ".cu"), 7}};
     return stacks_.intern(frames);
   }
-  void allocate(std::uint64_t address, std::uint64_t bytes, kind of = kind::device, std::uint64_t stream = 0, const std::string& from = "make") {
+  void allocate(std::uint64_t address, std::uint64_t bytes, kind of = kind::device,
+                std::uint64_t stream = 0, const std::string& from = "make") {
     trace::event& made = add(action::allocate);
     made.address = address;
     made.bytes = bytes;
     made.of = of;
     made.stream = stream;
     made.stack = at(from);
-    made.object = text(of == kind::driver_pool ? "cudaMallocAsync" : of == kind::pinned ? "cudaHostAlloc" : of == kind::managed ? "cudaMallocManaged" : "cudaMalloc");
+    made.object = text(of == kind::driver_pool ? "cudaMallocAsync"
+                       : of == kind::pinned    ? "cudaHostAlloc"
+                       : of == kind::managed   ? "cudaMallocManaged"
+                                               : "cudaMalloc");
   }
-  trace::event& free(std::uint64_t address, kind call = kind::device, std::uint64_t stream = 0, std::int32_t status = 0) {
+  trace::event& free(std::uint64_t address, kind call = kind::device, std::uint64_t stream = 0,
+                     std::int32_t status = 0) {
     trace::event& made = add(action::free);
     made.address = address;
     made.of = call;
     made.stream = stream;
     made.status = status;
-    made.object = text(call == kind::driver_pool ? "cudaFreeAsync" : call == kind::pinned ? "cudaFreeHost" : "cudaFree");
+    made.object = text(call == kind::driver_pool ? "cudaFreeAsync"
+                       : call == kind::pinned    ? "cudaFreeHost"
+                                                 : "cudaFree");
     return made;
   }
-  void kernel(std::uint64_t stream, const std::vector<std::uint64_t>& addresses, trace::use_form form = trace::use_form::argument) {
+  void kernel(std::uint64_t stream, const std::vector<std::uint64_t>& addresses,
+              trace::use_form form = trace::use_form::argument) {
     trace::event& made = add(action::kernel);
     made.stream = stream;
     made.object = text("step");
@@ -103,6 +112,8 @@ inline explained_trace explain_bytes(std::string bytes) {
   if (!made) throw std::runtime_error(made.error().message);
   return {std::move(*made), source->take_info()};
 }
-inline explained_trace explain_made(const trace_maker& of) { return explain_bytes(of.bytes()); }
+inline explained_trace explain_made(const trace_maker& of) {
+  return explain_bytes(of.bytes());
+}
 
 }  // namespace millpond::advise

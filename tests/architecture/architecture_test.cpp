@@ -1,5 +1,5 @@
-// The tree against its own rules: who includes whom, a README a room, length, and what only the rooms at the
-// edge may call. Each rule is also shown to find what breaks it.
+// The tree against its own rules: who includes whom, a README a room, length, and what only the
+// rooms at the edge may call. Each rule is also shown to find what breaks it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,9 @@ std::string room_of(const fs::path& file) {
   return fs::relative(file, source_dir / "src").begin()->string();
 }
 
-rooms_table rooms() { return read_rooms(read_file(source_dir / "cmake" / "rooms.cmake")); }
+rooms_table rooms() {
+  return read_rooms(read_file(source_dir / "cmake" / "rooms.cmake"));
+}
 
 TEST(tree, rooms_include_only_rooms_that_they_may) {
   const rooms_table table = rooms();
@@ -33,7 +35,8 @@ TEST(tree, rooms_include_only_rooms_that_they_may) {
   std::size_t checked = 0;
   for (const fs::path& file : files_below(source_dir, "src", code)) {
     const std::string room = room_of(file);
-    ASSERT_TRUE(table.needs.contains(room)) << file << ": its folder is no room of cmake/rooms.cmake";
+    ASSERT_TRUE(table.needs.contains(room))
+        << file << ": its folder is no room of cmake/rooms.cmake";
     for (const include_line& each : includes_of(read_file(file))) {
       if (!each.quoted) continue;
       const fs::path path(each.path);
@@ -43,7 +46,8 @@ TEST(tree, rooms_include_only_rooms_that_they_may) {
         EXPECT_FALSE(owner.empty()) << each.path << ": no room has " << path.stem()
                                     << ".cpp; name its room in tests/architecture/rooms_table.cpp";
         EXPECT_TRUE(owner.empty() || table.may_include(room, owner))
-            << shown(file, each.line) << ": room " << room << " may not include " << each.path << " of " << owner;
+            << shown(file, each.line) << ": room " << room << " may not include " << each.path
+            << " of " << owner;
       } else if (table.needs.contains(first)) {
         EXPECT_TRUE(table.may_include(room, first))
             << shown(file, each.line) << ": room " << room << " may not include " << each.path;
@@ -66,8 +70,10 @@ TEST(tree, public_headers_include_public_headers_and_the_standard_library_alone)
     for (const include_line& each : includes_of(read_file(file))) {
       const bool ours = each.quoted && each.path.starts_with("millpond/");
       const bool standard = !each.quoted && each.path.find('/') == std::string::npos;
-      const bool adapter = file.string().find("/adapters/") != std::string::npos;  // that is what they are for
-      EXPECT_TRUE(ours || standard || adapter) << shown(file, each.line) << ": includes " << each.path;
+      const bool adapter =
+          file.string().find("/adapters/") != std::string::npos;  // that is what they are for
+      EXPECT_TRUE(ours || standard || adapter)
+          << shown(file, each.line) << ": includes " << each.path;
     }
   }
 }
@@ -95,7 +101,8 @@ TEST(tree, environment_clock_and_random_numbers_are_passed_in) {
 
 TEST(tree, has_no_notes_to_oneself) {
   for (const char* folder : {"src", "include", "tests", "bench", "examples", "cmake", "scripts"}) {
-    for (const fs::path& file : files_below(source_dir, folder, {".hpp", ".cpp", ".h", ".c", ".cmake", ".txt", ""})) {
+    for (const fs::path& file :
+         files_below(source_dir, folder, {".hpp", ".cpp", ".h", ".c", ".cmake", ".txt", ""})) {
       for (const finding& each : forbidden_words(read_file(file))) {
         ADD_FAILURE() << shown(file, each.line) << ": " << each.what;
       }
@@ -116,7 +123,9 @@ TEST(rules, the_table_of_rooms_is_read) {
 }
 
 TEST(rules, includes_are_found_but_not_in_comments) {
-  const auto found = includes_of("#include \"heap/slab.hpp\"\n// #include \"order/x.hpp\"\n/*\n#include <a>\n*/\n  #include <vector>\n");
+  const auto found = includes_of(
+      "#include \"heap/slab.hpp\"\n// #include \"order/x.hpp\"\n/*\n#include <a>\n*/\n  #include "
+      "<vector>\n");
   ASSERT_THAT(found, SizeIs(2));
   EXPECT_EQ(found[0].path, "heap/slab.hpp");
   EXPECT_TRUE(found[0].quoted);
@@ -126,15 +135,16 @@ TEST(rules, includes_are_found_but_not_in_comments) {
 
 TEST(rules, forbidden_calls_are_found_in_code_alone) {
   for (const char* bad :
-       {"auto x = std::getenv(\"HOME\");", "std::chrono::steady_clock::now();", "int i = rand();", "srand(3);",
-        "std::random_device device;", "clock_gettime(CLOCK_MONOTONIC, &now);", "auto t = time(nullptr);",
-        "std::mt19937 numbers;", "auto t = __rdtsc();", "const int n = 1'000; getenv(\"A\");"}) {
+       {"auto x = std::getenv(\"HOME\");", "std::chrono::steady_clock::now();", "int i = rand();",
+        "srand(3);", "std::random_device device;", "clock_gettime(CLOCK_MONOTONIC, &now);",
+        "auto t = time(nullptr);", "std::mt19937 numbers;", "auto t = __rdtsc();",
+        "const int n = 1'000; getenv(\"A\");"}) {
     EXPECT_THAT(forbidden_calls(bad), SizeIs(1)) << bad;
   }
   for (const char* good :
-       {"// getenv is for the command", "const char* text = \"getenv\";", "/* steady_clock */ int x;",
-        "random numbers(seed);", "R\"(rand())\";", "wait_time(3);", "int operand(int);", "char c = '\"'; // rand()",
-        "now_time(nullptr);"}) {
+       {"// getenv is for the command", "const char* text = \"getenv\";",
+        "/* steady_clock */ int x;", "random numbers(seed);", "R\"(rand())\";", "wait_time(3);",
+        "int operand(int);", "char c = '\"'; // rand()", "now_time(nullptr);"}) {
     EXPECT_THAT(forbidden_calls(good), IsEmpty()) << good;
   }
   EXPECT_EQ(forbidden_calls("int a;\n\nint b = rand();\n").at(0).line, 3u);

@@ -6,6 +6,7 @@ a program that uses the library has nothing else.
 
 usage: check_includes.py ROOT | --self-test
 """
+
 import re
 import sys
 import tempfile
@@ -55,7 +56,9 @@ def check(root):
             for number, quote, name in includes(path):
                 first = name.split("/")[0]
                 if first in order and (root / "src" / name).exists() and first not in needs[room]:
-                    faults.append(f"{path.relative_to(root)}:{number}: room {room} may not include {name}")
+                    faults.append(
+                        f"{path.relative_to(root)}:{number}: room {room} may not include {name}"
+                    )
     for path in sources(root / "include"):
         for number, quote, name in includes(path):
             if name.startswith("millpond/"):
@@ -71,7 +74,7 @@ def self_test():
         root = Path(name)
         for path, text in {
             "cmake/rooms.cmake": "set(millpond_rooms base heap pool)\nset(millpond_needs_base)\n"
-                                 "set(millpond_needs_heap base)\nset(millpond_needs_pool base heap)\n",
+            "set(millpond_needs_heap base)\nset(millpond_needs_pool base heap)\n",
             "src/base/a.hpp": "#pragma once\n",
             "src/heap/b.hpp": '#include "base/a.hpp"\n#include <vector>\n',
             "src/pool/c.hpp": '#include "heap/b.hpp"\n',
@@ -81,7 +84,9 @@ def self_test():
             (root / path).write_text(text)
         assert check(root) == [], check(root)
         (root / "src/heap/b.hpp").write_text('#include "base/a.hpp"\n#include "pool/c.hpp"\n')
-        assert check(root) == ["src/heap/b.hpp:2: room heap may not include pool/c.hpp"], check(root)
+        assert check(root) == ["src/heap/b.hpp:2: room heap may not include pool/c.hpp"], check(
+            root
+        )
         (root / "src/heap/b.hpp").write_text("")
         (root / "include/millpond/d.hpp").write_text('#include "base/a.hpp"\n')
         assert len(check(root)) == 1, check(root)

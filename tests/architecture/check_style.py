@@ -8,6 +8,7 @@
 
 usage: check_style.py ROOT | --self-test
 """
+
 import re
 import sys
 import tempfile
@@ -18,7 +19,8 @@ LONGEST = 600
 EDGE = ("src/cli/", "src/record/", "src/adapters/", "bench/", "examples/")
 AMBIENT = re.compile(
     r"\b(?:secure_)?getenv\s*\(|\brandom_device\b|\b(?:system|steady|high_resolution)_clock::now\b"
-    r"|\bclock_gettime\s*\(|\bgettimeofday\s*\(")
+    r"|\bclock_gettime\s*\(|\bgettimeofday\s*\("
+)
 HALF_DONE = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
 BOOL_PARAMETER = re.compile(r"[(,]\s*(?:const\s+)?bool\s+\w+\s*(?:=\s*\w+\s*)?[,)]")
 
@@ -29,9 +31,12 @@ def without_comment(line):
 
 def check(root):
     faults = []
-    files = [p for folder in ("src", "include", "bench", "examples", "tests")
-             for p in sorted((root / folder).rglob("*"))
-             if p.suffix in (".cpp", ".hpp", ".h", ".c", ".cu")]
+    files = [
+        p
+        for folder in ("src", "include", "bench", "examples", "tests")
+        for p in sorted((root / folder).rglob("*"))
+        if p.suffix in (".cpp", ".hpp", ".h", ".c", ".cu")
+    ]
     documents = sorted((root / "docs").rglob("*.md")) + sorted((root / "src").rglob("README.md"))
     for path in files:
         name = path.relative_to(root).as_posix()
@@ -42,10 +47,17 @@ def check(root):
             if HALF_DONE.search(line):
                 faults.append(f"{name}:{number}: half done: {line.strip()}")
             code = without_comment(line)
-            if name.startswith(("src/", "include/")) and not name.startswith(EDGE) \
-                    and AMBIENT.search(code):
+            if (
+                name.startswith(("src/", "include/"))
+                and not name.startswith(EDGE)
+                and AMBIENT.search(code)
+            ):
                 faults.append(f"{name}:{number}: asks the process's surroundings: {line.strip()}")
-            if name.startswith("include/") and name.endswith(".hpp") and BOOL_PARAMETER.search(code):
+            if (
+                name.startswith("include/")
+                and name.endswith(".hpp")
+                and BOOL_PARAMETER.search(code)
+            ):
                 faults.append(f"{name}:{number}: bool parameter: {line.strip()}")
     for path in documents:
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -65,7 +77,7 @@ def self_test():
         (root / "include/millpond/a.hpp").write_text("bool ready() noexcept;\nvoid f(int count);\n")
         assert check(root) == [], check(root)
         (root / "src/heap/a.cpp").write_text('auto v = std::getenv("X");\n' + "\n" * LONGEST)
-        (root / "src/heap/b.cpp").write_text("// TO" "DO: later\n")
+        (root / "src/heap/b.cpp").write_text("// TODO: later\n")
         (root / "include/millpond/a.hpp").write_text("void f(int count, bool loud = false);\n")
         assert len(check(root)) == 4, check(root)
     return 0

@@ -34,9 +34,9 @@ rooms_table read_rooms(std::string_view text) {
 std::string room_of_header(const fs::path& source_dir, const std::string& name) {
   // Headers that are not the face of one source file of the same name.
   static const std::map<std::string, std::string> by_hand{
-      {"driver", "driver"},   {"simulated_gpu", "driver"}, {"kinds", "resource"},
-      {"trace_event", "trace"}, {"resource_adaptor", "resource"}, {"growable_buffer", "resource"}, {"sleep", "resource"},
-      {"graph_arena", "resource"}};
+      {"driver", "driver"},     {"simulated_gpu", "driver"},      {"kinds", "resource"},
+      {"trace_event", "trace"}, {"resource_adaptor", "resource"}, {"growable_buffer", "resource"},
+      {"sleep", "resource"},    {"graph_arena", "resource"}};
   if (const auto found = by_hand.find(name); found != by_hand.end()) return found->second;
   for (const fs::path& source : files_below(source_dir, "src", {".cpp"})) {
     if (source.stem() == name) return fs::relative(source, source_dir / "src").begin()->string();

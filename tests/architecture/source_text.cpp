@@ -57,10 +57,12 @@ std::string without_comments_and_strings(std::string_view text) {
       at = end;
     } else if (text[at] == '"' ||
                // An apostrophe between digits separates thousands.
-               (text[at] == '\'' && (at == 0 || !std::isxdigit(static_cast<unsigned char>(text[at - 1]))))) {
+               (text[at] == '\'' &&
+                (at == 0 || !std::isxdigit(static_cast<unsigned char>(text[at - 1]))))) {
       const char quote = text[at];
       std::size_t end = at + 1;
-      while (end < text.size() && text[end] != quote && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
+      while (end < text.size() && text[end] != quote && text[end] != '\n')
+        end += text[end] == '\\' ? 2 : 1;
       blank(at + 1, end);
       at = end + 1;
     } else {
@@ -97,10 +99,14 @@ std::size_t line_at(std::string_view text, std::size_t offset) {
 std::vector<finding> forbidden_calls(std::string_view text) {
   static constexpr std::array patterns{
       pattern{"reads the environment", R"(\b(secure_)?getenv\b|\benviron\b)"},
-      pattern{"reads a clock",
-              R"(\b(system|steady|high_resolution|utc|file)_clock\b|\bclock_gettime\b|\bgettimeofday\b|\btimespec_get\b|\b__?rdtscp?\b|\bstd::time\b|\btime\s*\(\s*(nullptr|NULL|0)\s*\))"},
-      pattern{"makes random numbers",
-              R"(\brandom_device\b|\bs?rand\s*\(|\bs?random\s*\(\s*\)|\barc4random|\bgetrandom\b|\bmt19937|\bdrand48\b|\bdefault_random_engine\b)"}};
+      pattern{
+          "reads a clock",
+          R"(\b(system|steady|high_resolution|utc|file)_clock\b|\bclock_gettime\b|\bgettimeofday\b)"
+          R"(|\btimespec_get\b|\b__?rdtscp?\b|\bstd::time\b|\btime\s*\(\s*(nullptr|NULL|0)\s*\))"},
+      pattern{
+          "makes random numbers",
+          R"(\brandom_device\b|\bs?rand\s*\(|\bs?random\s*\(\s*\)|\barc4random|\bgetrandom\b|\bmt19937)"
+          R"(|\bdrand48\b|\bdefault_random_engine\b)"}};
   const std::string code = without_comments_and_strings(text);
   std::vector<finding> found;
   for (const pattern& each : patterns) {

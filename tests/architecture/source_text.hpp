@@ -7,8 +7,8 @@
 
 namespace millpond::architecture {
 
-// The same text with comments, and what is in string and character literals, made blank; lines stay. Include
-// lines are kept whole.
+// The same text with comments, and what is in string and character literals, made blank; lines
+// stay. Include lines are kept whole.
 [[nodiscard]] std::string without_comments_and_strings(std::string_view text);
 
 struct include_line {

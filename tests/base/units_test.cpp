@@ -23,13 +23,21 @@ TEST(units, bytes_are_read_with_units_and_nothing_else_is) {
   EXPECT_EQ(bytes, 3 * GiB / 2);
   EXPECT_TRUE(parse_bytes("2MB", bytes));
   EXPECT_EQ(bytes, 2000000u);
-  for (const auto& [text, wanted] : {std::pair{"4k", 4 * KiB}, {"4K", 4 * KiB}, {"4kib", 4 * KiB}, {"4Ki", 4 * KiB}, {"4kB", std::uint64_t{4000}},
-                                     {"3 gib", 3 * GiB}, {"1t", 1024 * GiB}, {"2mb", std::uint64_t{2000000}}, {"12b", std::uint64_t{12}}}) {
+  for (const auto& [text, wanted] : {std::pair{"4k", 4 * KiB},
+                                     {"4K", 4 * KiB},
+                                     {"4kib", 4 * KiB},
+                                     {"4Ki", 4 * KiB},
+                                     {"4kB", std::uint64_t{4000}},
+                                     {"3 gib", 3 * GiB},
+                                     {"1t", 1024 * GiB},
+                                     {"2mb", std::uint64_t{2000000}},
+                                     {"12b", std::uint64_t{12}}}) {
     EXPECT_TRUE(parse_bytes(text, bytes)) << text;
     EXPECT_EQ(bytes, wanted) << text;
   }
   bytes = 2000000;
-  for (const char* bad : {"", "KiB", "-1", "1 apple", "1e30", "99999999999GiB", "nan", "4kk", "4 k b", "0x10"}) {
+  for (const char* bad :
+       {"", "KiB", "-1", "1 apple", "1e30", "99999999999GiB", "nan", "4kk", "4 k b", "0x10"}) {
     EXPECT_FALSE(parse_bytes(bad, bytes)) << bad;
   }
   EXPECT_EQ(bytes, 2000000u);

@@ -30,7 +30,9 @@ TEST(calibrate, without_the_card_that_was_asked_for_says_what_is_missing) {
   EXPECT_THAT(said, testing::HasSubstr("calibrate needs a card"));
 }
 
-TEST(calibrate, needs_a_file_to_write) { EXPECT_EQ(calibrate().first, 2); }
+TEST(calibrate, needs_a_file_to_write) {
+  EXPECT_EQ(calibrate().first, 2);
+}
 
 }  // namespace
 }  // namespace millpond::cli

@@ -1,4 +1,5 @@
-// The built command, run as a user runs it: exit statuses, the JSON's keys, what it says of bad input.
+// The built command, run as a user runs it: exit statuses, the JSON's keys, what it says of bad
+// input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -55,11 +56,12 @@ TEST_F(command, a_mistyped_subcommand_gets_a_suggestion) {
 }
 
 TEST_F(command, options_that_are_not_understood_are_usage) {
-  for (const char* line : {"compare --wrong", "compare", "compare x --workload churn", "compare --workload tetris",
-                           "compare --workload churn --gpu fast", "compare --workload churn --strategy magic",
-                           "compare --workload churn --rounds 0", "replay --workload churn --strategy magic",
-                           "replay --workload churn --check-contents --no-touch", "compare --workload training --streams 2",
-                           "compare --workload churn --gpu -1"}) {
+  for (const char* line :
+       {"compare --wrong", "compare", "compare x --workload churn", "compare --workload tetris",
+        "compare --workload churn --gpu fast", "compare --workload churn --strategy magic",
+        "compare --workload churn --rounds 0", "replay --workload churn --strategy magic",
+        "replay --workload churn --check-contents --no-touch",
+        "compare --workload training --streams 2", "compare --workload churn --gpu -1"}) {
     const answer got = run(line);
     EXPECT_EQ(got.status, 2) << line << "\n" << got.err;
     EXPECT_THAT(got.err, testing::StartsWith("millpond: ")) << line;
@@ -70,10 +72,13 @@ TEST_F(command, options_that_are_not_understood_are_usage) {
 TEST_F(command, numbers_below_0_and_beyond_64_bits_are_usage) {
   const std::string leak = std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt";
   const std::string instance = std::string(MILLPOND_SOURCE_DIR) + "/data/planning/A.1048576.csv";
-  for (const std::string& line : {std::string("compare --workload churn --seed"), std::string("compare --workload churn --length"),
-                                  std::string("compare --workload churn --rounds"), std::string("pages --seed"), "advise " + leak + " --seed",
-                                  "report " + leak + " -o x --seed", "plan " + instance + " --seed", "plan " + instance + " --node-limit",
-                                  "top " + leak + " --places", std::string("record --last")}) {
+  for (const std::string& line :
+       {std::string("compare --workload churn --seed"),
+        std::string("compare --workload churn --length"),
+        std::string("compare --workload churn --rounds"), std::string("pages --seed"),
+        "advise " + leak + " --seed", "report " + leak + " -o x --seed",
+        "plan " + instance + " --seed", "plan " + instance + " --node-limit",
+        "top " + leak + " --places", std::string("record --last")}) {
     for (const char* number : {" -1", " 18446744073709551616", " 1e3", " ''"}) {
       const answer got = run(line + number);
       EXPECT_EQ(got.status, 2) << line << number << "\n" << got.err;
@@ -83,7 +88,8 @@ TEST_F(command, numbers_below_0_and_beyond_64_bits_are_usage) {
   EXPECT_EQ(run("compare --gpu sim --workload churn --length 10 --seed 0x10").status, 0);
 }
 
-TEST_F(command, a_dash_is_standard_output_where_one_file_is_written_and_refused_where_it_cannot_be) {
+TEST_F(command,
+       a_dash_is_standard_output_where_one_file_is_written_and_refused_where_it_cannot_be) {
   const std::string leak = std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt";
   const answer page = millpond_here("report " + leak + " -o -");
   EXPECT_EQ(page.status, 0) << page.err;
@@ -92,12 +98,14 @@ TEST_F(command, a_dash_is_standard_output_where_one_file_is_written_and_refused_
   const answer csv = millpond_here("report " + leak + " --format csv -o -");
   EXPECT_THAT(csv.out, testing::StartsWith("action,"));
   EXPECT_THAT(csv.err, HasSubstr("left out"));
-  const answer plan = millpond_here("plan -o - " + std::string(MILLPOND_SOURCE_DIR) + "/data/planning/A.1048576.csv");
+  const answer plan = millpond_here("plan -o - " + std::string(MILLPOND_SOURCE_DIR) +
+                                    "/data/planning/A.1048576.csv");
   EXPECT_EQ(plan.status, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr(",offset"));
   EXPECT_THAT(plan.out, Not(HasSubstr("lower bound")));
-  for (const std::string& line : {"report " + leak + " --json -o -", std::string("record -o - -- true"), std::string("calibrate -o - --gpu sim"),
-                                  std::string("top -o - -- true")}) {
+  for (const std::string& line :
+       {"report " + leak + " --json -o -", std::string("record -o - -- true"),
+        std::string("calibrate -o - --gpu sim"), std::string("top -o - -- true")}) {
     EXPECT_EQ(millpond_here(line).status, 2) << line;
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "-"));
@@ -105,7 +113,10 @@ TEST_F(command, a_dash_is_standard_output_where_one_file_is_written_and_refused_
 
 TEST_F(command, a_report_without_a_name_is_a_page_of_the_traces_name_here) {
   EXPECT_EQ(millpond_here("report " + trace("resnet_serving")).status, 0);
-  EXPECT_EQ(millpond_here("report " + std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt").status, 0);
+  EXPECT_EQ(
+      millpond_here("report " + std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt")
+          .status,
+      0);
   EXPECT_TRUE(std::filesystem::exists(folder_ / "resnet_serving.html"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "leak.html"));
   EXPECT_EQ(millpond_here("report --format csv " + trace("resnet_serving")).status, 2);
@@ -114,18 +125,25 @@ TEST_F(command, a_report_without_a_name_is_a_page_of_the_traces_name_here) {
 TEST_F(command, what_is_written_replaces_a_file_only_when_it_is_whole_and_a_device_never) {
   const std::string page = write("page.html", "an earlier page");
   std::filesystem::create_symlink(page, folder_ / "link.html");
-  EXPECT_EQ(millpond_here("report " + write("bad.csv", "action,time_us,addr,size,stream\nalloc,0,1000,many,0\n") + " --format csv -o page.html").status, 3);
+  EXPECT_EQ(
+      millpond_here("report " +
+                    write("bad.csv", "action,time_us,addr,size,stream\nalloc,0,1000,many,0\n") +
+                    " --format csv -o page.html")
+          .status,
+      3);
   EXPECT_EQ(read_all(page), "an earlier page");
   EXPECT_EQ(millpond_here("report " + trace("resnet_serving") + " -o link.html").status, 0);
   EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "link.html"));
   EXPECT_GT(std::filesystem::file_size(page), 100'000u);
   EXPECT_EQ(millpond_here("report " + trace("resnet_serving") + " -o /dev/null").status, 0);
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
-  for (const auto& each : std::filesystem::directory_iterator(folder_)) EXPECT_NE(each.path().extension(), ".part") << each.path();
+  for (const auto& each : std::filesystem::directory_iterator(folder_))
+    EXPECT_NE(each.path().extension(), ".part") << each.path();
 }
 
 TEST_F(command, report_with_json_writes_the_page_too) {
-  const answer got = run("report " + trace("resnet_serving") + " --json -o " + (folder_ / "page.html").string());
+  const answer got =
+      run("report " + trace("resnet_serving") + " --json -o " + (folder_ / "page.html").string());
   EXPECT_EQ(got.status, 0) << got.err;
   EXPECT_TRUE(nlohmann::json::accept(got.out));
   EXPECT_GT(std::filesystem::file_size(folder_ / "page.html"), 100'000u);
@@ -153,7 +171,8 @@ TEST_F(command, compare_prints_a_table_that_says_simulated_and_recommends_one) {
   EXPECT_EQ(got.status, 0) << got.err;
   EXPECT_EQ(got.err, "");  // no progress where stderr is no terminal
   EXPECT_THAT(got.out, HasSubstr("SIMULATED"));
-  for (const char* name : {"cuda-malloc", "managed", "driver-pool", "driver-pool-kept", "fixed-arena", "millpond-pool"}) {
+  for (const char* name : {"cuda-malloc", "managed", "driver-pool", "driver-pool-kept",
+                           "fixed-arena", "millpond-pool"}) {
     EXPECT_THAT(got.out, HasSubstr(std::string("\n") + name)) << name;
   }
   EXPECT_THAT(got.out, HasSubstr("\nUse "));
@@ -176,7 +195,8 @@ TEST_F(command, compare_json_is_one_document_with_the_promised_keys) {
       EXPECT_LE(each[which]["p50"], each[which]["p99"]);
       EXPECT_LE(each[which]["p99"], each[which]["max"]);
     }
-    for (const char* key : {"allocator_total_us", "device_waits", "peak_reserved_bytes", "reserved_ratio", "failures"}) {
+    for (const char* key : {"allocator_total_us", "device_waits", "peak_reserved_bytes",
+                            "reserved_ratio", "failures"}) {
       EXPECT_TRUE(each[key].is_number()) << key;
     }
     EXPECT_EQ(each["failures"], 0) << each["name"] << each["first_failure"];
@@ -196,12 +216,15 @@ TEST_F(command, a_workload_that_copies_is_compared_with_both_stagings) {
 }
 
 TEST_F(command, the_same_seed_gives_the_same_document) {
-  const std::string line = "compare --workload churn --length 2000 --streams 3 --seed 7 --json --gpu sim";
+  const std::string line =
+      "compare --workload churn --length 2000 --streams 3 --seed 7 --json --gpu sim";
   EXPECT_EQ(run(line).out, run(line).out);
 }
 
 TEST_F(command, replay_runs_one_strategy_and_says_that_contents_were_right) {
-  const answer got = run("replay --workload churn --length 2000 --strategy driver-pool-kept --check-contents --rounds 2 --gpu sim");
+  const answer got =
+      run("replay --workload churn --length 2000 --strategy driver-pool-kept --check-contents "
+          "--rounds 2 --gpu sim");
   EXPECT_EQ(got.status, 0) << got.err;
   EXPECT_THAT(got.out, HasSubstr("all right"));
   EXPECT_THAT(got.out, HasSubstr("round 2"));
@@ -218,7 +241,9 @@ TEST_F(command, bad_files_are_bad_input_with_the_file_named) {
        {bad{"empty.csv", ""}, bad{"truncated.csv.gz", whole.substr(0, whole.size() / 2)},
         bad{"corrupt.csv.gz", whole.substr(0, 1000) + std::string(200, 'x') + whole.substr(1200)},
         bad{"no_allocations.csv", header}, bad{"noise.bin", std::string(1000, '\xee')},
-        bad{"twice.csv", header + "alloc,0,1000,512,0\nfree_requested,1,1000,512,0\nfree_requested,2,1000,512,0\n"},
+        bad{"twice.csv",
+            header +
+                "alloc,0,1000,512,0\nfree_requested,1,1000,512,0\nfree_requested,2,1000,512,0\n"},
         bad{"overlap.csv", header + "alloc,0,1000,8192,0\nalloc,1,2000,512,0\n"},
         bad{"word.csv", header + "alloc,0,1000,many,0\n"}}) {
     const answer got = run("compare --gpu sim " + write(name, text));
@@ -233,7 +258,8 @@ TEST_F(command, bad_files_are_bad_input_with_the_file_named) {
 TEST_F(command, a_profile_that_is_not_there_is_bad_input) {
   const answer got = run("compare --workload churn --length 10 --gpu sim:/no/such/profile.toml");
   EXPECT_EQ(got.status, 3) << got.err;
-  EXPECT_THAT(run("compare --workload churn --length 10 --gpu sim:h100").err, HasSubstr("h200 is the one that is built in"));
+  EXPECT_THAT(run("compare --workload churn --length 10 --gpu sim:h100").err,
+              HasSubstr("h200 is the one that is built in"));
 }
 
 TEST_F(command, a_request_larger_than_the_device_is_counted_and_told) {

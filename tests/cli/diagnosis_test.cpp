@@ -19,8 +19,12 @@ class diagnosis : public command_run {
   answer run(const std::string& arguments) const { return millpond_here(arguments); }
 };
 
-const char* const clean = "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_completed,5,1000,512,0\n";
-const char* const twice = "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_requested,6,1000,512,0\n";
+const char* const clean =
+    "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_"
+    "completed,5,1000,512,0\n";
+const char* const twice =
+    "action,time_us,addr,size,stream\nalloc,0,1000,512,0\nfree_requested,5,1000,512,0\nfree_"
+    "requested,6,1000,512,0\n";
 
 TEST_F(diagnosis, of_recorded_inference_is_its_fragmentation_with_status_1) {
   const answer got = run("explain " + trace("resnet_serving"));
@@ -44,8 +48,9 @@ TEST_F(diagnosis, in_json_has_every_part_of_a_finding) {
   const auto& finding = made["findings"][0];
   EXPECT_EQ(finding["name"], "double_free");
   EXPECT_EQ(finding["severity"], "error");
-  for (const char* key : {"title", "drgpum_pattern", "summary", "count", "bytes", "time_us", "time_after_us", "time_estimated", "peak_bytes",
-                          "peak_after_bytes", "places", "events", "seen", "remedy"}) {
+  for (const char* key :
+       {"title", "drgpum_pattern", "summary", "count", "bytes", "time_us", "time_after_us",
+        "time_estimated", "peak_bytes", "peak_after_bytes", "places", "events", "seen", "remedy"}) {
     EXPECT_TRUE(finding.contains(key)) << key;
   }
   EXPECT_EQ(finding["events"], nlohmann::json({1, 2}));
@@ -72,7 +77,8 @@ TEST_F(diagnosis, of_several_traces_in_json_is_one_document) {
 }
 
 TEST_F(diagnosis, of_a_recording_cut_before_its_first_event_is_no_clean_bill) {
-  const std::string whole = read_all(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/device_wide_stall.mpt");
+  const std::string whole =
+      read_all(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/device_wide_stall.mpt");
   const answer got = run("explain " + write("cut.mpt", whole.substr(0, 200)));
   EXPECT_EQ(got.status, 3) << got.out << got.err;
 }
@@ -83,7 +89,8 @@ TEST_F(diagnosis, a_full_disk_behind_the_output_is_told) {
 }
 
 TEST_F(diagnosis, committed_faulty_traces_each_give_their_finding_with_its_line) {
-  const std::filesystem::path faulty = std::filesystem::path(MILLPOND_SOURCE_DIR) / "data/traces/faulty";
+  const std::filesystem::path faulty =
+      std::filesystem::path(MILLPOND_SOURCE_DIR) / "data/traces/faulty";
   std::ifstream expectations(std::string(MILLPOND_SOURCE_DIR) + "/tests/programs/expectations.txt");
   std::size_t seen = 0;
   for (std::string line; std::getline(expectations, line);) {
@@ -125,14 +132,19 @@ TEST_F(diagnosis, advise_replays_and_names_a_strategy) {
 
 TEST_F(diagnosis, record_of_a_program_without_cuda_says_that_nothing_was_recorded) {
   const answer got = run("record -o none.mpt -- /bin/true");
-  EXPECT_EQ(got.status, std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so") ? 3 : 4) << got.err;
+  EXPECT_EQ(
+      got.status,
+      std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so") ? 3 : 4)
+      << got.err;
   EXPECT_THAT(got.err, HasSubstr("record"));
   EXPECT_EQ(run("record").status, 2);
 }
 
 TEST_F(diagnosis, record_keeps_an_earlier_recording_until_it_has_another) {
-  if (!std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so")) GTEST_SKIP() << "built without the recorder";
-  const std::string earlier = write("old.mpt", "an earlier recording"), child = write("old.1.mpt", "and a child's");
+  if (!std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so"))
+    GTEST_SKIP() << "built without the recorder";
+  const std::string earlier = write("old.mpt", "an earlier recording"),
+                    child = write("old.1.mpt", "and a child's");
   for (const char* program : {"/no/such/program", "/bin/true"}) {
     EXPECT_EQ(run(std::string("record -o old.mpt -- ") + program).status, 3) << program;
     EXPECT_EQ(read_all(earlier), "an earlier recording") << program;

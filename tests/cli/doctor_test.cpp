@@ -1,4 +1,5 @@
-// millpond doctor on whatever machine the tests run on: the form of its answers, not their contents.
+// millpond doctor on whatever machine the tests run on: the form of its answers, not their
+// contents.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +31,8 @@ answer doctor(Words... words) {
 TEST(doctor, answers_on_any_machine_within_eighty_columns) {
   const answer got = doctor();
   EXPECT_THAT(got.status, AnyOf(0, 1)) << got.err;
-  for (const char* part : {"Driver\n", "Host\n", "memory", "huge pages"}) EXPECT_THAT(got.out, HasSubstr(part));
+  for (const char* part : {"Driver\n", "Host\n", "memory", "huge pages"})
+    EXPECT_THAT(got.out, HasSubstr(part));
   std::istringstream lines(got.out);
   for (std::string line; std::getline(lines, line);) {
     // A path or a command longer than a line is not broken.

@@ -32,8 +32,10 @@ TEST_F(report_command, writes_a_page_under_twenty_megabytes) {
   // Where lines break depends on how long the path is.
   std::string said;
   for (const char each : got.out) {
-    if (each == '\n') said += ' ';
-    else if (each != ' ' || !said.ends_with(' ')) said += each;
+    if (each == '\n')
+      said += ' ';
+    else if (each != ' ' || !said.ends_with(' '))
+      said += each;
   }
   EXPECT_THAT(said, HasSubstr("97,715 events, 97,715 of them one by one"));
   EXPECT_LT(std::filesystem::file_size(folder_ / "page.html"), 20'000'000u);
@@ -61,7 +63,9 @@ TEST_F(report_command, formats_for_other_tools_can_be_read_again) {
   EXPECT_EQ(run(from + " --format pytorch -o back.pickle").status, 0);
   EXPECT_EQ(run(from + " --format perfetto -o back.json").status, 0);
   EXPECT_TRUE(nlohmann::json::accept(read_all(folder_ / "back.json")));
-  const auto blocks = [&](const std::string& path) { return nlohmann::json::parse(run(path + " --json").out)["traces"][0]["allocations"]; };
+  const auto blocks = [&](const std::string& path) {
+    return nlohmann::json::parse(run(path + " --json").out)["traces"][0]["allocations"];
+  };
   EXPECT_EQ(blocks("back.csv"), blocks(from));
   EXPECT_EQ(blocks("back.pickle"), blocks(from));
 }
@@ -70,13 +74,22 @@ TEST_F(report_command, bad_input_is_answered_with_its_status) {
   const std::string good = trace("multistream_serving");
   std::ofstream(folder_ / "bad.csv") << "action,time_us,addr,size,stream\nalloc,1,zz,1,0\n";
   std::ofstream(folder_ / "empty.csv") << "action,time_us,addr,size,stream\n";
-  struct one { std::string arguments; int status; const char* says; };
-  for (const one& each : {one{"nowhere.csv -o a.html", 3, "nowhere.csv"}, one{"bad.csv -o a.html", 3, "expected"},
-                          one{"empty.csv -o a.html", 3, "expected events, found none"}, one{good + " --format csv", 2, "needs -o FILE"},
-                          one{good + " -o nowhere/a.html", 2, "nowhere/a.html"}, one{good + " --from x -o a.html", 2, "found `x`"},
-                          one{good + " --from 9s -o a.html", 2, "--from and --to"}, one{good + " --format word -o a", 2, "--format"},
-                          one{good + " --format csv --replay -o a.csv", 2, "--format html"}, one{"-o a.html", 2, "TRACE"},
-                          one{good + " " + good + " --format csv -o a.csv", 2, "takes one trace"}}) {
+  struct one {
+    std::string arguments;
+    int status;
+    const char* says;
+  };
+  for (const one& each :
+       {one{"nowhere.csv -o a.html", 3, "nowhere.csv"}, one{"bad.csv -o a.html", 3, "expected"},
+        one{"empty.csv -o a.html", 3, "expected events, found none"},
+        one{good + " --format csv", 2, "needs -o FILE"},
+        one{good + " -o nowhere/a.html", 2, "nowhere/a.html"},
+        one{good + " --from x -o a.html", 2, "found `x`"},
+        one{good + " --from 9s -o a.html", 2, "--from and --to"},
+        one{good + " --format word -o a", 2, "--format"},
+        one{good + " --format csv --replay -o a.csv", 2, "--format html"},
+        one{"-o a.html", 2, "TRACE"},
+        one{good + " " + good + " --format csv -o a.csv", 2, "takes one trace"}}) {
     const answer got = run(each.arguments);
     EXPECT_EQ(got.status, each.status) << each.arguments << '\n' << got.err;
     EXPECT_THAT(got.err, HasSubstr(each.says)) << each.arguments;

@@ -23,15 +23,20 @@ class surface : public command_run {
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with("  -")) continue;
       const std::size_t at = line.find("--");
-      if (at != std::string::npos && at < 6) made.insert(line.substr(at, line.find_first_of(" ,", at) - at));
+      if (at != std::string::npos && at < 6)
+        made.insert(line.substr(at, line.find_first_of(" ,", at) - at));
     }
     return made;
   }
   std::vector<std::string> bash_completes(const std::string& words) const {
-    const std::string script = "source " + write("c.bash", millpond("completion bash").out) + "; COMP_WORDS=(" + words +
-                               "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _millpond; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    const std::string script =
+        "source " + write("c.bash", millpond("completion bash").out) + "; COMP_WORDS=(" + words +
+        "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _millpond; printf '%s\\n' \"${COMPREPLY[@]}\"";
     std::ofstream(folder_ / "ask.bash") << script;
-    EXPECT_EQ(std::system(("bash " + (folder_ / "ask.bash").string() + " >" + (folder_ / "said").string()).c_str()), 0);
+    EXPECT_EQ(
+        std::system(("bash " + (folder_ / "ask.bash").string() + " >" + (folder_ / "said").string())
+                        .c_str()),
+        0);
     std::vector<std::string> made;
     std::istringstream lines(read_all(folder_ / "said"));
     for (std::string line; std::getline(lines, line);) made.push_back(line);
@@ -47,7 +52,8 @@ TEST_F(surface, help_fits_80_columns_and_each_subcommand_has_an_example) {
     EXPECT_EQ(made.status, 0);
     EXPECT_THAT(made.out, HasSubstr("Examples:\n  millpond " + name));
     std::istringstream lines(made.out);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << name << ": " << line;
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(line.size(), 80u) << name << ": " << line;
   }
 }
 
@@ -56,7 +62,8 @@ TEST_F(surface, a_mistyped_subcommand_or_option_gets_a_suggestion) {
   const answer made = millpond("report x --form html");
   EXPECT_EQ(made.status, 2);
   EXPECT_THAT(made.err, HasSubstr("did you mean `--format`?"));
-  EXPECT_THAT(millpond("compare --workloat inference").err, HasSubstr("did you mean `--workload`?"));
+  EXPECT_THAT(millpond("compare --workloat inference").err,
+              HasSubstr("did you mean `--workload`?"));
 }
 
 TEST_F(surface, bash_completes_subcommands_options_and_their_words) {
@@ -67,7 +74,8 @@ TEST_F(surface, bash_completes_subcommands_options_and_their_words) {
 }
 
 TEST_F(surface, every_option_is_in_every_shells_script_and_in_the_manual) {
-  const std::string bash = millpond("completion bash").out, zsh = millpond("completion zsh").out, fish = millpond("completion fish").out;
+  const std::string bash = millpond("completion bash").out, zsh = millpond("completion zsh").out,
+                    fish = millpond("completion fish").out;
   const std::string manual = millpond("completion man").out;
   for (const command_entry& entry : all_commands()) {
     EXPECT_THAT(fish, HasSubstr(std::string("-a ") + entry.name + " "));
@@ -92,7 +100,10 @@ TEST_F(surface, the_shells_that_are_here_accept_their_scripts) {
   }
   if (std::system("command -v groff >/dev/null") == 0) {
     const std::string page = write("millpond.1", millpond("completion man").out);
-    EXPECT_EQ(std::system(("test -z \"$(groff -ww -man -Tutf8 " + page + " 2>&1 >/dev/null)\"").c_str()), 0) << "roff complains";
+    EXPECT_EQ(
+        std::system(("test -z \"$(groff -ww -man -Tutf8 " + page + " 2>&1 >/dev/null)\"").c_str()),
+        0)
+        << "roff complains";
   }
 }
 

@@ -13,7 +13,9 @@ using ::testing::HasSubstr;
 
 class top : public command_run {
  protected:
-  static std::string faulty(const char* name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/" + name + ".mpt"; }
+  static std::string faulty(const char* name) {
+    return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/" + name + ".mpt";
+  }
   std::string command() const { return std::string(MILLPOND_BINARY_DIR) + "/millpond"; }
 };
 
@@ -38,12 +40,16 @@ TEST_F(top, ends_by_itself_where_the_trace_does) {
 }
 
 TEST_F(top, a_process_that_is_recorded_is_found_by_its_number) {
-  // A process that has the recorder's settings and writes its trace, as a recorded program does; it is still there.
-  const std::string script = write("look.bash",
-                                   "cd " + folder_.string() + "\nMILLPOND_RECORD='path=" + folder_.string() + "/server.mpt' bash -c 'cp " +
-                                       faulty("leak") + " server.$$.mpt; exec sleep 60' &\nchild=$!\n" +
-                                       "for n in $(seq 200); do [ -s server.$child.mpt ] && break; sleep 0.05; done; sleep 0.2\n" + command() +
-                                       " top --once --json $child >seen\ncode=$?\nkill $child\nexit $code\n");
+  // A process that has the recorder's settings and writes its trace, as a recorded program does; it
+  // is still there.
+  const std::string script =
+      write("look.bash", "cd " + folder_.string() + "\nMILLPOND_RECORD='path=" + folder_.string() +
+                             "/server.mpt' bash -c 'cp " + faulty("leak") +
+                             " server.$$.mpt; exec sleep 60' &\nchild=$!\n" +
+                             "for n in $(seq 200); do [ -s server.$child.mpt ] && break; sleep "
+                             "0.05; done; sleep 0.2\n" +
+                             command() +
+                             " top --once --json $child >seen\ncode=$?\nkill $child\nexit $code\n");
   const int status = std::system(("bash " + script).c_str());
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
@@ -61,14 +67,16 @@ TEST_F(top, a_process_that_is_not_recorded_is_refused_with_what_to_do) {
 }
 
 TEST_F(top, what_is_neither_is_told) {
-  EXPECT_THAT(millpond("top " + write("a.csv", "action,time_us,addr,size,stream\n")).err, HasSubstr("expected a trace of millpond"));
+  EXPECT_THAT(millpond("top " + write("a.csv", "action,time_us,addr,size,stream\n")).err,
+              HasSubstr("expected a trace of millpond"));
   EXPECT_EQ(millpond("top --once -- ./no/such/program").status, 3);
   EXPECT_EQ(millpond("top").status, 2);
 }
 
 #ifdef MILLPOND_RECORDED_PROGRAM
 TEST_F(top, shows_the_run_of_a_program_and_ends_as_it_does) {
-  const answer made = millpond_here("top --once --json -o kept.mpt -- " MILLPOND_RECORDED_PROGRAM " leak");
+  const answer made =
+      millpond_here("top --once --json -o kept.mpt -- " MILLPOND_RECORDED_PROGRAM " leak");
   EXPECT_EQ(made.status, 0) << made.err;
   const auto read = nlohmann::json::parse(made.out);
   EXPECT_EQ(read["kinds"]["device"]["live_bytes"], 1 << 21);

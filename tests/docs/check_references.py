@@ -3,6 +3,7 @@ paths of the tree (`src/heap/heap.hpp`, `src/heap/heap.hpp:12`) and tests (`heap
 
 usage: check_references.py ROOT | --self-test
 """
+
 import re
 import sys
 import tempfile
@@ -12,10 +13,24 @@ from markdown import anchors, documents, split
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 CODE = re.compile(r"`([^`]+)`")
-TOP = ("src/", "include/", "docs/", "tests/", "bench/", "examples/", "cmake/", "data/", "scripts/",
-       "python/", ".ci/")
+TOP = (
+    "src/",
+    "include/",
+    "docs/",
+    "tests/",
+    "bench/",
+    "examples/",
+    "cmake/",
+    "data/",
+    "scripts/",
+    "python/",
+    ".ci/",
+)
 TEST = re.compile(r"^([a-z]+)\.([a-z]\w*)\.([a-z]\w*)$")
-CASE = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s*(\w+)\)|^RC_GTEST_(?:FIXTURE_)?PROP\((\w+),\s*(\w+)", re.M)
+CASE = re.compile(
+    r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s*(\w+)\)|^RC_GTEST_(?:FIXTURE_)?PROP\((\w+),\s*(\w+)",
+    re.M,
+)
 PLACEHOLDER = re.compile(r"/(?!README|CMakeLists)[A-Z]{3,}(?=[/_.]|$)")
 PATH = re.compile(r"^[\w.\-/*+]+(?::\d+)?$")
 
@@ -71,10 +86,12 @@ def self_test():
         (root / "docs/b.md").write_text("# A heading, with `code`\n")
         (root / "README.md").write_text(
             "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap is x` `heap.holes.are_filled`\n"
-            "`src/ROOM/*_test.cpp`\n```\n[not](checked.md)\n```\n[out](https://example.org)\n")
+            "`src/ROOM/*_test.cpp`\n```\n[not](checked.md)\n```\n[out](https://example.org)\n"
+        )
         assert check(root) == [], check(root)
         (root / "README.md").write_text(
-            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n")
+            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n"
+        )
         assert len(check(root)) == 5, check(root)
     return 0
 

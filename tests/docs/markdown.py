@@ -1,4 +1,5 @@
 """The little of Markdown that the document checks need: files, prose lines, fenced blocks, anchors."""
+
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 @dataclass
 class block:
     """A fenced block: its language, its text, its first line's number, and the comment line before it."""
+
     language: str
     text: str
     line: int
@@ -32,7 +34,13 @@ def split(path):
     for number, line in enumerate(path.read_text().splitlines(), 1):
         match = FENCE.match(line)
         if fence is None and match:
-            fence, start, body, language, mark = match.group(2), number + 1, [], match.group(3), last_comment
+            fence, start, body, language, mark = (
+                match.group(2),
+                number + 1,
+                [],
+                match.group(3),
+                last_comment,
+            )
             last_comment = ""
         elif fence is not None:
             if line.strip() == fence:

@@ -12,6 +12,7 @@ source tree's, so that what they write does not land in the repository.
 
 usage: run_commands.py ROOT BUILD SCRATCH | --self-test
 """
+
 import re
 import shutil
 import subprocess
@@ -71,19 +72,30 @@ def check(root, build, scratch):
                         faults.append(f"{where}: marked neither run nor not run")
                     continue
                 count += 1
-                done = subprocess.run(["bash", "-euo", "pipefail", "-c", block.text], cwd=scratch,
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True, errors="replace", timeout=240)
+                done = subprocess.run(
+                    ["bash", "-euo", "pipefail", "-c", block.text],
+                    cwd=scratch,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    timeout=240,
+                )
                 output = done.stdout
                 wanted = int(run.group(1) or 0)
                 if done.returncode != wanted:
                     tail = "\n".join(output.splitlines()[-15:])
-                    faults.append(f"{where}: exit {done.returncode}, not {wanted}:\n{block.text}\n{tail}")
+                    faults.append(
+                        f"{where}: exit {done.returncode}, not {wanted}:\n{block.text}\n{tail}"
+                    )
             elif block.mark in ("output", "output, numbers may differ"):
                 if output is None:
                     faults.append(f"{where}: an excerpt with no command run before it")
                     continue
-                line = excerpt_fault(block.text, output, str.rstrip if block.mark == "output" else without_numbers)
+                line = excerpt_fault(
+                    block.text, output, str.rstrip if block.mark == "output" else without_numbers
+                )
                 if line is not None:
                     faults.append(f"{where}: not printed any more: {line}\nprinted:\n{output}")
     return faults, count
@@ -96,16 +108,22 @@ def self_test():
         build.mkdir()
         (build / "word").write_text("pond\n")
         document = root / "README.md"
-        good = ("<!-- run -->\n```sh\ncat build/word; echo mill; touch made\n```\n"
-                "<!-- output -->\n```\npond\n...\nmill\n```\n"
-                "<!-- run -->\n```sh\necho 'pool 12.5 us   3 GiB'\n```\n"
-                "<!-- output, numbers may differ -->\n```\npool   7 ns 1.25 MiB\n```\n"
-                "<!-- run: exit 3 -->\n```sh\nexit 3\n```\n<!-- not run: it needs a card -->\n```sh\nfalse\n```\n")
+        good = (
+            "<!-- run -->\n```sh\ncat build/word; echo mill; touch made\n```\n"
+            "<!-- output -->\n```\npond\n...\nmill\n```\n"
+            "<!-- run -->\n```sh\necho 'pool 12.5 us   3 GiB'\n```\n"
+            "<!-- output, numbers may differ -->\n```\npool   7 ns 1.25 MiB\n```\n"
+            "<!-- run: exit 3 -->\n```sh\nexit 3\n```\n<!-- not run: it needs a card -->\n```sh\nfalse\n```\n"
+        )
         document.write_text(good)
         assert check(root, build, scratch) == ([], 3), check(root, build, scratch)
         assert not (root / "made").exists()
-        for bad in (good.replace("pond", "lake"), good.replace("pool   7", "pond   7"), good.replace("exit 3\n", "exit 4\n"),
-                    good.replace("<!-- not run: it needs a card -->\n", "")):
+        for bad in (
+            good.replace("pond", "lake"),
+            good.replace("pool   7", "pond   7"),
+            good.replace("exit 3\n", "exit 4\n"),
+            good.replace("<!-- not run: it needs a card -->\n", ""),
+        ):
             document.write_text(bad)
             assert len(check(root, build, scratch)[0]) == 1, bad
     return 0

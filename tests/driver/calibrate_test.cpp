@@ -31,7 +31,9 @@ calibration_options on_virtual_time(const std::shared_ptr<simulated_gpu>& gpu) {
   options.source = "the simulated GPU itself";
   options.host_bytes = 64 * GiB;
   options.now_ns = [gpu] { return gpu->now_ns(); };
-  options.touch_managed = [gpu](device_address at, std::uint64_t bytes) { gpu->touch_managed(at, bytes); };
+  options.touch_managed = [gpu](device_address at, std::uint64_t bytes) {
+    gpu->touch_managed(at, bytes);
+  };
   options.samples = 5;
   return options;
 }
@@ -67,20 +69,26 @@ TEST(calibrate, gives_the_simulated_gpus_own_profile_back) {
   expect_near(measured->kernel_overhead_ns, truth.kernel_overhead_ns, 0.02, "kernel overhead");
   expect_near(measured->launch_latency_ns, truth.launch_latency_ns, 0.05, "launch latency");
   expect_near(measured->memory_bytes_per_s, truth.memory_bytes_per_s, 0.02, "memory");
-  expect_near(measured->host_to_device_bytes_per_s, truth.host_to_device_bytes_per_s, 0.01, "to device");
-  expect_near(measured->device_to_host_bytes_per_s, truth.device_to_host_bytes_per_s, 0.01, "to host");
+  expect_near(measured->host_to_device_bytes_per_s, truth.host_to_device_bytes_per_s, 0.01,
+              "to device");
+  expect_near(measured->device_to_host_bytes_per_s, truth.device_to_host_bytes_per_s, 0.01,
+              "to host");
   expect_near(measured->pageable_to_device_bytes_per_s, truth.pageable_to_device_bytes_per_s, 0.01,
               "pageable to device");
   expect_near(measured->device_to_pageable_bytes_per_s, truth.device_to_pageable_bytes_per_s, 0.01,
               "device to pageable");
-  expect_near(measured->host_memory_bytes_per_s, truth.host_memory_bytes_per_s, 0.01, "kernel on pinned");
-  // The page machine has parts that do not scale with bytes, and its own fit to many rows: docs/managed_memory.md.
-  expect_near(measured->managed_fault_in_bytes_per_s, truth.managed_fault_in_bytes_per_s, 0.15, "fault in");
+  expect_near(measured->host_memory_bytes_per_s, truth.host_memory_bytes_per_s, 0.01,
+              "kernel on pinned");
+  // The page machine has parts that do not scale with bytes, and its own fit to many rows:
+  // docs/managed_memory.md.
+  expect_near(measured->managed_fault_in_bytes_per_s, truth.managed_fault_in_bytes_per_s, 0.15,
+              "fault in");
   expect_near(measured->managed_fault_back_bytes_per_s, truth.managed_fault_back_bytes_per_s, 0.25,
               "fault back");
-  expect_near(measured->managed_prefetch_bytes_per_s, truth.managed_prefetch_bytes_per_s, 0.01, "prefetch");
-  expect_near(measured->managed_prefetch_back_bytes_per_s, truth.managed_prefetch_back_bytes_per_s, 0.02,
-              "prefetch back");
+  expect_near(measured->managed_prefetch_bytes_per_s, truth.managed_prefetch_bytes_per_s, 0.01,
+              "prefetch");
+  expect_near(measured->managed_prefetch_back_bytes_per_s, truth.managed_prefetch_back_bytes_per_s,
+              0.02, "prefetch back");
 }
 
 TEST(calibrate, measures_only_calls_that_the_simulator_charges) {
@@ -123,8 +131,9 @@ TEST(calibrate, leaves_nothing_behind_and_its_profile_makes_a_gpu) {
 }
 
 TEST(calibrate, a_failing_call_is_named_and_nothing_is_left) {
-  for (const char* call : {"cuMemAlloc", "cuMemHostAlloc", "cuMemCreate", "cuMemMap", "cuGraphInstantiate",
-                           "cuMemPoolCreate", "cuMemAllocManaged", "cuMemPrefetchAsync"}) {
+  for (const char* call :
+       {"cuMemAlloc", "cuMemHostAlloc", "cuMemCreate", "cuMemMap", "cuGraphInstantiate",
+        "cuMemPoolCreate", "cuMemAllocManaged", "cuMemPrefetchAsync"}) {
     for (const std::uint64_t at : {std::uint64_t{1}, std::uint64_t{3}}) {
       const auto gpu = make_gpu();
       fault planned;

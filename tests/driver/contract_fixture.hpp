@@ -1,8 +1,8 @@
-// The ground of the suite that every driver answers to (driver_contract.hpp): who is tested, what each
-// test starts with, and the few moves that they share.
+// The ground of the suite that every driver answers to (driver_contract.hpp): who is tested, what
+// each test starts with, and the few moves that they share.
 //
-// It runs on a shared card: nothing here takes more than about a GiB, and free memory is compared only
-// in the direction that others cannot change much.
+// It runs on a shared card: nothing here takes more than about a GiB, and free memory is compared
+// only in the direction that others cannot change much.
 #pragma once
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -32,11 +32,13 @@ struct contract_subject {
   // Looks for what a test left behind.
   std::function<void(driver&)> finish = [](driver&) {};
 };
-inline void PrintTo(const contract_subject& subject, std::ostream* out) { *out << subject.name; }
+inline void PrintTo(const contract_subject& subject, std::ostream* out) {
+  *out << subject.name;
+}
 
-#define OK(call)                                          \
-  do {                                                    \
-    const ::millpond::call_result answer_ = (call);       \
+#define OK(call)                                            \
+  do {                                                      \
+    const ::millpond::call_result answer_ = (call);         \
     ASSERT_TRUE(answer_) << ::millpond::to_string(answer_); \
   } while (false)
 

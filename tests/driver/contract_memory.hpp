@@ -4,7 +4,8 @@
 
 namespace millpond {
 
-// --- The device and plain memory ----------------------------------------------------------------------
+// --- The device and plain memory
+// ----------------------------------------------------------------------
 
 TEST_P(driver_contract, says_what_the_device_is) {
   const device_info& info = gpu_->info();
@@ -45,8 +46,8 @@ TEST_P(driver_contract, a_failed_call_says_which_it_was_and_leaves_the_device_al
   EXPECT_EQ(not_ours.status, driver_status::invalid_value);
   EXPECT_STREQ(not_ours.call, "cuMemFree");
   physical_handle handle = 0;
-  const call_result odd = gpu_->physical_create(&handle, 12345, memory_place::device,
-                                                driver::shareable::no);
+  const call_result odd =
+      gpu_->physical_create(&handle, 12345, memory_place::device, driver::shareable::no);
   EXPECT_EQ(odd.status, driver_status::invalid_value);
   EXPECT_STREQ(odd.call, "cuMemCreate");
   EXPECT_TRUE(gpu_->alive());
@@ -90,7 +91,8 @@ TEST_P(driver_contract, a_pointer_knows_its_kind_and_its_allocation) {
   EXPECT_EQ(facts.bytes, 0u);
 }
 
-// --- The identity kernels -----------------------------------------------------------------------------
+// --- The identity kernels
+// -----------------------------------------------------------------------------
 
 TEST_P(driver_contract, identity_covers_any_size_and_alignment_and_nothing_else) {
   constexpr std::uint64_t room = 16 * KiB;
@@ -156,7 +158,8 @@ TEST_P(driver_contract, identity_tells_another_blocks_contents_and_adds_up_over_
   OK(gpu_->memory_free(base));
 }
 
-// --- Host memory --------------------------------------------------------------------------------------
+// --- Host memory
+// --------------------------------------------------------------------------------------
 
 TEST_P(driver_contract, pinned_memory_is_seen_by_host_and_device) {
   constexpr std::uint64_t bytes = MiB + 3;
@@ -221,7 +224,8 @@ TEST_P(driver_contract, managed_memory_moves_both_ways_and_takes_advice) {
   OK(gpu_->memory_free(at));
 }
 
-// --- Driver pools -------------------------------------------------------------------------------------
+// --- Driver pools
+// -------------------------------------------------------------------------------------
 
 TEST_P(driver_contract, a_pool_keeps_what_its_threshold_says) {
   constexpr std::uint64_t bytes = 48 * MiB;
@@ -269,7 +273,8 @@ TEST_P(driver_contract, a_host_pool_serves_host_and_device) {
   OK(gpu_->pool_destroy(pool));
 }
 
-// --- Virtual memory -----------------------------------------------------------------------------------
+// --- Virtual memory
+// -----------------------------------------------------------------------------------
 
 TEST_P(driver_contract, one_handle_at_two_addresses_is_one_memory) {
   if (!gpu_->info().virtual_memory) GTEST_SKIP() << "no virtual memory management";

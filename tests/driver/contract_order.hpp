@@ -4,7 +4,8 @@
 
 namespace millpond {
 
-// --- Streams and events -------------------------------------------------------------------------------
+// --- Streams and events
+// -------------------------------------------------------------------------------
 
 TEST_P(driver_contract, a_stream_has_an_identity_of_its_own_and_a_device) {
   const stream_handle other = make_stream();
@@ -90,7 +91,8 @@ TEST_P(driver_contract, a_host_function_runs_in_its_place) {
   OK(gpu_->memory_free(at));
 }
 
-// --- Capture ------------------------------------------------------------------------------------------
+// --- Capture
+// ------------------------------------------------------------------------------------------
 
 TEST_P(driver_contract, a_capture_is_known_by_its_id_and_replays) {
   constexpr std::uint64_t bytes = 100'000;

@@ -1,5 +1,5 @@
-// Each function of the table calls the CUDA function that it is named after, with the right arguments,
-// and carries its answer and its name back.
+// Each function of the table calls the CUDA function that it is named after, with the right
+// arguments, and carries its answer and its name back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,13 +94,15 @@ std::vector<call_case> every_call() {
       {"cuEventSynchronize", [](driver& d) { return d.event_synchronize(nullptr); }},
       {"cuCtxRecordEvent", [](driver& d) { return d.context_record_event(nullptr); }},
       {"cuStreamIsCapturing", [](driver& d) { return d.stream_capture(nullptr, &capture); }},
-      {"cuThreadExchangeStreamCaptureMode", [](driver& d) { return d.exchange_capture_mode(&mode); }},
+      {"cuThreadExchangeStreamCaptureMode",
+       [](driver& d) { return d.exchange_capture_mode(&mode); }},
       {"cuStreamBeginCapture",
        [](driver& d) { return d.capture_begin(nullptr, capture_mode::thread_local_); }},
       {"cuStreamEndCapture", [](driver& d) { return d.capture_end(nullptr, &graph); }},
       {"cuGraphRetainUserObject",
        [](driver& d) { return d.graph_retain(nullptr, ignore_destroy, nullptr); }},
-      {"cuGraphInstantiateWithFlags", [](driver& d) { return d.graph_instantiate(&exec, nullptr); }},
+      {"cuGraphInstantiateWithFlags",
+       [](driver& d) { return d.graph_instantiate(&exec, nullptr); }},
       {"cuGraphLaunch", [](driver& d) { return d.graph_launch(nullptr, nullptr); }},
       {"cuGraphDestroy", [](driver& d) { return d.graph_destroy(nullptr); }},
       {"cuGraphExecDestroy", [](driver& d) { return d.graph_exec_destroy(nullptr); }},
@@ -109,7 +111,8 @@ std::vector<call_case> every_call() {
       {"cuMemPrefetchAsync", [](driver& d) { return d.prefetch_async(1, 2, device, nullptr); }},
       {"cuMemAdvise",
        [](driver& d) { return d.advise(1, 2, managed_advice::set_accessed_by, device); }},
-      {"cuLaunchHostFunc", [](driver& d) { return d.host_function(nullptr, ignore_destroy, nullptr); }},
+      {"cuLaunchHostFunc",
+       [](driver& d) { return d.host_function(nullptr, ignore_destroy, nullptr); }},
       {"cuLaunchKernel", [](driver& d) { return d.identity_write({&block, 1}, nullptr); }},
       {"cuLaunchKernel", [](driver& d) { return d.identity_check({&block, 1}, &report, nullptr); }},
       {"cuLaunchKernel", [](driver& d) { return d.spin(1, nullptr); }},

@@ -1,4 +1,5 @@
-// The real driver on a real card: the suite that every driver answers to, and what a card alone can show.
+// The real driver on a real card: the suite that every driver answers to, and what a card alone can
+// show.
 #include <array>
 #include <cstdio>
 
@@ -20,7 +21,8 @@ std::shared_ptr<driver> the_card(std::string& why_not) {
   return *opened;
 }
 
-INSTANTIATE_TEST_SUITE_P(drivers, driver_contract, testing::Values(contract_subject{"card", the_card}),
+INSTANTIATE_TEST_SUITE_P(drivers, driver_contract,
+                         testing::Values(contract_subject{"card", the_card}),
                          [](const auto& each) { return each.param.name; });
 
 class cuda_card : public testing::Test {
@@ -31,15 +33,14 @@ class cuda_card : public testing::Test {
     if (gpu_ == nullptr) GTEST_SKIP() << why_not;
     OK(gpu_->stream_create(&stream_));
   }
-  void TearDown() override {
-    EXPECT_TRUE(stream_ == nullptr || gpu_->stream_destroy(stream_));
-  }
+  void TearDown() override { EXPECT_TRUE(stream_ == nullptr || gpu_->stream_destroy(stream_)); }
   static double now_us() {
     return std::chrono::duration<double, std::micro>(
                std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  // The median of what one of `count` calls takes, over batches, so that the clock's own cost is small.
+  // The median of what one of `count` calls takes, over batches, so that the clock's own cost is
+  // small.
   template <class Call>
   static double median_us(Call&& call) {
     constexpr int batches = 41, count = 1000;
@@ -119,13 +120,15 @@ TEST_F(cuda_card, spin_lasts_as_long_as_it_is_told) {
   EXPECT_LE(took, 60'000);
 }
 
-// The plain call of the pool asks these two questions each time: a driver function here must be no more
-// than the call through the table. Measured on an H200, driver 580.159, 2026-11-30: 0.028 us each.
+// The plain call of the pool asks these two questions each time: a driver function here must be no
+// more than the call through the table. Measured on an H200, driver 580.159, 2026-11-30: 0.028 us
+// each.
 TEST_F(cuda_card, the_questions_of_the_fast_path_stay_cheap) {
   std::uint64_t id = 0;
   capture_info info;
   const double identity = median_us([&] { static_cast<void>(gpu_->stream_id(stream_, &id)); });
-  const double capture = median_us([&] { static_cast<void>(gpu_->stream_capture(stream_, &info)); });
+  const double capture =
+      median_us([&] { static_cast<void>(gpu_->stream_capture(stream_, &info)); });
   std::printf("stream_id %.4f us, stream_capture %.4f us\n", identity, capture);
   EXPECT_LT(identity, 0.1);
   EXPECT_LT(capture, 0.1);
@@ -150,7 +153,8 @@ TEST_F(cuda_card, identity_kernels_run_near_the_memorys_speed) {
   };
   const double set = rate([&] { EXPECT_TRUE(gpu_->set_async(at, 0, bytes, stream_)); });
   const double write = rate([&] { EXPECT_TRUE(gpu_->identity_write({&block, 1}, stream_)); });
-  const double check = rate([&] { EXPECT_TRUE(gpu_->identity_check({&block, 1}, report, stream_)); });
+  const double check =
+      rate([&] { EXPECT_TRUE(gpu_->identity_check({&block, 1}, report, stream_)); });
   EXPECT_EQ(report->mismatches, 0u);
   std::printf("memset %.0f GB/s, identity write %.0f GB/s, check %.0f GB/s\n", set, write, check);
   EXPECT_GT(write, set / 4);
@@ -168,7 +172,8 @@ TEST_F(cuda_card, an_empty_launch_of_small_blocks_is_cheap_to_issue) {
   device_address at = 0;
   OK(gpu_->memory_allocate(&at, MiB));
   std::vector<identity_block> blocks;
-  for (std::uint64_t i = 0; i < max_identity_blocks; ++i) blocks.push_back({at + 4096 * i, 4096, i});
+  for (std::uint64_t i = 0; i < max_identity_blocks; ++i)
+    blocks.push_back({at + 4096 * i, 4096, i});
   double one = 0, many = 0;
   for (double* each : {&one, &many}) {
     const std::span<const identity_block> these(blocks.data(), each == &one ? 1 : blocks.size());

@@ -71,7 +71,8 @@ TEST(cuda_open, other_refusals_of_init_say_their_cause) {
 TEST(cuda_open, an_ordinal_out_of_range_says_the_range) {
   fake_libcuda_script& script = scripted_libcuda();
   script.devices = 2;
-  EXPECT_THAT(open_error(scripted_options(), 2), HasSubstr("no GPU 2: this process sees 2, GPU 0 to 1"));
+  EXPECT_THAT(open_error(scripted_options(), 2),
+              HasSubstr("no GPU 2: this process sees 2, GPU 0 to 1"));
   EXPECT_THAT(open_error(scripted_options(), -1), HasSubstr("no GPU -1"));
   EXPECT_EQ(script.retained, 0u);
 }
@@ -115,7 +116,9 @@ TEST(cuda_open, opening_leaves_the_threads_context_and_capture_mode_as_they_were
 
 TEST(cuda_open, the_last_owner_gives_the_context_and_the_module_back) {
   fake_libcuda_script& script = scripted_libcuda();
-  { ASSERT_TRUE(open_driver(0, scripted_options())); }
+  {
+    ASSERT_TRUE(open_driver(0, scripted_options()));
+  }
   EXPECT_EQ(script.retained, 1u);
   EXPECT_EQ(script.released, 1u);
   EXPECT_EQ(script.modules, 0u);
@@ -125,7 +128,8 @@ TEST(cuda_open, a_failure_to_read_the_device_gives_the_context_back) {
   fake_libcuda_script& script = scripted_libcuda();
   std::strcpy(script.failing, "cuDeviceGetName");
   script.failing_status = 999;
-  EXPECT_THAT(open_error(scripted_options()), HasSubstr("cuDeviceGetName: CUDA_ERROR_UNKNOWN (999)"));
+  EXPECT_THAT(open_error(scripted_options()),
+              HasSubstr("cuDeviceGetName: CUDA_ERROR_UNKNOWN (999)"));
   EXPECT_EQ(script.retained, script.released);
 }
 

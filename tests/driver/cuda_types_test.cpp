@@ -1,5 +1,5 @@
-// Our declarations of the driver API against the toolkit's, where it is found: layouts, values, and each
-// function's parameters one by one.
+// Our declarations of the driver API against the toolkit's, where it is found: layouts, values, and
+// each function's parameters one by one.
 #if __has_include(<cuda.h>) && __has_include(<cudaTypedefs.h>)
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -57,7 +57,8 @@ static_assert(attribute_concurrent_managed == CU_DEVICE_ATTRIBUTE_CONCURRENT_MAN
 static_assert(attribute_pageable_host_tables ==
               CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
 static_assert(attribute_virtual_memory == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
-static_assert(attribute_posix_fd == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+static_assert(attribute_posix_fd ==
+              CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 static_assert(attribute_memory_pools == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
 static_assert(attribute_mps == CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
 static_assert(attribute_host_numa_id == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
@@ -77,21 +78,24 @@ static_assert(stream_non_blocking == CU_STREAM_NON_BLOCKING);
 static_assert(event_disable_timing == CU_EVENT_DISABLE_TIMING);
 static_assert(user_object_no_destructor_sync == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 static_assert(graph_user_object_move == CU_GRAPH_USER_OBJECT_MOVE);
-static_assert(static_cast<int>(managed_advice::set_read_mostly) + 1 == CU_MEM_ADVISE_SET_READ_MOSTLY);
+static_assert(static_cast<int>(managed_advice::set_read_mostly) + 1 ==
+              CU_MEM_ADVISE_SET_READ_MOSTLY);
 static_assert(static_cast<int>(managed_advice::unset_read_mostly) + 1 ==
               CU_MEM_ADVISE_UNSET_READ_MOSTLY);
 static_assert(static_cast<int>(managed_advice::set_preferred_location) + 1 ==
               CU_MEM_ADVISE_SET_PREFERRED_LOCATION);
 static_assert(static_cast<int>(managed_advice::unset_preferred_location) + 1 ==
               CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION);
-static_assert(static_cast<int>(managed_advice::set_accessed_by) + 1 == CU_MEM_ADVISE_SET_ACCESSED_BY);
+static_assert(static_cast<int>(managed_advice::set_accessed_by) + 1 ==
+              CU_MEM_ADVISE_SET_ACCESSED_BY);
 static_assert(static_cast<int>(managed_advice::unset_accessed_by) + 1 ==
               CU_MEM_ADVISE_UNSET_ACCESSED_BY);
 static_assert(static_cast<int>(capture_mode::global) == CU_STREAM_CAPTURE_MODE_GLOBAL);
 static_assert(static_cast<int>(capture_mode::thread_local_) == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 static_assert(static_cast<int>(capture_mode::relaxed) == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(static_cast<int>(capture_status::active) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-static_assert(static_cast<int>(capture_status::invalidated) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+static_assert(static_cast<int>(capture_status::invalidated) ==
+              CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 
 #define SAME_ERROR(ours, theirs) static_assert(static_cast<int>(ours) == CUDA_ERROR_##theirs)
 SAME_ERROR(driver_status::invalid_value, INVALID_VALUE);
@@ -139,8 +143,8 @@ SAME_ERROR(error_system_driver_mismatch, SYSTEM_DRIVER_MISMATCH);
 SAME_ERROR(error_compat_not_supported, COMPAT_NOT_SUPPORTED_ON_DEVICE);
 SAME_ERROR(error_mps_client_terminated, MPS_CLIENT_TERMINATED);
 
-// Two parameters are alike when they are passed in the same registers: pointer for pointer, number for
-// number of the same width, structure for structure of the same size.
+// Two parameters are alike when they are passed in the same registers: pointer for pointer, number
+// for number of the same width, structure for structure of the same size.
 template <class Ours, class Theirs>
 constexpr bool parameter_alike() {
   return std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> && sizeof(Ours) == sizeof(Theirs) &&
@@ -165,7 +169,9 @@ TEST(cuda_types, agree_with_the_toolkit) {
 
 #else
 
-TEST(cuda_types, agree_with_the_toolkit) { GTEST_SKIP() << "cuda.h is not found"; }
+TEST(cuda_types, agree_with_the_toolkit) {
+  GTEST_SKIP() << "cuda.h is not found";
+}
 
 #endif
 

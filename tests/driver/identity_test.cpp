@@ -128,7 +128,8 @@ std::string compiler_of(const std::string& ptx) {
 
 TEST(identity_ptx, has_the_three_kernels_and_asks_for_no_new_driver) {
   const std::string ptx = cuda::identity_ptx();
-  for (const char* kernel : {"millpond_identity_write", "millpond_identity_check", "millpond_spin"}) {
+  for (const char* kernel :
+       {"millpond_identity_write", "millpond_identity_check", "millpond_spin"}) {
     EXPECT_THAT(ptx, testing::HasSubstr(std::string(".visible .entry ") + kernel + "("));
   }
   EXPECT_THAT(ptx, testing::HasSubstr(".version 7.0\n"));

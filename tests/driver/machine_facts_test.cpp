@@ -82,7 +82,8 @@ TEST(machine_facts, are_read_from_the_usual_files) {
   const fake_root root;
   root.write("/proc/sys/kernel/osrelease", "6.8.0-40-generic\n");
   root.write("/sys/devices/system/cpu/online", "0-7,16-23\n");
-  root.write("/proc/meminfo", "MemTotal:       131072 kB\nMemAvailable:   65536 kB\nSwapTotal: 0 kB\n");
+  root.write("/proc/meminfo",
+             "MemTotal:       131072 kB\nMemAvailable:   65536 kB\nSwapTotal: 0 kB\n");
   root.write("/sys/devices/system/node/online", "0-1\n");
   root.write("/proc/sys/kernel/numa_balancing", "1\n");
   root.write("/proc/self/limits", limits_text);
@@ -127,7 +128,8 @@ TEST(machine_facts, an_empty_or_garbled_machine_is_not_guessed_at) {
   EXPECT_THAT(faults(facts), ElementsAre());
 }
 
-TEST(machine_facts, the_lowest_memory_limit_on_the_way_up_counts_in_both_versions_of_control_groups) {
+TEST(machine_facts,
+     the_lowest_memory_limit_on_the_way_up_counts_in_both_versions_of_control_groups) {
   const fake_root two;
   two.write("/proc/self/cgroup", "0::/pod/container\n");
   two.write("/sys/fs/cgroup/pod/container/memory.max", "max\n");
@@ -162,7 +164,8 @@ TEST(machine_facts, the_drivers_files_are_found) {
   EXPECT_TRUE(install.open_module);
   std::vector<std::string> paths;
   for (const device_file& file : install.device_files) paths.push_back(file.path);
-  EXPECT_THAT(paths, ElementsAre("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl"));
+  EXPECT_THAT(paths,
+              ElementsAre("/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia12", "/dev/nvidiactl"));
   EXPECT_EQ(install.library, "/usr/lib/x86_64-linux-gnu/libcuda.so.1");
   EXPECT_EQ(install.hmm, false);
   EXPECT_EQ(install.mig_instances, 2u);
@@ -224,7 +227,8 @@ TEST(machine_rules, each_planted_fault_is_the_only_finding_and_has_a_reason) {
          m.host.numa_balancing = true;
          m.host.numa_nodes = 2;
        }},
-      {"uvm_prefetch_off", [](machine_facts& m) { m.install.uvm["uvm_perf_prefetch_enable"] = "0"; }},
+      {"uvm_prefetch_off",
+       [](machine_facts& m) { m.install.uvm["uvm_perf_prefetch_enable"] = "0"; }},
   };
   for (const planted& each : all) {
     machine_facts facts = good_machine();

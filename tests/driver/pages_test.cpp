@@ -1,4 +1,5 @@
-// The page machine: the textbook's counts exactly, the card's times within its bounds, and each mechanism alone.
+// The page machine: the textbook's counts exactly, the card's times within its bounds, and each
+// mechanism alone.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,9 @@ run_options streaming(std::uint64_t bytes) {
   return o;
 }
 
-advice_given advice(managed_advice what, memory_place place = memory_place::device) { return {what, place}; }
+advice_given advice(managed_advice what, memory_place place = memory_place::device) {
+  return {what, place};
+}
 
 TEST(pages, the_textbooks_faults_of_a_gibibyte) {
   run_options o = streaming(GiB);
@@ -43,13 +46,14 @@ TEST(pages, the_textbooks_faults_of_a_gibibyte) {
   EXPECT_GT(small.total_ns(), 4 * large.total_ns());
 }
 
-// The rows of the first runs within 30%, those of later ones within 40%, but for those that docs/managed_memory.md names as missed: one
-// that is met leaves the list.
+// The rows of the first runs within 30%, those of later ones within 40%, but for those that
+// docs/managed_memory.md names as missed: one that is met leaves the list.
 TEST(pages, predicts_the_measured_rows) {
   std::size_t rows = 0;
   const std::set<std::tuple<std::string, std::string, std::uint64_t>> missed{
       {"h200_checked_2", "preferred location CPU and read-mostly; the kernel writes", 128 * MiB},
-      {"h200_checked_2", "preferred location CPU and read-mostly; the kernel writes", 256 * MiB},  // 8.7 s on one host, 2.8 on this
+      {"h200_checked_2", "preferred location CPU and read-mostly; the kernel writes",
+       256 * MiB},                                              // 8.7 s on one host, 2.8 on this
       {"h200_checked_2", "to and fro; a round p50", 64 * KiB},  // one run of two
       {"h200_checked_2", "to and fro; a round p50", 256 * KiB},
       {"h200_checked_3", "to and fro; a round p99", MiB},
@@ -58,11 +62,18 @@ TEST(pages, predicts_the_measured_rows) {
       {"h200_seen_4", "preferred location CPU and read-mostly; the kernel writes", 96 * MiB},
       {"h200_seen_4", "to and fro; a round p50", 512 * KiB},
       {"h200_checked_5", "to and fro; a round p99", 2 * MiB}};
-  for (const auto& [file, bound] : {std::pair{"h200_fitted", 0.30}, {"h200_fitted_2", 0.30}, {"h200_checked", 0.40}, {"h200_checked_2", 0.40}, {"h200_checked_3", 0.40}, {"h200_seen_4", 0.40}, {"h200_checked_5", 0.40}}) {
+  for (const auto& [file, bound] : {std::pair{"h200_fitted", 0.30},
+                                    {"h200_fitted_2", 0.30},
+                                    {"h200_checked", 0.40},
+                                    {"h200_checked_2", 0.40},
+                                    {"h200_checked_3", 0.40},
+                                    {"h200_seen_4", 0.40},
+                                    {"h200_checked_5", 0.40}}) {
     const std::string path = MILLPOND_SOURCE_DIR "/data/managed/" + std::string(file) + ".csv";
     // Later files tell the rates of the machine that they were measured on.
     gpu_profile machine = gpu_profile::h200();
-    EXPECT_EQ(read_rates(path, machine), std::string(file) == "h200_seen_4" || std::string(file) == "h200_checked_5");
+    EXPECT_EQ(read_rates(path, machine),
+              std::string(file) == "h200_seen_4" || std::string(file) == "h200_checked_5");
     const page_costs costs = page_costs::from(machine);
     const auto cases = read_cases(path);
     ASSERT_TRUE(cases) << cases.error().message;
@@ -70,11 +81,14 @@ TEST(pages, predicts_the_measured_rows) {
       const double predicted = predict_ms(one, costs);
       ++rows;
       if (missed.contains({file, one.name, one.what.bytes})) {
-        EXPECT_GT(std::abs(predicted / one.middle_ms() - 1), bound) << one.name << " is met now: take it off the list, and say so in docs/managed_memory.md";
+        EXPECT_GT(std::abs(predicted / one.middle_ms() - 1), bound)
+            << one.name
+            << " is met now: take it off the list, and say so in docs/managed_memory.md";
         continue;
       }
-      EXPECT_NEAR(predicted / one.middle_ms(), 1, bound) << file << ": " << one.name << ", " << format_bytes(one.what.bytes) << ": predicted "
-                                                         << predicted << " ms, measured " << one.low_ms << " to " << one.high_ms;
+      EXPECT_NEAR(predicted / one.middle_ms(), 1, bound)
+          << file << ": " << one.name << ", " << format_bytes(one.what.bytes) << ": predicted "
+          << predicted << " ms, measured " << one.low_ms << " to " << one.high_ms;
     }
   }
   EXPECT_GE(rows, 190u);
@@ -187,7 +201,8 @@ TEST(pages, thrashing_is_kept_by_page) {
   two.set(3).set(200);
   one.set(3);
   double now = 0;
-  // The first move makes no books, the second is the first that they know; then three within the lapse.
+  // The first move makes no books, the second is the first that they know; then three within the
+  // lapse.
   const side sides[] = {side::device, side::host};
   for (int i = 0; i < 6; ++i) state.moved(two, sides[i % 2], now += 100e3, costs);
   EXPECT_TRUE(state.thrashing()[3] && state.thrashing()[200]);
@@ -198,7 +213,8 @@ TEST(pages, thrashing_is_kept_by_page) {
   EXPECT_EQ(waits.what, kind::throttle);
   EXPECT_EQ(waits.until_ns, now + costs.thrash_lapse_ns);
   EXPECT_EQ(state.ask(4, side::host, now, costs).what, kind::none);
-  // A page that stays longer than a lapse is as any other again; the rest of the block is not touched by it.
+  // A page that stays longer than a lapse is as any other again; the rest of the block is not
+  // touched by it.
   state.moved(one, side::host, now + 2 * costs.thrash_lapse_ns, costs);
   EXPECT_FALSE(state.thrashing()[3]);
   EXPECT_TRUE(state.thrashing()[200]);
@@ -216,7 +232,8 @@ TEST(pages, pins_run_out) {
   bool pinned = false;
   for (int i = 0; i < 200 && !pinned; ++i) {
     auto hint = state.ask(7, to, now, costs);
-    if (hint.what == thrash_state::hint::kind::throttle) hint = state.ask(7, to, now = hint.until_ns + 1, costs);
+    if (hint.what == thrash_state::hint::kind::throttle)
+      hint = state.ask(7, to, now = hint.until_ns + 1, costs);
     pinned = hint.what == thrash_state::hint::kind::pin;
     if (!pinned) state.moved(page, to, now, costs);
     to = to == side::device ? side::host : side::device;
@@ -278,7 +295,8 @@ TEST(pages, is_the_same_on_every_run) {
   EXPECT_EQ(a.total_ns(), b.total_ns());
 }
 
-// docs/managed_memory.md shows every row as it is predicted now. A failure prints the line that belongs there.
+// docs/managed_memory.md shows every row as it is predicted now. A failure prints the line that
+// belongs there.
 TEST(page_cases, the_documents_table_is_what_the_machine_predicts) {
   std::stringstream document;
   document << std::ifstream(MILLPOND_SOURCE_DIR "/docs/managed_memory.md").rdbuf();
@@ -303,12 +321,15 @@ TEST(page_cases, a_line_that_is_no_case_names_its_place) {
     const auto read = read_cases(path);
     return read ? std::string() : read.error().message;
   };
-  EXPECT_THAT(reading("a,1MiB,zigzag,,read,host,,no,1,kernel,,"), testing::HasSubstr(":2: expected a pattern"));
+  EXPECT_THAT(reading("a,1MiB,zigzag,,read,host,,no,1,kernel,,"),
+              testing::HasSubstr(":2: expected a pattern"));
   EXPECT_THAT(reading("a,1MiB,stream"), testing::HasSubstr("12 cells"));
-  EXPECT_THAT(reading("a,1MiB,stream,,read,host,be-quick,no,1,kernel,,"), testing::HasSubstr("be-quick"));
+  EXPECT_THAT(reading("a,1MiB,stream,,read,host,be-quick,no,1,kernel,,"),
+              testing::HasSubstr("be-quick"));
   EXPECT_EQ(reading("a,1MiB,stream,,read,host,read-mostly+preferred-host,no,1,kernel,1.5,2"), "");
   const auto read = read_cases(path);
-  EXPECT_EQ(case_line(read->front()), "a,1048576,stream,,read,host,read-mostly+preferred-host,no,1,kernel,1.5,2");
+  EXPECT_EQ(case_line(read->front()),
+            "a,1048576,stream,,read,host,read-mostly+preferred-host,no,1,kernel,1.5,2");
 }
 
 }  // namespace

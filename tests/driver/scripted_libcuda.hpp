@@ -11,7 +11,9 @@
 
 namespace millpond::cuda {
 
-inline open_options scripted_options() { return {.library = MILLPOND_FAKE_LIBCUDA}; }
+inline open_options scripted_options() {
+  return {.library = MILLPOND_FAKE_LIBCUDA};
+}
 
 // The script, reset.
 inline fake_libcuda_script& scripted_libcuda() {

@@ -250,7 +250,8 @@ TEST_F(sim_basics, freeing_by_the_wrong_call_is_refused_and_loses_nothing) {
   void* h = nullptr;
   ok(gpu->memory_allocate(&d, 4096));
   ok(gpu->host_allocate(&h, 4096, driver::host_flags::none));
-  EXPECT_EQ(gpu->memory_free(reinterpret_cast<device_address>(h)).status, driver_status::invalid_value);
+  EXPECT_EQ(gpu->memory_free(reinterpret_cast<device_address>(h)).status,
+            driver_status::invalid_value);
   EXPECT_EQ(gpu->host_free(reinterpret_cast<void*>(d)).status, driver_status::invalid_value);
   EXPECT_EQ(gpu->memory_free(d + 512).status, driver_status::invalid_value);
   EXPECT_EQ(gpu->leaks().device_allocations, 1u);
@@ -336,7 +337,7 @@ TEST_F(sim_basics, advice_about_managed_memory_has_its_effect) {
   ok(gpu->managed_allocate(&stays, bytes));
   ok(gpu->advise(stays, bytes, managed_advice::set_preferred_location, memory_place::host));
   gpu->touch_managed(stays, bytes);
-  EXPECT_GT(kernel(stays, access_kind::read_write), 30);  // a fault for each 4 KiB
+  EXPECT_GT(kernel(stays, access_kind::read_write), 30);     // a fault for each 4 KiB
   EXPECT_NEAR(kernel(stays, access_kind::write), 1.6, 0.3);  // then over the link
   EXPECT_EQ(gpu->managed_resident_bytes(stays, bytes), 0u);
 
@@ -344,7 +345,7 @@ TEST_F(sim_basics, advice_about_managed_memory_has_its_effect) {
   ok(gpu->advise(copied, bytes, managed_advice::set_read_mostly, memory_place::device));
   gpu->touch_managed(copied, bytes);
   ok(gpu->prefetch_async(copied, bytes, memory_place::device, s));
-  EXPECT_LT(kernel(copied, access_kind::read), 6);        // the prefetch that duplicates, no faults
+  EXPECT_LT(kernel(copied, access_kind::read), 6);  // the prefetch that duplicates, no faults
   const std::uint64_t host_faults = gpu->managed_counts().host_faults;
   gpu->touch_managed(copied, bytes, access_kind::read);
   EXPECT_EQ(gpu->managed_counts().host_faults, host_faults);

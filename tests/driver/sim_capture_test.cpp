@@ -43,7 +43,9 @@ class sim_capture : public sim_test {
   device_address memory = 0;
 };
 
-void count_destroy(void* data) { ++*static_cast<int*>(data); }
+void count_destroy(void* data) {
+  ++*static_cast<int*>(data);
+}
 
 TEST_F(sim_capture, captured_work_runs_at_each_launch_and_not_before) {
   write(memory, 1, s);
@@ -117,7 +119,8 @@ TEST_F(sim_capture, a_capture_cannot_wait_for_work_outside_it) {
 TEST_F(sim_capture, it_ends_on_its_own_stream_and_thread) {
   graph_handle none = nullptr;
   EXPECT_EQ(gpu->capture_end(s, &none).status, driver_status::illegal_state);
-  EXPECT_EQ(gpu->capture_begin(legacy_stream, capture_mode::global).status, driver_status::capture_unsupported);
+  EXPECT_EQ(gpu->capture_begin(legacy_stream, capture_mode::global).status,
+            driver_status::capture_unsupported);
   ok(gpu->capture_begin(s, capture_mode::thread_local_));
   EXPECT_EQ(gpu->capture_begin(s, capture_mode::global).status, driver_status::illegal_state);
   simulated_gpu::set_thread(2);
@@ -126,7 +129,8 @@ TEST_F(sim_capture, it_ends_on_its_own_stream_and_thread) {
   release(end(s));
 }
 
-// --- What a capture forbids -------------------------------------------------------------------------
+// --- What a capture forbids
+// -------------------------------------------------------------------------
 
 TEST_F(sim_capture, an_event_query_inside_a_thread_local_capture_breaks_it) {
   const event_handle e = event();
@@ -213,7 +217,8 @@ TEST_F(sim_capture, a_blocked_legacy_stream_is_told_apart) {
   release(end(s));
 }
 
-// --- The checker's rules ----------------------------------------------------------------------------
+// --- The checker's rules
+// ----------------------------------------------------------------------------
 
 TEST_F(sim_capture, the_library_records_nothing_into_the_users_capture) {
   const event_handle e = event();
@@ -315,7 +320,8 @@ TEST_F(sim_capture, memory_freed_before_the_capture_needs_a_fence_to_be_used_in_
   release(end(s));
 }
 
-// --- What graphs retain -----------------------------------------------------------------------------
+// --- What graphs retain
+// -----------------------------------------------------------------------------
 
 TEST_F(sim_capture, retained_objects_end_with_the_last_of_graph_and_instances) {
   int destroyed = 0;

@@ -55,7 +55,8 @@ class sim_checker : public sim_test {
   identity_report report;
 };
 
-// --- reuse_before_order -----------------------------------------------------------------------------
+// --- reuse_before_order
+// -----------------------------------------------------------------------------
 
 TEST_F(sim_checker, reuse_on_another_stream_before_any_fence) {
   allocate(at, 4096, a, "one");
@@ -219,7 +220,8 @@ TEST_F(sim_checker, pages_that_moved_are_the_same_memory) {
   at += 32 * MiB;
 }
 
-// --- overlap ----------------------------------------------------------------------------------------
+// --- overlap
+// ----------------------------------------------------------------------------------------
 
 TEST_F(sim_checker, two_live_blocks_share_bytes) {
   allocate(at, 4096, a, "one");
@@ -237,7 +239,8 @@ TEST_F(sim_checker, two_live_blocks_share_bytes_through_an_alias) {
   clean();
   allocate(at + 8 * MiB + 4095, 1, a, "two");
   expect_only("overlap", "one", "two");
-  for (const auto& [where, bytes] : {std::pair{at, 4096}, {at + 8 * MiB + 4096, 4096}, {at + 8 * MiB + 4095, 1}}) {
+  for (const auto& [where, bytes] :
+       {std::pair{at, 4096}, {at + 8 * MiB + 4096, 4096}, {at + 8 * MiB + 4095, 1}}) {
     free(where, static_cast<std::uint64_t>(bytes), a, "end");
   }
   clean();
@@ -267,7 +270,8 @@ TEST_F(sim_checker, a_second_free_and_a_free_of_another_size) {
   expect_only("free_of_unknown", "four", "five");
 }
 
-// --- access_after_free, read_of_unwritten, unordered_access -----------------------------------------
+// --- access_after_free, read_of_unwritten, unordered_access
+// -----------------------------------------
 
 TEST_F(sim_checker, work_queued_after_the_free) {
   allocate(at, 4096, a, "one");
@@ -405,7 +409,8 @@ TEST_F(sim_checker, races_are_not_reported_unless_asked) {
   clean();
 }
 
-// --- free_in_use ------------------------------------------------------------------------------------
+// --- free_in_use
+// ------------------------------------------------------------------------------------
 
 TEST_F(sim_checker, unmapping_under_pending_work) {
   write(at, 4096, a);
@@ -464,7 +469,8 @@ TEST_F(sim_checker, cuMemFree_waits_by_itself) {
   clean();
 }
 
-// --- wrong_kind_free, alias_in_one_kernel -----------------------------------------------------------
+// --- wrong_kind_free, alias_in_one_kernel
+// -----------------------------------------------------------
 
 TEST_F(sim_checker, a_free_by_another_kinds_call) {
   device_address d = 0;
@@ -488,12 +494,13 @@ TEST_F(sim_checker, one_kernel_sees_a_page_by_two_addresses) {
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
   ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
   const auto kernel = [&](device_address one, device_address two) {
-    ok(gpu->launch({"k", 0, {{one, 4096, access_kind::write}, {two, 4096, access_kind::write}}, {}}, a));
+    ok(gpu->launch({"k", 0, {{one, 4096, access_kind::write}, {two, 4096, access_kind::write}}, {}},
+                   a));
   };
-  kernel(at, at + 10 * MiB);             // different pages
-  kernel(at, at + 4096);                 // one address range
+  kernel(at, at + 10 * MiB);  // different pages
+  kernel(at, at + 4096);      // one address range
   clean();
-  kernel(at, at + 8 * MiB + 64 * KiB);   // the same page twice
+  kernel(at, at + 8 * MiB + 64 * KiB);  // the same page twice
   const auto all = gpu->violations();
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].rule, "alias_in_one_kernel");
@@ -515,9 +522,13 @@ TEST_F(sim_checker, the_alias_granule_can_be_the_cache_line) {
   start(options);
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
   ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
-  ok(gpu->launch({"k", 0, {{at, 512, access_kind::write}, {at + 8 * MiB + 512, 512, access_kind::write}}, {}}, a));
+  ok(gpu->launch(
+      {"k", 0, {{at, 512, access_kind::write}, {at + 8 * MiB + 512, 512, access_kind::write}}, {}},
+      a));
   clean();
-  ok(gpu->launch({"k", 0, {{at, 520, access_kind::write}, {at + 8 * MiB + 576, 64, access_kind::write}}, {}}, a));
+  ok(gpu->launch(
+      {"k", 0, {{at, 520, access_kind::write}, {at + 8 * MiB + 576, 64, access_kind::write}}, {}},
+      a));
   EXPECT_EQ(rules(), std::vector<std::string>{"alias_in_one_kernel"});
   gpu->clear_violations();
   ok(gpu->context_synchronize());

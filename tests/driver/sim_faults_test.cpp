@@ -12,7 +12,8 @@ class sim_faults : public sim_test {
   void SetUp() override { make(); }
   driver_status create(std::uint64_t bytes = 2 * MiB) {
     physical_handle h = 0;
-    const call_result answer = gpu->physical_create(&h, bytes, memory_place::device, driver::shareable::no);
+    const call_result answer =
+        gpu->physical_create(&h, bytes, memory_place::device, driver::shareable::no);
     if (answer.ok()) handles.push_back(h);
     return answer.status;
   }
@@ -38,7 +39,8 @@ TEST_F(sim_faults, the_nth_call_of_a_name_fails_and_no_other) {
 }
 
 TEST_F(sim_faults, several_in_a_row_with_a_status_of_choice) {
-  gpu->set_faults({.faults = {{.call = "cuMemCreate", .at = 2, .count = 2, .status = driver_status::unknown}}});
+  gpu->set_faults(
+      {.faults = {{.call = "cuMemCreate", .at = 2, .count = 2, .status = driver_status::unknown}}});
   EXPECT_EQ(create(), driver_status::success);
   EXPECT_EQ(create(), driver_status::unknown);
   EXPECT_EQ(create(), driver_status::unknown);
@@ -77,7 +79,9 @@ TEST_F(sim_faults, a_failing_call_has_no_effect) {
 }
 
 TEST_F(sim_faults, a_slow_call_takes_its_time_and_works) {
-  gpu->set_faults({.faults = {{.call = "cuMemCreate", .at = 1, .effect = fault::what::slow, .slow_ns = 7'000'000}}});
+  gpu->set_faults(
+      {.faults = {
+           {.call = "cuMemCreate", .at = 1, .effect = fault::what::slow, .slow_ns = 7'000'000}}});
   const std::uint64_t before = gpu->now_ns();
   EXPECT_EQ(create(), driver_status::success);
   EXPECT_GE(gpu->now_ns() - before, 7'000'000u);
@@ -128,7 +132,8 @@ TEST_F(sim_faults, another_process_takes_memory_and_gives_it_back) {
   EXPECT_EQ(create(6 * MiB), driver_status::success);
 }
 
-// Every call of a small program fails in turn: no crash, and the program's objects can still be given back.
+// Every call of a small program fails in turn: no crash, and the program's objects can still be
+// given back.
 TEST_F(sim_faults, any_call_of_a_program_may_fail_and_nothing_is_lost) {
   const auto program = [&](std::vector<call_result>& answers) {
     pool_handle pool = nullptr;
@@ -149,11 +154,13 @@ TEST_F(sim_faults, any_call_of_a_program_may_fail_and_nothing_is_lost) {
     const bool stream_made = did(gpu->stream_create(&s));
     const bool event_made = did(gpu->event_create(&e));
     const bool reserved = did(gpu->address_reserve(&at, 4 * MiB, 0));
-    const bool created = did(gpu->physical_create(&h, 4 * MiB, memory_place::device, driver::shareable::no));
+    const bool created =
+        did(gpu->physical_create(&h, 4 * MiB, memory_place::device, driver::shareable::no));
     const bool mapped = reserved && created && did(gpu->map(at, 4 * MiB, h));
     const bool accessible = mapped && did(gpu->set_access(at, 4 * MiB, memory_place::device));
     const bool pool_made = did(gpu->pool_create(&pool, memory_place::device, 0));
-    const bool block_made = pool_made && stream_made && did(gpu->pool_allocate(&block, 4096, pool, s));
+    const bool block_made =
+        pool_made && stream_made && did(gpu->pool_allocate(&block, 4096, pool, s));
     if (accessible && stream_made) did(gpu->set_async(at, 1, 4096, s));
     if (event_made && stream_made) did(gpu->event_record(e, s));
     if (event_made) did(gpu->event_synchronize(e));

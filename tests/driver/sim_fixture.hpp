@@ -1,5 +1,5 @@
-// A simulated GPU for a test: streams and events are given back at the end, and then nothing may be left
-// and no rule may have been broken, unless the test says otherwise.
+// A simulated GPU for a test: streams and events are given back at the end, and then nothing may be
+// left and no rule may have been broken, unless the test says otherwise.
 #pragma once
 #include <gtest/gtest.h>
 

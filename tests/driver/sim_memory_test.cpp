@@ -24,7 +24,8 @@ class sim_memory : public sim_test {
     ok(gpu->address_reserve(&at, bytes, 0));
     return at;
   }
-  void map(device_address at, std::uint64_t bytes, physical_handle h, memory_place place = memory_place::device) {
+  void map(device_address at, std::uint64_t bytes, physical_handle h,
+           memory_place place = memory_place::device) {
     ok(gpu->map(at, bytes, h));
     ok(gpu->set_access(at, bytes, place));
   }
@@ -82,8 +83,9 @@ TEST_F(sim_memory, sizes_and_alignments_that_no_device_takes_are_refused) {
               driver_status::invalid_value);
     EXPECT_EQ(gpu->address_reserve(&at, bytes, 0).status, driver_status::invalid_value);
   }
-  EXPECT_EQ(gpu->physical_create(&h, ~std::uint64_t{0} / (4 * MiB) * (2 * MiB), memory_place::device,
-                                 driver::shareable::no).status,
+  EXPECT_EQ(gpu->physical_create(&h, ~std::uint64_t{0} / (4 * MiB) * (2 * MiB),
+                                 memory_place::device, driver::shareable::no)
+                .status,
             driver_status::out_of_memory);
   EXPECT_EQ(gpu->address_reserve(&at, 2 * MiB, 3 * MiB).status, driver_status::invalid_value);
   ok(gpu->address_reserve(&at, 2 * MiB, 64 * MiB));
@@ -122,7 +124,8 @@ TEST_F(sim_memory, set_access_costs_by_the_handle_and_unmap_does_too) {
 }
 
 // Both ways of keeping contents must agree on what a program sees.
-class sim_contents : public sim_memory, public ::testing::WithParamInterface<simulated_gpu_options::contents> {
+class sim_contents : public sim_memory,
+                     public ::testing::WithParamInterface<simulated_gpu_options::contents> {
  protected:
   void make_contents() {
     simulated_gpu_options options;
@@ -279,7 +282,8 @@ TEST_F(sim_memory, another_process_imports_real_bytes) {
     physical_handle theirs = 0;
     device_address there = 0;
     bool good = other.has_value() && (*other)->import_handle(&theirs, fd).ok() &&
-                (*other)->address_reserve(&there, 2 * MiB, 0).ok() && (*other)->map(there, 2 * MiB, theirs).ok() &&
+                (*other)->address_reserve(&there, 2 * MiB, 0).ok() &&
+                (*other)->map(there, 2 * MiB, theirs).ok() &&
                 (*other)->set_access(there, 2 * MiB, memory_place::device).ok();
     auto* bytes = reinterpret_cast<unsigned char*>(there);
     good = good && bytes[12345] == 0x5a;
@@ -327,7 +331,8 @@ TEST_F(sim_memory, a_hundred_gigabytes_of_tags_take_little_memory) {
   ok(gpu->address_free(at, 100 * GiB));
 }
 
-// --- Driver pools -----------------------------------------------------------------------------------
+// --- Driver pools
+// -----------------------------------------------------------------------------------
 
 class sim_pools : public sim_memory {
  protected:
@@ -438,7 +443,8 @@ TEST_F(sim_pools, free_segments_are_moved_to_where_they_are_needed) {
   const device_address second = block(32 * MiB, s);
   ok(gpu->pool_free(first, s));
   ok(gpu->stream_synchronize(s));
-  const device_address third = block(96 * MiB, s);   // two of its three segments were the first block's
+  const device_address third =
+      block(96 * MiB, s);  // two of its three segments were the first block's
   EXPECT_EQ(third, second + 32 * MiB);
   EXPECT_EQ(usage().reserved, 128 * MiB);
   EXPECT_EQ(gpu->physical_bytes(), 128 * MiB);

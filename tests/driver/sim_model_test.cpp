@@ -1,5 +1,5 @@
-// Random programs. The checker against plain reachability in a graph of everything that happened, and the
-// two ways of keeping contents against each other.
+// Random programs. The checker against plain reachability in a graph of everything that happened,
+// and the two ways of keeping contents against each other.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -31,7 +31,8 @@ class history {
       open.pop_back();
       if (n == none || !seen.insert(n).second) continue;
       if (n == first) return true;
-      open.insert(open.end(), before_[static_cast<std::size_t>(n)].begin(), before_[static_cast<std::size_t>(n)].end());
+      open.insert(open.end(), before_[static_cast<std::size_t>(n)].begin(),
+                  before_[static_cast<std::size_t>(n)].end());
     }
     return false;
   }
@@ -79,7 +80,8 @@ class order_program {
     bool live = false;
     std::size_t owner = 0;
     std::vector<std::size_t> users = {};
-    // Timelines that a reuse must follow, as (stream birth, node): the node of its tail at the free.
+    // Timelines that a reuse must follow, as (stream birth, node): the node of its tail at the
+    // free.
     std::vector<std::pair<std::uint64_t, history::node>> must_follow = {};
   };
 
@@ -94,8 +96,8 @@ class order_program {
   // A wait for what the stream comes after anyway is no event in its history.
   void wait(stream_state& s, const std::vector<history::node>& nodes) {
     const history::node now = past_.add({s.tail, host_});
-    const bool nothing_new = std::all_of(nodes.begin(), nodes.end(),
-                                         [&](history::node n) { return past_.comes_before(n, now); });
+    const bool nothing_new = std::all_of(
+        nodes.begin(), nodes.end(), [&](history::node n) { return past_.comes_before(n, now); });
     if (!nothing_new) add(s, nodes);
   }
   std::uint64_t id(const stream_state& s) {
@@ -139,7 +141,8 @@ class order_program {
         if (numbers_.chance(0.7)) return;
         dead_.push_back(s.tail);
         for (slot& each : slots_) {
-          const bool used = std::find(each.users.begin(), each.users.end(), which) != each.users.end();
+          const bool used =
+              std::find(each.users.begin(), each.users.end(), which) != each.users.end();
           if (each.live && (each.owner == which || used)) free(each, number);
         }
         ok(gpu_.stream_destroy(s.handle));
@@ -172,7 +175,8 @@ class order_program {
     stream_state& owner = streams_[each.owner];
     gpu_.note_free(at(each), 4096, owner.handle, "free " + std::to_string(number));
     each.must_follow = {{id(owner), owner.tail}};
-    for (const std::size_t user : each.users) each.must_follow.emplace_back(id(streams_[user]), streams_[user].tail);
+    for (const std::size_t user : each.users)
+      each.must_follow.emplace_back(id(streams_[user]), streams_[user].tail);
     each.users.clear();
     each.live = false;
   }
@@ -186,7 +190,8 @@ class order_program {
     const std::uint64_t before = gpu_.violation_count();
     gpu_.note_allocate(at(each), 4096, s.handle, "allocate " + std::to_string(number));
     const bool reported = gpu_.violation_count() > before;
-    EXPECT_EQ(reported, !ordered) << "step " << number << ' ' << (reported ? gpu_.violations().back().text : "");
+    EXPECT_EQ(reported, !ordered) << "step " << number << ' '
+                                  << (reported ? gpu_.violations().back().text : "");
     (ordered ? kept : broken) += 1;
     each.live = true;
     each.owner = which;
@@ -223,7 +228,8 @@ TEST_F(sim_model, the_checker_agrees_with_reachability) {
   EXPECT_GT(kept, 100);
 }
 
-// --- Contents: tags and bytes ------------------------------------------------------------------------
+// --- Contents: tags and bytes
+// ------------------------------------------------------------------------
 
 // Runs one random program and notes everything that can be seen of it.
 std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint64_t seed) {
@@ -254,20 +260,24 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
   for (int i = 0; i < 200; ++i) {
     stream_handle s = streams[numbers.below(streams.size())];
     const std::size_t slot = numbers.below(slots), other = numbers.below(slots);
-    const std::uint64_t offset = numbers.below(page / 8 - 64) * 8, bytes = (1 + numbers.below(63)) * 8;
-    const device_address at = window + slot * page + offset, to = window + other * page + numbers.below(1000) * 8;
+    const std::uint64_t offset = numbers.below(page / 8 - 64) * 8,
+                        bytes = (1 + numbers.below(63)) * 8;
+    const device_address at = window + slot * page + offset,
+                         to = window + other * page + numbers.below(1000) * 8;
     switch (numbers.below(9)) {
       case 0:
         if (mapped[slot]) break;
         if (handles.size() < 3) {
           handles.emplace_back();
-          if (!note(gpu->physical_create(&handles.back(), page, memory_place::device, driver::shareable::no))) {
+          if (!note(gpu->physical_create(&handles.back(), page, memory_place::device,
+                                         driver::shareable::no))) {
             handles.pop_back();
             break;
           }
         }
         // Often a second view of the same memory.
-        mapped[slot] = note(gpu->map(window + slot * page, page, handles[numbers.below(handles.size())]));
+        mapped[slot] =
+            note(gpu->map(window + slot * page, page, handles[numbers.below(handles.size())]));
         if (mapped[slot]) {
           note(gpu->set_access(window + slot * page, page, memory_place::device));
           const bool fresh = numbers.chance(0.5);
@@ -288,7 +298,8 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
         break;
       }
       case 4:
-        if (mapped[slot]) note(gpu->set_async(at, static_cast<unsigned char>(numbers.below(256)), bytes, s));
+        if (mapped[slot])
+          note(gpu->set_async(at, static_cast<unsigned char>(numbers.below(256)), bytes, s));
         break;
       case 5:
       case 6:
@@ -299,17 +310,19 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
         if (!mapped[slot]) break;
         identity_report report;
         // Most often what was written last by this very step would be checked; here anything goes.
-        const identity_block block{window + slot * page + offset / 512 * 512, 512, 1 + numbers.below(3)};
+        const identity_block block{window + slot * page + offset / 512 * 512, 512,
+                                   1 + numbers.below(3)};
         note(gpu->identity_check({&block, 1}, &report, s));
         note(gpu->context_synchronize());
         out.push_back(std::to_string(report.mismatches) + " differ, first at " +
-                      (report.address == 0 ? "none" : std::to_string(base(report.address))) + " word " +
-                      std::to_string(report.found_word));
+                      (report.address == 0 ? "none" : std::to_string(base(report.address))) +
+                      " word " + std::to_string(report.found_word));
       }
     }
   }
   note(gpu->context_synchronize());
-  for (const violation& v : gpu->violations()) out.push_back(v.rule + " at " + std::to_string(v.time_ns));
+  for (const violation& v : gpu->violations())
+    out.push_back(v.rule + " at " + std::to_string(v.time_ns));
   return out;
 }
 
@@ -318,7 +331,8 @@ TEST_F(sim_model, tags_and_bytes_tell_the_same) {
     const auto tags = seen_of(simulated_gpu_options::contents::tags, seed);
     const auto bytes = seen_of(simulated_gpu_options::contents::bytes, seed);
     ASSERT_EQ(tags.size(), bytes.size()) << "seed " << seed;
-    for (std::size_t i = 0; i < tags.size(); ++i) ASSERT_EQ(tags[i], bytes[i]) << "seed " << seed << ", line " << i;
+    for (std::size_t i = 0; i < tags.size(); ++i)
+      ASSERT_EQ(tags[i], bytes[i]) << "seed " << seed << ", line " << i;
   }
 }
 

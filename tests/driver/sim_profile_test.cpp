@@ -75,7 +75,8 @@ TEST_F(sim_profile, the_built_in_tables_are_the_measured_points) {
 }
 
 TEST_F(sim_profile, a_bad_file_is_told_its_line) {
-  EXPECT_NE(load_profile("/nonexistent/profile.toml").error().message.find("cannot be opened"), std::string::npos);
+  EXPECT_NE(load_profile("/nonexistent/profile.toml").error().message.find("cannot be opened"),
+            std::string::npos);
   EXPECT_NE(complaint("[rates]", "[rates").find(path + ":"), std::string::npos);
   const std::string unknown = complaint("launch_latency_ns", "lunch_latency_ns");
   EXPECT_NE(unknown.find("`launch_latency_ns` is missing"), std::string::npos) << unknown;
@@ -85,7 +86,8 @@ TEST_F(sim_profile, a_bad_file_is_told_its_line) {
   EXPECT_NE(type.find("`l2_bytes` should be a whole number"), std::string::npos) << type;
   const std::string negative = complaint("memory_bytes_per_s = ", "memory_bytes_per_s = -");
   EXPECT_NE(negative.find("from 0"), std::string::npos) << negative;
-  const std::string nan = complaint("memory_bytes_per_s = 4170000000000", "memory_bytes_per_s = nan");
+  const std::string nan =
+      complaint("memory_bytes_per_s = 4170000000000", "memory_bytes_per_s = nan");
   EXPECT_NE(nan.find("from 0"), std::string::npos) << nan;
   const std::string order = complaint("[1048576, 43000, 57000]", "[1000, 43000, 57000]");
   EXPECT_NE(order.find("should rise"), std::string::npos) << order;

@@ -32,9 +32,10 @@ TEST_F(sim_threads, threads_may_call_at_once) {
         identity_report report;
         ASSERT_TRUE(gpu->identity_write({&block, 1}, s).ok());
         ASSERT_TRUE(gpu->identity_check({&block, 1}, &report, s).ok());
-        ASSERT_TRUE(gpu->host_function(
-                           s, [](void* p) { static_cast<std::atomic<int>*>(p)->fetch_add(1); }, &callbacks)
-                        .ok());
+        ASSERT_TRUE(
+            gpu->host_function(
+                   s, [](void* p) { static_cast<std::atomic<int>*>(p)->fetch_add(1); }, &callbacks)
+                .ok());
         ASSERT_TRUE(gpu->event_record(e, s).ok());
         ASSERT_TRUE(gpu->event_synchronize(e).ok());
         ASSERT_EQ(report.mismatches, 0u);
@@ -48,8 +49,9 @@ TEST_F(sim_threads, threads_may_call_at_once) {
   EXPECT_EQ(callbacks.load(), 1200);
 }
 
-// A function that is retired with a graph takes a lock of the library's, which other threads hold over
-// driver calls: the simulator runs it with no lock of its own held, so nobody waits in a circle.
+// A function that is retired with a graph takes a lock of the library's, which other threads hold
+// over driver calls: the simulator runs it with no lock of its own held, so nobody waits in a
+// circle.
 TEST_F(sim_threads, what_a_graph_retained_may_take_a_lock_that_is_held_over_calls) {
   make();
   std::mutex lock;
@@ -67,7 +69,8 @@ TEST_F(sim_threads, what_a_graph_retained_may_take_a_lock_that_is_held_over_call
     capture_info info;
     ok(gpu->stream_capture(s, &info));
     ok(gpu->graph_retain(
-        info.graph, [](void* p) { const std::lock_guard hold(*static_cast<std::mutex*>(p)); }, &lock));
+        info.graph, [](void* p) { const std::lock_guard hold(*static_cast<std::mutex*>(p)); },
+        &lock));
     graph_handle graph = nullptr;
     ok(gpu->capture_end(s, &graph));
     ok(gpu->graph_destroy(graph));
@@ -76,8 +79,8 @@ TEST_F(sim_threads, what_a_graph_retained_may_take_a_lock_that_is_held_over_call
   other.join();
 }
 
-// A replay of 100,000 events with contents written and checked takes a second or two at most. The bound is
-// slack for slow machines and sanitizers; the time is printed.
+// A replay of 100,000 events with contents written and checked takes a second or two at most. The
+// bound is slack for slow machines and sanitizers; the time is printed.
 TEST_F(sim_threads, a_long_replay_is_quick) {
   make();
   const stream_handle s = stream();
@@ -118,7 +121,8 @@ TEST_F(sim_threads, a_long_replay_is_quick) {
     }
   }
   ok(gpu->stream_synchronize(s));
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const auto calls = static_cast<double>(gpu->total_calls() - calls_before);
   std::printf("%d events in %.3f s, %.2f us of real time a call with its note\n", events, seconds,
               seconds * 1e6 / calls);

@@ -1,8 +1,10 @@
-// Runs a libFuzzer target with no libFuzzer: every file of the corpus, then mutations of them that depend on
-// the seed alone. So the fuzz targets are compiled and run by every build, and a failure comes back.
+// Runs a libFuzzer target with no libFuzzer: every file of the corpus, then mutations of them that
+// depend on the seed alone. So the fuzz targets are compiled and run by every build, and a failure
+// comes back.
 //
 // usage: fuzz_NAME [--mutations N] [--seed S] [--only I] FILE_OR_FOLDER...
-// A crash prints the seed and the index; --only runs that mutation again and writes it to ./failing_input.
+// A crash prints the seed and the index; --only runs that mutation again and writes it to
+// ./failing_input.
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,11 +43,23 @@ std::size_t place(millpond::random& random, const std::string& text) {
   return static_cast<std::size_t>(random.below(text.size()));
 }
 
-// One to eight small changes: what breaks parsers is a wrong byte, a number at its limit, a cut, a piece
-// twice, a piece gone, or a piece of another file.
-std::string mutate(std::string text, const std::vector<std::string>& corpus, millpond::random& random) {
-  static const char* const pieces[] = {"0", "-1", "18446744073709551615", "9223372036854775808", "\n", ",",
-                                       "\"", "\r\n", "nan", "1e308", "0x", "", "\xff\xff\xff\xff"};
+// One to eight small changes: what breaks parsers is a wrong byte, a number at its limit, a cut, a
+// piece twice, a piece gone, or a piece of another file.
+std::string mutate(std::string text, const std::vector<std::string>& corpus,
+                   millpond::random& random) {
+  static const char* const pieces[] = {"0",
+                                       "-1",
+                                       "18446744073709551615",
+                                       "9223372036854775808",
+                                       "\n",
+                                       ",",
+                                       "\"",
+                                       "\r\n",
+                                       "nan",
+                                       "1e308",
+                                       "0x",
+                                       "",
+                                       "\xff\xff\xff\xff"};
   for (std::uint64_t change = 0, count = random.between(1, 8); change < count; ++change) {
     if (text.empty()) text = corpus[random.below(corpus.size())];
     if (text.empty()) return text;
@@ -81,7 +95,9 @@ int main(int count, char** arguments) {
   std::vector<std::filesystem::path> files;
   for (int i = 1; i < count; ++i) {
     const std::string argument = arguments[i];
-    const auto number = [&] { return i + 1 < count ? std::strtoull(arguments[++i], nullptr, 10) : 0; };
+    const auto number = [&] {
+      return i + 1 < count ? std::strtoull(arguments[++i], nullptr, 10) : 0;
+    };
     if (argument == "--mutations") {
       mutations = number();
     } else if (argument == "--seed") {
@@ -89,7 +105,8 @@ int main(int count, char** arguments) {
     } else if (argument == "--only") {
       only = number();
     } else if (std::filesystem::is_directory(argument)) {
-      for (const auto& entry : std::filesystem::directory_iterator(argument)) files.push_back(entry.path());
+      for (const auto& entry : std::filesystem::directory_iterator(argument))
+        files.push_back(entry.path());
     } else {
       files.emplace_back(argument);
     }
@@ -113,7 +130,8 @@ int main(int count, char** arguments) {
   for (std::uint64_t i = only.value_or(0); i < (only ? *only + 1 : mutations); ++i) {
     millpond::random random(seed * 0x9e3779b97f4a7c15ULL + i);
     const std::string text = mutate(corpus[random.below(corpus.size())], corpus, random);
-    std::snprintf(current, sizeof current, "while running mutation %llu of seed %llu: --seed %llu --only %llu\n",
+    std::snprintf(current, sizeof current,
+                  "while running mutation %llu of seed %llu: --seed %llu --only %llu\n",
                   static_cast<unsigned long long>(i), static_cast<unsigned long long>(seed),
                   static_cast<unsigned long long>(seed), static_cast<unsigned long long>(i));
     if (only) std::ofstream("failing_input", std::ios::binary) << text;

@@ -22,15 +22,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace millpond;
   trace::open_options limits;
   limits.memory_limit_bytes = 64 * MiB;
-  auto source = trace::open_trace_bytes("input", std::string(reinterpret_cast<const char*>(data), size), limits);
+  auto source = trace::open_trace_bytes(
+      "input", std::string(reinterpret_cast<const char*>(data), size), limits);
   if (!source) {
-    require(source.error().code == error_code::bad_input, "a file that cannot be opened is bad input");
-    require(source.error().message.find("input") != std::string::npos, "the message names the file");
+    require(source.error().code == error_code::bad_input,
+            "a file that cannot be opened is bad input");
+    require(source.error().message.find("input") != std::string::npos,
+            "the message names the file");
     return 0;
   }
   auto loaded = trace::load_trace(std::move(*source));
   if (!loaded) {
-    require(loaded.error().code == error_code::bad_input, "a file that cannot be read is bad input");
+    require(loaded.error().code == error_code::bad_input,
+            "a file that cannot be read is bad input");
     require(!loaded.error().message.empty(), "the message says something");
     return 0;
   }

@@ -49,24 +49,30 @@ TEST(heap, a_freed_block_is_whole_again) {
 TEST(heap, the_tightest_hole_is_taken) {
   one_view h(2 * MiB);
   std::vector<segment*> blocks;
-  for (const std::uint64_t kib : {64, 4, 16, 4, 8, 4}) blocks.push_back(h.of.allocate(kib * KiB, 512, anyone));
+  for (const std::uint64_t kib : {64, 4, 16, 4, 8, 4})
+    blocks.push_back(h.of.allocate(kib * KiB, 512, anyone));
   for (const std::size_t i : {0u, 2u, 4u}) h.of.release(blocks[i], anyone, 0, absorb_idle::no);
   EXPECT_EQ(h.of.allocate(7 * KiB, 512, anyone)->start(), blocks[3]->end());  // the hole of 8 KiB
 }
 
 TEST(heap, small_blocks_lie_in_stretches_that_hold_nothing_else_and_end_with_them) {
   one_view h(16 * MiB);
-  const auto small = [&](std::uint64_t bytes) { return h.of.allocate(bytes, 512, anyone, reach::own_and_idle, zone::small); };
+  const auto small = [&](std::uint64_t bytes) {
+    return h.of.allocate(bytes, 512, anyone, reach::own_and_idle, zone::small);
+  };
   std::vector<segment*> blocks;
   std::vector<segment*> large;
   for (int i = 0; i < 5; ++i) {
     blocks.push_back(small(512 * KiB));
     large.push_back(h.of.allocate(256 * KiB, 512, anyone));
   }
-  for (int i = 0; i < 4; ++i) EXPECT_LT(blocks[static_cast<std::size_t>(i)]->start() - base, small_stretch);
-  for (const segment* l : large) EXPECT_GE(l->start() - base, small_stretch) << "not between small ones";
+  for (int i = 0; i < 4; ++i)
+    EXPECT_LT(blocks[static_cast<std::size_t>(i)]->start() - base, small_stretch);
+  for (const segment* l : large)
+    EXPECT_GE(l->start() - base, small_stretch) << "not between small ones";
   h.of.check();
-  // Two stretches side by side give their parts back in any order: what is left of either is general memory again.
+  // Two stretches side by side give their parts back in any order: what is left of either is
+  // general memory again.
   for (segment* l : large) h.of.release(l, anyone, 0, absorb_idle::no);
   for (const std::size_t i : {3u, 4u, 1u, 0u, 2u}) {
     h.of.release(blocks[i], anyone, 0, absorb_idle::no);
@@ -79,9 +85,11 @@ TEST(heap, small_blocks_lie_in_stretches_that_hold_nothing_else_and_end_with_the
 TEST(heap, of_large_holes_that_are_not_tight_the_lowest_is_taken) {
   one_view h(64 * MiB);
   std::vector<segment*> blocks;
-  for (const std::uint64_t mib : {12, 1, 10, 1, 40}) blocks.push_back(h.of.allocate(mib * MiB, 512, anyone));
+  for (const std::uint64_t mib : {12, 1, 10, 1, 40})
+    blocks.push_back(h.of.allocate(mib * MiB, 512, anyone));
   for (const std::size_t i : {0u, 2u}) h.of.release(blocks[i], anyone, 0, absorb_idle::no);
-  EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone)->start(), base);                       // the one of 10 is tighter, and no tight one
+  EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone)->start(),
+            base);  // the one of 10 is tighter, and no tight one
   EXPECT_EQ(h.of.allocate(9 * MiB + 512 * KiB, 512, anyone)->start(), blocks[1]->end());  // tight
 }
 
@@ -121,7 +129,8 @@ TEST(heap, within_its_own_reach_an_owner_gets_nothing_that_anyone_may_have) {
   h.of.release(a, 1, 7, absorb_idle::no);
   h.of.release(b, 1, 8, absorb_idle::no);
   h.of.release(c, anyone, 0, absorb_idle::no);
-  EXPECT_EQ(h.of.allocate(32 * KiB, 512, 1, reach::own)->start(), base) << "not the tighter one, which is anyone's";
+  EXPECT_EQ(h.of.allocate(32 * KiB, 512, 1, reach::own)->start(), base)
+      << "not the tighter one, which is anyone's";
   EXPECT_EQ(h.of.allocate(96 * KiB, 512, 1, reach::own), nullptr) << "two batches";
   segment* const run = h.of.allocate_run(96 * KiB, 512, 1, reach::own);
   ASSERT_NE(run, nullptr);
@@ -160,16 +169,19 @@ struct three_handles : one_view {
 TEST(heap, a_window_puts_free_ends_side_by_side_and_gives_the_pages_back) {
   three_handles h;
   segment* const low = h.of.allocate(6 * MiB, 512, anyone);
-  segment* const gap = h.of.allocate(4 * MiB, 512, anyone);   // crosses from the first handle into the second
-  segment* const high = h.of.allocate(10 * MiB, 512, anyone); // up to 20 MiB; 4 MiB are left
+  segment* const gap =
+      h.of.allocate(4 * MiB, 512, anyone);  // crosses from the first handle into the second
+  segment* const high = h.of.allocate(10 * MiB, 512, anyone);  // up to 20 MiB; 4 MiB are left
   h.of.release(gap, anyone, 0, absorb_idle::no);
-  // 4 MiB are free at 6 and 4 at 20: 6 in a row only where the end of the third handle meets the start of the second.
+  // 4 MiB are free at 6 and 4 at 20: 6 in a row only where the end of the third handle meets the
+  // start of the second.
   EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone), nullptr);
   h.of.map_handle(h.window, h.there, h.ids[2]);
   h.of.map_handle(h.window, h.there + 8 * MiB, h.ids[1]);
   h.of.check();
   // The last two spans of the third handle, the first of the second.
-  EXPECT_EQ(h.of.allocate_window(h.window, h.there + 2 * MiB, 6 * MiB, anyone), nullptr) << "high uses a span of it";
+  EXPECT_EQ(h.of.allocate_window(h.window, h.there + 2 * MiB, 6 * MiB, anyone), nullptr)
+      << "high uses a span of it";
   segment* const moved = h.of.allocate_window(h.window, h.there + 4 * MiB, 6 * MiB, anyone);
   ASSERT_NE(moved, nullptr);
   EXPECT_EQ(moved->start(), h.there + 4 * MiB);
@@ -195,7 +207,8 @@ TEST(heap, pages_that_a_window_gives_back_are_free_in_the_order_of_who_gave_them
   h.of.release(moved, 3, 7, absorb_idle::no);
   h.of.check();
   EXPECT_EQ(h.of.free_bytes(3), 8 * MiB);
-  EXPECT_EQ(h.of.allocate_window(h.window, h.there, 8 * MiB, 4), nullptr);  // not in another's order
+  EXPECT_EQ(h.of.allocate_window(h.window, h.there, 8 * MiB, 4),
+            nullptr);  // not in another's order
   ASSERT_NE(h.of.allocate_window(h.window, h.there, 8 * MiB, 3), nullptr);
   h.of.check();
 }
@@ -243,7 +256,8 @@ TEST(heap, random_operations_keep_every_invariant) {
       if (what < 50) {
         const std::uint64_t bytes = align_up(pick.log_uniform(512, 12 * MiB), granule);
         const zone from = bytes <= 512 * KiB && pick.chance(0.5) ? zone::small : zone::general;
-        segment* s = h.of.allocate(bytes, granule << pick.below(5), owner, reach::own_and_idle, from);
+        segment* s =
+            h.of.allocate(bytes, granule << pick.below(5), owner, reach::own_and_idle, from);
         if (s == nullptr) s = h.of.allocate_run(bytes, granule, owner);
         if (s != nullptr) {
           ASSERT_GE(s->bytes, bytes);
@@ -251,7 +265,8 @@ TEST(heap, random_operations_keep_every_invariant) {
         }
       } else if (what < 80 && !live.empty()) {
         const std::size_t i = pick.below(live.size());
-        h.of.release(live[i], owner, batches[owner], pick.chance(0.3) ? absorb_idle::yes : absorb_idle::no);
+        h.of.release(live[i], owner, batches[owner],
+                     pick.chance(0.3) ? absorb_idle::yes : absorb_idle::no);
         live[i] = live.back();
         live.pop_back();
       } else if (what < 87) {
@@ -266,12 +281,15 @@ TEST(heap, random_operations_keep_every_invariant) {
           std::uint64_t bytes = 0;
           std::vector<span_id> seen;
           for (std::size_t i = first; i < slots.size() && i < first + pick.between(1, 6); ++i) {
-            if (slots[i].span == no_span || std::find(seen.begin(), seen.end(), slots[i].span) != seen.end()) break;
+            if (slots[i].span == no_span ||
+                std::find(seen.begin(), seen.end(), slots[i].span) != seen.end())
+              break;
             seen.push_back(slots[i].span);
             bytes += slots[i].bytes;
           }
           if (bytes > 0) {
-            if (segment* const s = h.of.allocate_window(window, slots[first].at, bytes, owner)) live.push_back(s);
+            if (segment* const s = h.of.allocate_window(window, slots[first].at, bytes, owner))
+              live.push_back(s);
           }
         }
       } else {

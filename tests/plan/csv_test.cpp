@@ -14,7 +14,9 @@ std::string message_of(std::string_view text) {
 }
 
 TEST(plan_csv, reads_columns_in_any_order_with_all_their_names) {
-  const auto read = parse_csv("size,upper,buffer_id,start,alignment,gaps,fixed\n10,9,a,1,2,3-4 6-8,\n7,5,b,-2,1,,14\n", "x");
+  const auto read = parse_csv(
+      "size,upper,buffer_id,start,alignment,gaps,fixed\n10,9,a,1,2,3-4 6-8,\n7,5,b,-2,1,,14\n",
+      "x");
   ASSERT_TRUE(read) << read.error().message;
   const auto& buffers = read->instance.buffers;
   ASSERT_EQ(buffers.size(), 2u);
@@ -31,7 +33,10 @@ TEST(plan_csv, reads_columns_in_any_order_with_all_their_names) {
 }
 
 TEST(plan_csv, other_columns_are_left_out_and_named_and_files_of_other_tools_are_read) {
-  const auto read = parse_csv("\xef\xbb\xbf\"id\",hint,upper,lower,\"size\",alignment,colour\r\n\"a\",5,9,1,10,,red\r\n\r\n", "x");
+  const auto read = parse_csv(
+      "\xef\xbb\xbf\"id\",hint,upper,lower,\"size\",alignment,colour\r\n\"a\",5,9,1,10,,"
+      "red\r\n\r\n",
+      "x");
   ASSERT_TRUE(read) << read.error().message;
   ASSERT_EQ(read->instance.buffers.size(), 1u);
   EXPECT_EQ(read->instance.buffers[0].id, "a");
@@ -73,21 +78,30 @@ TEST(plan_csv, what_is_written_reads_back_the_same) {
 TEST(plan_csv, errors_give_the_place_what_was_expected_and_what_was_found) {
   const std::string head = "id,lower,upper,size\n";
   EXPECT_THAT(message_of(""), HasSubstr("in.csv:1: expected a header line, found an empty file"));
-  EXPECT_THAT(message_of("id,lower,size\n"), HasSubstr("in.csv:1: expected a header with a column upper"));
+  EXPECT_THAT(message_of("id,lower,size\n"),
+              HasSubstr("in.csv:1: expected a header with a column upper"));
   EXPECT_THAT(message_of("id,lower,upper,size,id\n"), HasSubstr("each column once"));
-  EXPECT_THAT(message_of(head + "a,5,4,1\n"), HasSubstr("in.csv:2: expected upper >= lower (5), found upper 4"));
+  EXPECT_THAT(message_of(head + "a,5,4,1\n"),
+              HasSubstr("in.csv:2: expected upper >= lower (5), found upper 4"));
   EXPECT_THAT(message_of(head + "a,0,4,1\nb,0,4,1\na,0,4,1\n"),
               HasSubstr("in.csv:4: expected each id once, found \"a\", which line 2 has"));
-  EXPECT_THAT(message_of(head + "a,0,4,0\n"), HasSubstr("expected a size of 1 to 2^63 - 1 bytes, found \"0\""));
-  EXPECT_THAT(message_of(head + "a,0,4,9223372036854775808\n"), HasSubstr("found \"9223372036854775808\""));
+  EXPECT_THAT(message_of(head + "a,0,4,0\n"),
+              HasSubstr("expected a size of 1 to 2^63 - 1 bytes, found \"0\""));
+  EXPECT_THAT(message_of(head + "a,0,4,9223372036854775808\n"),
+              HasSubstr("found \"9223372036854775808\""));
   EXPECT_THAT(message_of(head + "a,0,4,-1\n"), HasSubstr("found \"-1\""));
   EXPECT_THAT(message_of(head + "a,0,4,1.5\n"), HasSubstr("found \"1.5\""));
-  EXPECT_THAT(message_of(head + "a,x,4,1\n"), HasSubstr("expected lower as a 64-bit integer, found \"x\""));
+  EXPECT_THAT(message_of(head + "a,x,4,1\n"),
+              HasSubstr("expected lower as a 64-bit integer, found \"x\""));
   EXPECT_THAT(message_of(head + "a,0,4\n"), HasSubstr("in.csv:2: expected 4 fields, found 3"));
-  EXPECT_THAT(message_of(head + "a,0,4,1\n\nb,0,4,1\n"), HasSubstr("in.csv:3: expected a buffer, found an empty line"));
-  EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,2-9\n"), HasSubstr("a gap inside the lifetime [0, 4)"));
-  EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,1-3@0:1\n"), HasSubstr("a gap without a window"));
-  EXPECT_THAT(message_of("id,lower,upper,size,offset\na,0,4,1,x\nb,0,4,1,\n"), HasSubstr("in.csv:2: expected an offset below 2^63"));
+  EXPECT_THAT(message_of(head + "a,0,4,1\n\nb,0,4,1\n"),
+              HasSubstr("in.csv:3: expected a buffer, found an empty line"));
+  EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,2-9\n"),
+              HasSubstr("a gap inside the lifetime [0, 4)"));
+  EXPECT_THAT(message_of("id,lower,upper,size,gaps\na,0,4,1,1-3@0:1\n"),
+              HasSubstr("a gap without a window"));
+  EXPECT_THAT(message_of("id,lower,upper,size,offset\na,0,4,1,x\nb,0,4,1,\n"),
+              HasSubstr("in.csv:2: expected an offset below 2^63"));
   EXPECT_THAT(message_of("id,lower,upper,size,alignment,offset\na,0,4,1,2,7\nb,0,4,1,,\n"),
               HasSubstr("in.csv:2: expected a fixed offset aligned to 2, found \"7\""));
   EXPECT_THAT(message_of("id,lower,upper,size,fixed,offset\na,0,4,1,4,7\nb,0,4,1,,\n"),
@@ -102,7 +116,8 @@ TEST(plan_csv, a_cut_file_is_an_error_wherever_the_cut_is) {
     const bool header_alone = whole.substr(0, length) == "id,lower,upper,size";
     EXPECT_EQ(read.has_value(), at_line_end || header_alone) << length;
   }
-  EXPECT_THAT(message_of("id,lower,upper,size\na,0,4,10"), HasSubstr("in.csv:2: expected a whole line, found \"a,0,4,10\" and the end"));
+  EXPECT_THAT(message_of("id,lower,upper,size\na,0,4,10"),
+              HasSubstr("in.csv:2: expected a whole line, found \"a,0,4,10\" and the end"));
 }
 
 TEST(plan_csv, a_missing_file_is_named) {

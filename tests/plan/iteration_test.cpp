@@ -122,7 +122,8 @@ TEST(plan_iteration, a_program_that_is_never_quiet_is_cut_where_it_recurs) {
   std::uint64_t carried = p.allocate(5000);
   for (std::uint64_t k = 0; k < 20; ++k) {
     p.request(2);
-    const std::uint64_t next = p.allocate(5000);  // the last result lives until the next one is made
+    const std::uint64_t next =
+        p.allocate(5000);  // the last result lives until the next one is made
     p.request(5);
     p.free(carried);
     carried = next;

@@ -1,4 +1,5 @@
-// Small problems from a seed, and their best peak by trying everything: what the solver is tested against.
+// Small problems from a seed, and their best peak by trying everything: what the solver is tested
+// against.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -37,13 +38,15 @@ inline problem small_problem(random& any, std::uint64_t most_buffers, features w
 inline bool in_conflict(const buffer& a, const buffer& b) {
   bool meets = false;
   for_each_active(a, [&](interval x) {
-    for_each_active(b, [&](interval y) { meets = meets || std::max(x.lower, y.lower) < std::min(x.upper, y.upper); });
+    for_each_active(b, [&](interval y) {
+      meets = meets || std::max(x.lower, y.lower) < std::min(x.upper, y.upper);
+    });
   });
   return meets;
 }
 
-// The smallest peak of all. Placing in order of a best plan's offsets, each as low as it fits, gives no
-// higher offset than that plan; so some order of all is as good.
+// The smallest peak of all. Placing in order of a best plan's offsets, each as low as it fits,
+// gives no higher offset than that plan; so some order of all is as good.
 inline std::uint64_t best_peak_by_brute_force(const problem& of) {
   const std::size_t n = of.buffers.size();
   std::vector<std::size_t> order(n);
@@ -61,7 +64,9 @@ inline std::uint64_t best_peak_by_brute_force(const problem& of) {
         moved = false;
         for (std::size_t j = 0; j < k; ++j) {
           const buffer& other = of.buffers[order[j]];
-          if (!in_conflict(b, other) || at[order[j]] >= offset + b.size || offset >= at[order[j]] + other.size) continue;
+          if (!in_conflict(b, other) || at[order[j]] >= offset + b.size ||
+              offset >= at[order[j]] + other.size)
+            continue;
           offset = (at[order[j]] + other.size + b.alignment - 1) / b.alignment * b.alignment;
           moved = true;
         }

@@ -70,7 +70,8 @@ TEST_P(capacity_instance, fits) {
     EXPECT_EQ(*checked, found->peak);
   }
 }
-INSTANTIATE_TEST_SUITE_P(published, capacity_instance, testing::Values("A", "B", "D", "E", "G", "I", "J"),
+INSTANTIATE_TEST_SUITE_P(published, capacity_instance,
+                         testing::Values("A", "B", "D", "E", "G", "I", "J"),
                          [](const auto& instance_of) { return std::string(instance_of.param); });
 
 TEST(plan_solve, reaches_the_bound_on_the_large_instances) {
@@ -79,7 +80,8 @@ TEST(plan_solve, reaches_the_bound_on_the_large_instances) {
     options.node_limit = 5'000'000;
     const auto found = solve(instance(name), options);
     ASSERT_TRUE(found);
-    EXPECT_LE(static_cast<double>(found->peak), 1.005 * static_cast<double>(found->lower_bound)) << name;
+    EXPECT_LE(static_cast<double>(found->peak), 1.005 * static_cast<double>(found->lower_bound))
+        << name;
   }
 }
 
@@ -118,7 +120,8 @@ TEST(plan_solve, proves_by_search_what_the_bound_cannot) {
   // Load 4 everywhere, yet 4 bytes do not do: the two of size 2 in the middle cannot both be level.
   problem of;
   const auto add = [&](std::int64_t lower, std::int64_t upper, std::uint64_t size) {
-    of.buffers.push_back({std::to_string(of.buffers.size()), lower, upper, size, 1, {}, std::nullopt});
+    of.buffers.push_back(
+        {std::to_string(of.buffers.size()), lower, upper, size, 1, {}, std::nullopt});
   };
   add(0, 2, 1), add(0, 3, 2), add(0, 1, 1), add(1, 4, 1), add(2, 5, 1), add(3, 5, 2), add(4, 5, 1);
   const std::uint64_t best = best_peak_by_brute_force(of);
@@ -140,9 +143,11 @@ TEST(plan_solve, broken_problems_are_named) {
     const auto found = solve({{std::move(b)}, {}}, {});
     return found ? std::string("no error") : found.error().message;
   };
-  EXPECT_THAT(message({"a", 3, 2, 7, 1, {}, std::nullopt}), HasSubstr("buffer a: upper 2 is below lower 3"));
+  EXPECT_THAT(message({"a", 3, 2, 7, 1, {}, std::nullopt}),
+              HasSubstr("buffer a: upper 2 is below lower 3"));
   EXPECT_THAT(message({"a", 1, 2, 0, 1, {}, std::nullopt}), HasSubstr("size 0"));
-  EXPECT_THAT(message({"a", 1, 2, size_limit, 1, {}, std::nullopt}), HasSubstr("size 9223372036854775808"));
+  EXPECT_THAT(message({"a", 1, 2, size_limit, 1, {}, std::nullopt}),
+              HasSubstr("size 9223372036854775808"));
   EXPECT_THAT(message({"a", 1, 2, 5, 0, {}, std::nullopt}), HasSubstr("alignment 0"));
   EXPECT_THAT(message({"a", 1, 9, 5, 2, {}, 3}), HasSubstr("fixed offset 3"));
   EXPECT_THAT(message({"a", 1, 9, 5, 1, {{0, 2}}, std::nullopt}), HasSubstr("gap 0-2"));

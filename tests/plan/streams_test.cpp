@@ -33,7 +33,8 @@ TEST(plan_streams, order_passes_through_a_third_stream) {
   of.buffers = {{"a", 10, 1, {{0, 0, 1}}}, {"b", 10, 1, {{1, 5, 6}}}};
   of.waits = {{2, 3, 0, 1}, {1, 5, 2, 3}};
   EXPECT_EQ(solve_streams(of, {})->peak, 10u);
-  of.waits = {{2, 3, 0, 1}, {1, 5, 2, 2}};  // the third stream's wait comes after what is waited for
+  of.waits = {{2, 3, 0, 1},
+              {1, 5, 2, 2}};  // the third stream's wait comes after what is waited for
   EXPECT_EQ(solve_streams(of, {})->peak, 20u);
 }
 
@@ -84,7 +85,8 @@ TEST(plan_streams, conflicts_are_what_the_validator_says_on_random_programs) {
     }
     for (std::uint64_t k = any.below(8); k > 0; --k) {  // forward in time, so never a circle
       const std::uint64_t at = any.between(1, 12);
-      of.waits.push_back({static_cast<std::uint32_t>(any.below(3)), at, static_cast<std::uint32_t>(any.below(3)), any.below(at)});
+      of.waits.push_back({static_cast<std::uint32_t>(any.below(3)), at,
+                          static_cast<std::uint32_t>(any.below(3)), any.below(at)});
     }
     const auto conflicts = find_conflicts(of);
     ASSERT_TRUE(conflicts) << conflicts.error().message;
@@ -92,7 +94,8 @@ TEST(plan_streams, conflicts_are_what_the_validator_says_on_random_programs) {
       for (std::uint32_t j = 0; j < i; ++j) {
         const bool said = std::binary_search((*conflicts)[i].begin(), (*conflicts)[i].end(), j);
         const stream_problem pair{{of.buffers[i], of.buffers[j]}, of.waits, {}};
-        ASSERT_EQ(said, !validate_streams(pair, {0, 0})) << "round " << round << " buffers " << j << " and " << i;
+        ASSERT_EQ(said, !validate_streams(pair, {0, 0}))
+            << "round " << round << " buffers " << j << " and " << i;
         (said ? conflicts_seen : shares_seen) += 1;
       }
     solve_options options;
@@ -106,19 +109,25 @@ TEST(plan_streams, conflicts_are_what_the_validator_says_on_random_programs) {
   EXPECT_GT(shares_seen, 500);
 }
 
-// The smallest peak of all, with the validator as the only judge: every offset up to the best known one is tried for every
-// buffer, so nothing of the solver or of its argument about orders is believed.
+// The smallest peak of all, with the validator as the only judge: every offset up to the best known
+// one is tried for every buffer, so nothing of the solver or of its argument about orders is
+// believed.
 std::uint64_t best_by_brute_force(const stream_problem& of, std::uint64_t known) {
   offsets at(of.buffers.size(), 0);
   std::uint64_t best = known;
-  const std::function<void(std::size_t, std::uint64_t)> place = [&](std::size_t i, std::uint64_t peak) {
+  const std::function<void(std::size_t, std::uint64_t)> place = [&](std::size_t i,
+                                                                    std::uint64_t peak) {
     if (peak >= best) return;
     if (i == of.buffers.size()) {
       best = peak;
       return;
     }
-    stream_problem some{{of.buffers.begin(), of.buffers.begin() + static_cast<std::ptrdiff_t>(i) + 1}, of.waits, {}};
-    for (std::uint64_t offset = 0; offset + of.buffers[i].size < best; offset += of.buffers[i].alignment) {
+    stream_problem some{
+        {of.buffers.begin(), of.buffers.begin() + static_cast<std::ptrdiff_t>(i) + 1},
+        of.waits,
+        {}};
+    for (std::uint64_t offset = 0; offset + of.buffers[i].size < best;
+         offset += of.buffers[i].alignment) {
       at[i] = offset;
       if (validate_streams(some, {at.begin(), at.begin() + static_cast<std::ptrdiff_t>(i) + 1}))
         place(i + 1, std::max(peak, offset + of.buffers[i].size));
@@ -143,7 +152,8 @@ TEST(plan_streams, is_optimal_on_small_problems_as_brute_force_over_all_offsets)
     }
     for (std::uint64_t k = any.below(10); k > 0; --k) {
       const std::uint64_t at = any.between(1, 9);
-      of.waits.push_back({static_cast<std::uint32_t>(any.below(3)), at, static_cast<std::uint32_t>(any.below(3)), any.below(at)});
+      of.waits.push_back({static_cast<std::uint32_t>(any.below(3)), at,
+                          static_cast<std::uint32_t>(any.below(3)), any.below(at)});
     }
     const auto found = solve_streams(of, {});
     ASSERT_TRUE(found);
@@ -151,21 +161,26 @@ TEST(plan_streams, is_optimal_on_small_problems_as_brute_force_over_all_offsets)
     const std::uint64_t best = best_by_brute_force(of, found->peak);
     EXPECT_EQ(found->peak, best) << "round " << round;
     EXPECT_TRUE(found->proved_optimal) << "round " << round;
-    above_the_clique += found->stats.method == "every order" || found->stats.placements > 1000 ? 1 : 0;
+    above_the_clique +=
+        found->stats.method == "every order" || found->stats.placements > 1000 ? 1 : 0;
     of.capacity = found->peak - 1;
     EXPECT_EQ(solve_streams(of, {})->what, outcome::impossible);
   }
   RecordProperty("above_the_clique", above_the_clique);
 }
 
-// Many buffers on many streams: every plan passes the validator, and is never below what must be in use at once.
+// Many buffers on many streams: every plan passes the validator, and is never below what must be in
+// use at once.
 TEST(plan_streams, large_random_programs_get_valid_plans_near_the_bound) {
   random any(5);
   stream_problem of;
   for (std::uint64_t k = 0; k < 400; ++k) {
     const std::uint64_t first = any.below(2000);
-    of.buffers.push_back({std::to_string(k), any.log_uniform(1000, 1'000'000), 512,
-                          {{static_cast<std::uint32_t>(any.below(4)), first, first + any.below(60)}}});
+    of.buffers.push_back(
+        {std::to_string(k),
+         any.log_uniform(1000, 1'000'000),
+         512,
+         {{static_cast<std::uint32_t>(any.below(4)), first, first + any.below(60)}}});
   }
   for (std::uint64_t at = 50; at < 2000; at += 50)  // the streams meet now and then
     for (std::uint32_t to = 0; to < 4; ++to) of.waits.push_back({to, at, (to + 1) % 4, at - 1});

@@ -30,7 +30,8 @@ TEST(plan_validate, accepts_a_plan_and_gives_its_peak) {
 
 TEST(plan_validate, finds_buffers_that_share_a_byte) {
   const problem of{{make("a", 0, 5, 10), make("b", 4, 9, 10)}, {}};
-  EXPECT_THAT(verdict(of, {0, 9}), HasSubstr("buffer a at [0, 10) and buffer b at [9, 19) share bytes at time 4"));
+  EXPECT_THAT(verdict(of, {0, 9}),
+              HasSubstr("buffer a at [0, 10) and buffer b at [9, 19) share bytes at time 4"));
   EXPECT_THAT(verdict(of, {9, 0}), HasSubstr("share bytes"));
   EXPECT_THAT(verdict(of, {0, 0}), HasSubstr("share bytes"));
   EXPECT_EQ(verdict(of, {0, 10}), "valid");
@@ -74,7 +75,9 @@ TEST(plan_validate, agrees_with_the_definition_on_random_plans) {
     offsets at;
     for (std::uint64_t i = 0, n = any.between(1, 6); i < n; ++i) {
       const auto lower = static_cast<std::int64_t>(any.below(8));
-      of.buffers.push_back(make(std::to_string(i), lower, lower + static_cast<std::int64_t>(any.below(5)), any.between(1, 4)));
+      of.buffers.push_back(make(std::to_string(i), lower,
+                                lower + static_cast<std::int64_t>(any.below(5)),
+                                any.between(1, 4)));
       at.push_back(any.below(12));
     }
     bool good = true;
@@ -100,10 +103,12 @@ TEST(plan_bound, is_the_peak_load_and_explains_an_impossible_capacity) {
   EXPECT_EQ(bound->bytes, 20u);
   EXPECT_EQ(bound->time, 4);
   EXPECT_EQ(bound->buffers_live, 2u);
-  EXPECT_THAT(explain_impossible(*bound, 15), HasSubstr("20 bytes are live at time 4 (2 buffers), 5 more than the capacity"));
+  EXPECT_THAT(explain_impossible(*bound, 15),
+              HasSubstr("20 bytes are live at time 4 (2 buffers), 5 more than the capacity"));
   of.buffers[0].fixed = 100;
   EXPECT_EQ(peak_load(of)->bytes, 110u);
-  EXPECT_THAT(explain_impossible(*peak_load(of), 15), HasSubstr("fixed offset of buffer a ends at 110"));
+  EXPECT_THAT(explain_impossible(*peak_load(of), 15),
+              HasSubstr("fixed offset of buffer a ends at 110"));
 }
 
 TEST(plan_bound, loads_of_2_63_bytes_are_an_error) {

@@ -1,5 +1,5 @@
-// Scratch memory of cudaMalloc for each request, given back while another stream works: each cudaFree waits for all of it.
-// Near miss: allocated once.
+// Scratch memory of cudaMalloc for each request, given back while another stream works: each
+// cudaFree waits for all of it. Near miss: allocated once.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// One block freed twice. Near miss: the address comes back from another allocation, and is freed again by right.
+// One block freed twice. Near miss: the address comes back from another allocation, and is freed
+// again by right.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// A large block allocated before a phase that does not use it. Near miss: allocated after that phase.
+// A large block allocated before a phase that does not use it. Near miss: allocated after that
+// phase.
 #include "program.h"
 
 PROGRAM {

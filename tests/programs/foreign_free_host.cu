@@ -1,4 +1,5 @@
-// Memory of malloc given to cudaFreeHost. Near miss: the same memory registered, unregistered, and freed by free.
+// Memory of malloc given to cudaFreeHost. Near miss: the same memory registered, unregistered, and
+// freed by free.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// Freed on one stream while a kernel on another one runs on it. Near miss: the freeing stream waits for the kernel.
+// Freed on one stream while a kernel on another one runs on it. Near miss: the freeing stream waits
+// for the kernel.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// Each request leaves a block behind. Near miss: a cache of eight, whose oldest goes when a new one comes.
+// Each request leaves a block behind. Near miss: a cache of eight, whose oldest goes when a new one
+// comes.
 #include "program.h"
 
 PROGRAM {

@@ -3,7 +3,9 @@
 
 namespace {
 [[maybe_unused]] float* late = nullptr;
-[[maybe_unused]] void free_late() { cudaFree(late); }
+[[maybe_unused]] void free_late() {
+  cudaFree(late);
+}
 }  // namespace
 
 PROGRAM {

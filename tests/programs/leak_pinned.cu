@@ -1,4 +1,5 @@
-// Pinned memory that is never freed. Near miss: the device is reset at the end, which gives everything back.
+// Pinned memory that is never freed. Near miss: the device is reset at the end, which gives
+// everything back.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// Managed memory that the CPU and the GPU touch in turns, moved by faults. Near miss: moved by prefetches.
+// Managed memory that the CPU and the GPU touch in turns, moved by faults. Near miss: moved by
+// prefetches.
 #include "program.h"
 
 PROGRAM {
@@ -8,11 +9,13 @@ PROGRAM {
   for (int round = 0; round < 20; ++round) {
     CPU_WRITE(block, bytes, 1);
 #if defined(CLEAN)
-    must(cudaMemPrefetchAsync(block, bytes, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0, nullptr));
+    must(cudaMemPrefetchAsync(block, bytes, cudaMemLocation{cudaMemLocationTypeDevice, 0}, 0,
+                              nullptr));
 #endif
     LAUNCH(fill, nullptr, block, count_of(bytes), 1.0f);
 #if defined(CLEAN)
-    must(cudaMemPrefetchAsync(block, bytes, cudaMemLocation{cudaMemLocationTypeHost, 0}, 0, nullptr));
+    must(cudaMemPrefetchAsync(block, bytes, cudaMemLocation{cudaMemLocationTypeHost, 0}, 0,
+                              nullptr));
 #endif
     must(cudaDeviceSynchronize());
   }

@@ -1,4 +1,5 @@
-// 32 MiB asked for, 1 MiB of it ever reached. Near miss: a kernel is given the block, and may use all of it.
+// 32 MiB asked for, 1 MiB of it ever reached. Near miss: a kernel is given the block, and may use
+// all of it.
 #include "program.h"
 
 PROGRAM {

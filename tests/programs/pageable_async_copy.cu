@@ -1,5 +1,5 @@
-// Asynchronous copies of pageable memory, which block. Near miss: small ones are staged and do not; large ones come from
-// pinned memory.
+// Asynchronous copies of pageable memory, which block. Near miss: small ones are staged and do not;
+// large ones come from pinned memory.
 #include "program.h"
 
 PROGRAM {

@@ -1,5 +1,5 @@
-// A driver pool with its default threshold: each synchronise gives its memory back, each request fetches it again.
-// Near miss: the pool keeps it.
+// A driver pool with its default threshold: each synchronise gives its memory back, each request
+// fetches it again. Near miss: the pool keeps it.
 #include "program.h"
 
 PROGRAM {

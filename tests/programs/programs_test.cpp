@@ -1,5 +1,5 @@
-// Every program of this folder, recorded on the simulated GPU and explained: each planted fault is found, with nothing else,
-// and the near misses give nothing.
+// Every program of this folder, recorded on the simulated GPU and explained: each planted fault is
+// found, with nothing else, and the near misses give nothing.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -41,7 +41,8 @@ class programs_test : public testing::TestWithParam<expectation> {};
 TEST_P(programs_test, gives_what_is_expected_and_nothing_else) {
   const expectation& of = GetParam();
   ASSERT_TRUE(shim_programs().contains(of.program));
-  const auto path = std::filesystem::temp_directory_path() / ("millpond_" + of.program + std::to_string(getpid()) + ".mpt");
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("millpond_" + of.program + std::to_string(getpid()) + ".mpt");
   EXPECT_EQ(shim_run(of.program, path.string()), 0);
   auto source = trace::open_trace(path.string());
   ASSERT_TRUE(source) << source.error().message;
@@ -62,13 +63,17 @@ TEST_P(programs_test, gives_what_is_expected_and_nothing_else) {
 TEST(programs, are_at_least_forty_and_half_of_them_clean) {
   const auto all = expectations();
   EXPECT_GE(all.size(), 40u);
-  EXPECT_EQ(std::ranges::count_if(all, [](const expectation& each) { return each.findings.empty(); }) * 2,
-            static_cast<std::ptrdiff_t>(all.size()));
-  EXPECT_EQ(shim_programs().size(), all.size()) << "a program without an expectation, or the other way round";
+  EXPECT_EQ(
+      std::ranges::count_if(all, [](const expectation& each) { return each.findings.empty(); }) * 2,
+      static_cast<std::ptrdiff_t>(all.size()));
+  EXPECT_EQ(shim_programs().size(), all.size())
+      << "a program without an expectation, or the other way round";
 }
 
 INSTANTIATE_TEST_SUITE_P(corpus, programs_test, testing::ValuesIn(expectations()),
-                         [](const testing::TestParamInfo<expectation>& each) { return each.param.program; });
+                         [](const testing::TestParamInfo<expectation>& each) {
+                           return each.param.program;
+                         });
 
 }  // namespace
 }  // namespace millpond

@@ -1,4 +1,5 @@
-// Two blocks of one size, the second used only after the first is done with. Near miss: both are used together at the end.
+// Two blocks of one size, the second used only after the first is done with. Near miss: both are
+// used together at the end.
 #include "program.h"
 
 PROGRAM {

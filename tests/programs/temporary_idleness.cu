@@ -1,4 +1,5 @@
-// A large block that one phase in the middle does not use. Near miss: it is given back for that phase.
+// A large block that one phase in the middle does not use. Near miss: it is given back for that
+// phase.
 #include "program.h"
 
 PROGRAM {

@@ -1,4 +1,5 @@
-// A block that nothing uses. Near miss: kernels find it in a table on the device, and no argument points to it.
+// A block that nothing uses. Near miss: kernels find it in a table on the device, and no argument
+// points to it.
 #include "program.h"
 
 PROGRAM {

@@ -1,5 +1,5 @@
-// A kernel is given a block of the pool that was freed on the same stream before. Near miss: it is given the new
-// block, which the pool most likely put at the same address.
+// A kernel is given a block of the pool that was freed on the same stream before. Near miss: it is
+// given the new block, which the pool most likely put at the same address.
 #include "program.h"
 
 PROGRAM {

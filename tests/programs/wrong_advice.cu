@@ -1,4 +1,5 @@
-// Managed memory that prefers the host, read and written by one kernel after another. Near miss: it prefers the device.
+// Managed memory that prefers the host, read and written by one kernel after another. Near miss: it
+// prefers the device.
 #include "program.h"
 
 PROGRAM {

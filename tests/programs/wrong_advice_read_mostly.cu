@@ -1,5 +1,5 @@
-// Managed memory advised read-mostly, and cleared by the GPU for each request. Near miss: the advice goes before the
-// writing begins.
+// Managed memory advised read-mostly, and cleared by the GPU for each request. Near miss: the
+// advice goes before the writing begins.
 #include "program.h"
 
 PROGRAM {

@@ -1,5 +1,5 @@
-// Pinned memory given to cudaFree, which refuses it. Near miss: each kind through its own call; cudaFree is right for
-// managed memory.
+// Pinned memory given to cudaFree, which refuses it. Near miss: each kind through its own call;
+// cudaFree is right for managed memory.
 #include "program.h"
 
 PROGRAM {

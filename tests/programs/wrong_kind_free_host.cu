@@ -1,4 +1,5 @@
-// Device memory given to cudaFreeHost. Near miss: cudaFree takes a block of a driver pool, and waits for it.
+// Device memory given to cudaFreeHost. Near miss: cudaFree takes a block of a driver pool, and
+// waits for it.
 #include "program.h"
 
 PROGRAM {

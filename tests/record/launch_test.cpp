@@ -1,4 +1,5 @@
-// Launches on their way from a callback to the file: which of the words among their arguments are kept, and where.
+// Launches on their way from a callback to the file: which of the words among their arguments are
+// kept, and where.
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +18,8 @@ namespace {
 
 using trace::action;
 
-// Kernel 1 takes an int, a pointer, a structure of 4 KiB and a pointer; kernel 2 a structure of 24 bytes.
+// Kernel 1 takes an int, a pointer, a structure of 4 KiB and a pointer; kernel 2 a structure of 24
+// bytes.
 struct parameter {
   std::size_t offset, bytes;
 };
@@ -42,14 +44,17 @@ class launch_test : public testing::Test {
  protected:
   void SetUp() override {
     current_device = 0;
-    path_ = (std::filesystem::temp_directory_path() / ("millpond_launch_" + std::to_string(getpid()) + ".mpt")).string();
+    path_ = (std::filesystem::temp_directory_path() /
+             ("millpond_launch_" + std::to_string(getpid()) + ".mpt"))
+                .string();
     settings how;
     how.path = path_;
     how.ring_cells = 1024;
     auto made = recorder::start(how, {});
     ASSERT_TRUE(made) << made.error().message;
     recorder_ = std::move(*made);
-    translator_ = std::make_unique<translator>(*recorder_, driver_entries{parameters_of, nullptr, nullptr, device_of});
+    translator_ = std::make_unique<translator>(
+        *recorder_, driver_entries{parameters_of, nullptr, nullptr, device_of});
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
@@ -88,7 +93,9 @@ class launch_test : public testing::Test {
       if (each.what == action::kernel) made.emplace_back();
       if (each.what != action::use) return;
       const auto address = static_cast<std::int64_t>(each.address);
-      made.back().push_back(each.object == static_cast<std::uint64_t>(trace::use_form::structure) ? -address : address);
+      made.back().push_back(each.object == static_cast<std::uint64_t>(trace::use_form::structure)
+                                ? -address
+                                : address);
     });
     EXPECT_TRUE(read);
     return made;
@@ -99,14 +106,16 @@ class launch_test : public testing::Test {
   std::unique_ptr<translator> translator_;
 };
 
-constexpr CUdeviceptr block(std::size_t n) { return 0x7e00'0000'0000 + n * 0x10000; }
+constexpr CUdeviceptr block(std::size_t n) {
+  return 0x7e00'0000'0000 + n * 0x10000;
+}
 
 TEST_F(launch_test, keeps_pointers_and_what_in_structures_points_into_blocks_in_their_order) {
   for (std::size_t n = 0; n < 60; ++n) allocate(block(n), 0x1000);
   int number = 7;
   CUdeviceptr first = block(0), last = block(59);
   std::array<std::uint64_t, 512> structure{};
-  for (std::size_t n = 0; n < structure.size(); ++n) structure[n] = n;   // no addresses
+  for (std::size_t n = 0; n < structure.size(); ++n) structure[n] = n;  // no addresses
   std::vector<std::int64_t> expected{static_cast<std::int64_t>(first)};
   for (std::size_t n = 1; n < 59; ++n) {  // at every distance from the begin of a group of four
     structure[n * 8 + n % 8] = block(n) + n;
@@ -151,7 +160,7 @@ TEST_F(launch_test, calls_carry_the_device_of_the_context_that_they_are_made_in)
     auto with = launch_of(2);
     with.kernelParams = arguments.data();
     call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, "on_device");
-    expected.insert(expected.end(), 3, device);   // the allocation, the kernel and its block
+    expected.insert(expected.end(), 3, device);  // the allocation, the kernel and its block
   }
   recorder_->finish("exit");
   std::vector<int> seen;
@@ -166,14 +175,17 @@ TEST_F(launch_test, arguments_in_one_buffer_are_read_by_their_offsets_as_far_as_
   allocate(block(1), 0x1000);
   std::array<std::uint64_t, 3> buffer{block(0), 5, block(1) + 8};
   std::size_t bytes = sizeof buffer;
-  std::array<void*, 5> extra{CU_LAUNCH_PARAM_BUFFER_POINTER, buffer.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  std::array<void*, 5> extra{CU_LAUNCH_PARAM_BUFFER_POINTER, buffer.data(),
+                             CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   auto with = launch_of(2);
   with.extra = extra.data();
   call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, "packed");
   bytes = 16;
   call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with, "packed");
   const auto inside = [](CUdeviceptr at) { return -static_cast<std::int64_t>(at); };
-  EXPECT_THAT(finished(), testing::ElementsAre(testing::ElementsAre(inside(block(0)), inside(block(1) + 8)), testing::IsEmpty()));
+  EXPECT_THAT(finished(),
+              testing::ElementsAre(testing::ElementsAre(inside(block(0)), inside(block(1) + 8)),
+                                   testing::IsEmpty()));
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ class record_test : public testing::Test {
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
     folder_ = std::filesystem::temp_directory_path() /
-              ("millpond_" + std::string(test->test_suite_name()) + "_" + test->name() + std::to_string(getpid()));
+              ("millpond_" + std::string(test->test_suite_name()) + "_" + test->name() +
+               std::to_string(getpid()));
     std::filesystem::create_directories(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -54,7 +55,8 @@ TEST_F(settings_test, are_the_same_after_a_journey_through_text) {
   const auto back = parse_settings(format_settings(made));
   ASSERT_TRUE(back);
   EXPECT_EQ(*back, made);
-  for (const char* wrong : {"", "path", "path=a;stacks=9", "path=a;ring_cells=17", "path=a;other=1", "path=%g1", "path=a;root=x"}) {
+  for (const char* wrong : {"", "path", "path=a;stacks=9", "path=a;ring_cells=17", "path=a;other=1",
+                            "path=%g1", "path=a;root=x"}) {
     EXPECT_FALSE(parse_settings(wrong)) << wrong;
   }
 }
@@ -94,7 +96,8 @@ TEST_F(scribe_test, a_free_stands_where_it_began_with_the_status_it_ended_with) 
   note freeing = event_note(action::free, 0x1000, 0);
   freeing.awaits_amend = true;
   add(freeing);
-  add(event_note(action::allocate, 0x1000, 32));  // another thread has the address before the first one returns
+  add(event_note(action::allocate, 0x1000,
+                 32));  // another thread has the address before the first one returns
   note amend;
   amend.form = note_form::amend;
   amend.link = 1;
@@ -194,15 +197,18 @@ TEST_F(scribe_test, streams_keep_their_number_until_they_are_destroyed) {
   EXPECT_EQ(events[0].stream, events[2].stream);
   EXPECT_NE(events[0].stream, events[4].stream);
   EXPECT_EQ(events[5].stream, 0u);
-  EXPECT_NE(events[6].stream, events[7].stream) << "the thread's own stream is another one in each thread";
+  EXPECT_NE(events[6].stream, events[7].stream)
+      << "the thread's own stream is another one in each thread";
 }
 
 TEST_F(scribe_test, a_window_keeps_the_last_events_and_the_blocks_before_them) {
   auto to = scribe::create(options_for("a.mpt", 4));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
-  for (std::uint64_t n = 1; n <= 6; ++n) ASSERT_TRUE((*to)->add(event_note(action::allocate, n << 16, 64), position++));
-  for (std::uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE((*to)->add(event_note(action::free, n << 16, 0), position++));
+  for (std::uint64_t n = 1; n <= 6; ++n)
+    ASSERT_TRUE((*to)->add(event_note(action::allocate, n << 16, 64), position++));
+  for (std::uint64_t n = 1; n <= 3; ++n)
+    ASSERT_TRUE((*to)->add(event_note(action::free, n << 16, 0), position++));
   ASSERT_TRUE((*to)->flush());
   const auto events = read_all(path("a.mpt"));
   ASSERT_EQ(events.size(), 5u + 4u);
@@ -243,12 +249,14 @@ TEST_F(program_test, is_recorded_from_its_first_call_to_its_last) {
   ASSERT_FALSE(stack.empty());
   bool seen = false;
   for (const trace::frame& each : stack) {
-    seen = seen || (info.strings.at(each.symbol).find("main") != std::string_view::npos && each.line != 0 &&
-                    info.strings.at(each.file).find("recorded_program.cpp") != std::string_view::npos);
+    seen = seen ||
+           (info.strings.at(each.symbol).find("main") != std::string_view::npos && each.line != 0 &&
+            info.strings.at(each.file).find("recorded_program.cpp") != std::string_view::npos);
   }
   EXPECT_TRUE(seen) << "main and its line are in the stack";
   const auto& notes = info.meta.notes;
-  EXPECT_TRUE(std::ranges::find(notes, std::pair<std::string, std::string>("ended", "exit")) != notes.end());
+  EXPECT_TRUE(std::ranges::find(notes, std::pair<std::string, std::string>("ended", "exit")) !=
+              notes.end());
 }
 
 TEST_F(program_test, that_is_killed_or_crashes_leaves_a_readable_file) {
@@ -281,7 +289,8 @@ TEST_F(program_test, that_has_a_profiler_of_its_own_runs_on_unrecorded) {
   ASSERT_EQ(outcome.traces.size(), 1u);
   trace::trace_info info;
   EXPECT_TRUE(read_all(outcome.traces[0], &info).empty());
-  const auto failure = std::ranges::find(info.meta.notes, "failure", &std::pair<std::string, std::string>::first);
+  const auto failure =
+      std::ranges::find(info.meta.notes, "failure", &std::pair<std::string, std::string>::first);
   ASSERT_NE(failure, info.meta.notes.end());
 }
 
@@ -309,7 +318,8 @@ TEST_F(program_test, whose_copies_come_in_batches_has_an_event_for_each) {
   const auto up = static_cast<std::uint64_t>(trace::copy_direction::host_to_device);
   EXPECT_EQ(copies[0].object, up) << "its source is read before the call returns";
   EXPECT_EQ(copies[1].object, up | trace::copy_asynchronous);
-  EXPECT_EQ(copies[2].object, static_cast<std::uint64_t>(trace::copy_direction::device_to_device) | trace::copy_asynchronous);
+  EXPECT_EQ(copies[2].object, static_cast<std::uint64_t>(trace::copy_direction::device_to_device) |
+                                  trace::copy_asynchronous);
   EXPECT_EQ(copies[1].bytes, 128u);
   EXPECT_GE(copies[0].duration_ns, 2'000'000u);
   EXPECT_EQ(copies[1].duration_ns, 0u) << "the call's time is told once";
@@ -325,8 +335,10 @@ TEST_F(program_test, in_python_shows_its_own_lines) {
   request.how.path = path("program.mpt");
   request.how.python = true;
   request.library = MILLPOND_RECORD_LIBRARY;
-  const char* python = std::getenv("MILLPOND_TEST_PYTHON");   // another interpreter than the one that was found
-  request.command = {python != nullptr ? python : MILLPOND_PYTHON, MILLPOND_RECORDED_SCRIPT, MILLPOND_RECORDED_LIBRARY};
+  const char* python =
+      std::getenv("MILLPOND_TEST_PYTHON");  // another interpreter than the one that was found
+  request.command = {python != nullptr ? python : MILLPOND_PYTHON, MILLPOND_RECORDED_SCRIPT,
+                     MILLPOND_RECORDED_LIBRARY};
   const auto outcome = launch(request);
   ASSERT_TRUE(outcome) << outcome.error().message;
   ASSERT_EQ(outcome->traces.size(), 1u);
@@ -338,20 +350,26 @@ TEST_F(program_test, in_python_shows_its_own_lines) {
     for (const trace::frame& each : info.stacks.at(at.stack)) {
       const std::string file(info.strings.at(each.file));
       if (!file.ends_with(".py")) continue;
-      made.push_back(std::string(info.strings.at(each.symbol)) + ' ' + file.substr(file.rfind('/') + 1) + ':' + std::to_string(each.line));
+      made.push_back(std::string(info.strings.at(each.symbol)) + ' ' +
+                     file.substr(file.rfind('/') + 1) + ':' + std::to_string(each.line));
     }
     return made;
   };
   using testing::ElementsAre;
   for (std::size_t n = 0; n < 3; ++n) {
-    EXPECT_THAT(python_frames_of(events[n]), ElementsAre("weights recorded_script.py:10", "<module> recorded_script.py:26"));
-    EXPECT_EQ(events[n].stack, events[0].stack) << "places in the interpreter's own code make no other stack";
+    EXPECT_THAT(python_frames_of(events[n]),
+                ElementsAre("weights recorded_script.py:10", "<module> recorded_script.py:26"));
+    EXPECT_EQ(events[n].stack, events[0].stack)
+        << "places in the interpreter's own code make no other stack";
   }
-  EXPECT_THAT(python_frames_of(events[3]), ElementsAre("Cache.grow recorded_script.py:15", "Cache.steps recorded_script.py:21",
-                                                       "<module> recorded_script.py:27"));
-  EXPECT_THAT(python_frames_of(events[4]), ElementsAre("<module> generated.py:4", "<module> recorded_script.py:28"));
+  EXPECT_THAT(python_frames_of(events[3]),
+              ElementsAre("Cache.grow recorded_script.py:15", "Cache.steps recorded_script.py:21",
+                          "<module> recorded_script.py:27"));
+  EXPECT_THAT(python_frames_of(events[4]),
+              ElementsAre("<module> generated.py:4", "<module> recorded_script.py:28"));
   const trace::frame inner = info.stacks.at(events[0].stack).front();
-  EXPECT_NE(info.strings.at(inner.symbol).find("recorded_allocate"), std::string_view::npos) << "the native frames come first";
+  EXPECT_NE(info.strings.at(inner.symbol).find("recorded_allocate"), std::string_view::npos)
+      << "the native frames come first";
 }
 #endif
 
@@ -361,7 +379,8 @@ TEST_F(program_test, of_an_unknown_python_has_native_frames_and_says_so) {
   const auto events = read_all(outcome.traces.at(0), &info);
   ASSERT_FALSE(events.empty());
   EXPECT_FALSE(info.stacks.at(events[0].stack).empty());
-  const auto said = std::ranges::find(info.meta.notes, "python_frames", &std::pair<std::string, std::string>::first);
+  const auto said = std::ranges::find(info.meta.notes, "python_frames",
+                                      &std::pair<std::string, std::string>::first);
   ASSERT_NE(said, info.meta.notes.end());
   EXPECT_NE(said->second.find("CPython 3.14"), std::string::npos) << said->second;
 }
@@ -390,14 +409,18 @@ TEST_F(program_test, stops_at_its_limit_of_size_and_keeps_what_was_written) {
   EXPECT_EQ(info.status, trace::read_status::complete);
   // On a busy machine the ring may drop so many that the limit is never reached.
   if (events.size() + info.meta.dropped_events < 400'023) {
-    EXPECT_NE(std::ranges::find(info.meta.notes, "limit", &std::pair<std::string, std::string>::first), info.meta.notes.end());
+    EXPECT_NE(
+        std::ranges::find(info.meta.notes, "limit", &std::pair<std::string, std::string>::first),
+        info.meta.notes.end());
   }
 }
 
 // Reads the recording of a program that still runs until `enough`; then ends the program.
 class endless_test : public program_test {
  protected:
-  trace::trace_info look_while_it_runs(const std::function<void(settings&)>& change, const std::function<bool(const trace::trace_info&, std::size_t)>& enough) {
+  trace::trace_info look_while_it_runs(
+      const std::function<void(settings&)>& change,
+      const std::function<bool(const trace::trace_info&, std::size_t)>& enough) {
     launch_outcome outcome;
     std::thread runs([&] { outcome = record("endless", change); });
     trace::trace_info info;
@@ -436,9 +459,13 @@ TEST_F(endless_test, a_program_that_never_ends_can_be_read_while_it_runs) {
 }
 
 TEST_F(endless_test, stops_at_its_limit_of_time_and_the_program_goes_on) {
-  const auto info = look_while_it_runs([](settings& how) { how.most_ns = 100'000'000; }, [](const trace::trace_info& now, std::size_t) {
-    return std::ranges::any_of(now.meta.notes, [](const auto& each) { return each.first == "limit" && each.second.find("time") != std::string::npos; });
-  });
+  const auto info = look_while_it_runs(
+      [](settings& how) { how.most_ns = 100'000'000; },
+      [](const trace::trace_info& now, std::size_t) {
+        return std::ranges::any_of(now.meta.notes, [](const auto& each) {
+          return each.first == "limit" && each.second.find("time") != std::string::npos;
+        });
+      });
   EXPECT_TRUE(good_) << "a limit that was reached is in the file while the program still runs";
 }
 
@@ -447,7 +474,8 @@ TEST_F(program_test, counts_what_a_small_ring_drops) {
   trace::trace_info info;
   const auto events = read_all(outcome.traces.at(0), &info);
   EXPECT_GT(info.meta.dropped_events, 0u);
-  for (const auto& [name, value] : info.meta.notes) EXPECT_NE(name, "ended") << "a recording with holes claims no leaks";
+  for (const auto& [name, value] : info.meta.notes)
+    EXPECT_NE(name, "ended") << "a recording with holes claims no leaks";
 }
 
 TEST_F(program_test, that_is_not_there_is_an_error) {

@@ -17,7 +17,9 @@
 namespace millpond::record {
 namespace {
 
-__attribute__((noinline)) std::uint32_t capture_here(stack_store& store) { return store.capture(8); }
+__attribute__((noinline)) std::uint32_t capture_here(stack_store& store) {
+  return store.capture(8);
+}
 
 TEST(stack_test, one_place_is_one_number_and_is_unwound_once) {
   stack_store store;
@@ -33,23 +35,29 @@ TEST(stack_test, one_place_is_one_number_and_is_unwound_once) {
   EXPECT_NE(other, first) << "another line of the same function";
   EXPECT_LE(store.unwound(), 4u);
   std::size_t frames = 0;
-  store.take_new([&](std::uint32_t, std::span<const std::uintptr_t> stack) { frames = stack.size(); });
+  store.take_new(
+      [&](std::uint32_t, std::span<const std::uintptr_t> stack) { frames = stack.size(); });
   EXPECT_GE(frames, 3u);
 }
 
 // The same stack by the rules and by the compiler's runtime.
 struct both_ways {
-  stack_store by_rules{stack_store::unwinding::by_rules}, by_runtime{stack_store::unwinding::by_runtime};
+  stack_store by_rules{stack_store::unwinding::by_rules},
+      by_runtime{stack_store::unwinding::by_runtime};
   std::size_t compared = 0;
 
   std::map<std::uint32_t, std::vector<std::uintptr_t>> rule_stacks, runtime_stacks;
-  static const std::vector<std::uintptr_t>& numbered(stack_store& store, std::map<std::uint32_t, std::vector<std::uintptr_t>>& all,
-                                                     std::uint32_t id) {
-    store.take_new([&](std::uint32_t each, std::span<const std::uintptr_t> stack) { all[each].assign(stack.begin(), stack.end()); });
+  static const std::vector<std::uintptr_t>& numbered(
+      stack_store& store, std::map<std::uint32_t, std::vector<std::uintptr_t>>& all,
+      std::uint32_t id) {
+    store.take_new([&](std::uint32_t each, std::span<const std::uintptr_t> stack) {
+      all[each].assign(stack.begin(), stack.end());
+    });
     return all[id];
   }
   __attribute__((noinline)) void compare() {
-    const std::uint32_t first = by_rules.capture(stack_store::most_frames), second = by_runtime.capture(stack_store::most_frames);
+    const std::uint32_t first = by_rules.capture(stack_store::most_frames),
+                        second = by_runtime.capture(stack_store::most_frames);
     const auto& one = numbered(by_rules, rule_stacks, first);
     const auto& other = numbered(by_runtime, runtime_stacks, second);
     ASSERT_FALSE(one.empty());
@@ -79,7 +87,8 @@ __attribute__((noinline)) void through_an_aligned_frame(both_ways& to) {
   room[1] = room[0];
 }
 #if defined(__x86_64__)
-__attribute__((noinline, optimize("no-omit-frame-pointer"))) void through_a_frame_pointer(both_ways& to) {
+__attribute__((noinline,
+               optimize("no-omit-frame-pointer"))) void through_a_frame_pointer(both_ways& to) {
   to.compare();
   asm volatile("" ::: "memory");
 }
@@ -94,11 +103,12 @@ TEST(stack_test, rules_walk_to_the_same_frames_as_the_compilers_runtime) {
   int order[] = {2, 1};
   static both_ways* current = nullptr;
   current = &to;
-  std::qsort(order, 2, sizeof(int), [](const void*, const void*) {  // through the C library's frames
-    current->compare();
-    return 0;
-  });
-  std::thread([&] { to.compare(); }).join();                        // to a thread's end
+  std::qsort(order, 2, sizeof(int),
+             [](const void*, const void*) {  // through the C library's frames
+               current->compare();
+               return 0;
+             });
+  std::thread([&] { to.compare(); }).join();  // to a thread's end
   try {
     throw 1;
   } catch (int) {
@@ -128,7 +138,9 @@ struct counted_block {
   counted_block() { ++made; }
 };
 thread_local counted_block* counted_of_thread = nullptr;
-counted_block*& counted_slot() noexcept { return counted_of_thread; }
+counted_block*& counted_slot() noexcept {
+  return counted_of_thread;
+}
 
 TEST(thread_blocks_test, a_thread_that_ends_leaves_its_block_to_the_next) {
   using blocks = thread_blocks<counted_block, counted_slot>;
@@ -147,14 +159,28 @@ TEST(thread_blocks_test, a_thread_that_ends_leaves_its_block_to_the_next) {
 }
 
 TEST(python_test, lines_of_instructions_are_read_from_the_table_of_locations) {
-  // By hand, from line 10: two units on the line (short form), one on the next (one-line form), three with no line, one 5 lines
-  // back (no columns), one 200 on (long form).
-  const std::uint8_t table[] = {0x80 | 0 << 3 | 1, 0x00, 0x80 | 11 << 3, 1, 2, 0x80 | 15 << 3 | 2,
-                                0x80 | 13 << 3, 11, 0x80 | 14 << 3, 0x40 | (400 & 0x3f), 400 >> 6, 0, 1, 1};
+  // By hand, from line 10: two units on the line (short form), one on the next (one-line form),
+  // three with no line, one 5 lines back (no columns), one 200 on (long form).
+  const std::uint8_t table[] = {0x80 | 0 << 3 | 1,
+                                0x00,
+                                0x80 | 11 << 3,
+                                1,
+                                2,
+                                0x80 | 15 << 3 | 2,
+                                0x80 | 13 << 3,
+                                11,
+                                0x80 | 14 << 3,
+                                0x40 | (400 & 0x3f),
+                                400 >> 6,
+                                0,
+                                1,
+                                1};
   const std::uint32_t expected[] = {10, 10, 11, 0, 0, 0, 6, 206, 0};
-  for (std::uint64_t unit = 0; unit < std::size(expected); ++unit) EXPECT_EQ(line_of(table, 10, unit), expected[unit]) << unit;
+  for (std::uint64_t unit = 0; unit < std::size(expected); ++unit)
+    EXPECT_EQ(line_of(table, 10, unit), expected[unit]) << unit;
   // Cut anywhere, it gives an answer and reads no further.
-  for (std::size_t size = 0; size < std::size(table); ++size) EXPECT_TRUE(line_of(std::span(table).first(size), 10, 7) <= 206);
+  for (std::size_t size = 0; size < std::size(table); ++size)
+    EXPECT_TRUE(line_of(std::span(table).first(size), 10, 7) <= 206);
 }
 
 TEST(stack_test, cudas_own_frames_are_known_by_module_and_name) {

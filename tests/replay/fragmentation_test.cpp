@@ -1,5 +1,6 @@
-// What the pool reserves over what programs ask for: recorded programs, shapes that it was not tuned on, the classic
-// patterns that defeat allocators, and a random search for worse ones. All on the simulated GPU, contents checked.
+// What the pool reserves over what programs ask for: recorded programs, shapes that it was not
+// tuned on, the classic patterns that defeat allocators, and a random search for worse ones. All on
+// the simulated GPU, contents checked.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,9 @@
 namespace millpond::replay {
 namespace {
 
-std::string recorded(const std::string& name) { return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz"; }
+std::string recorded(const std::string& name) {
+  return std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz";
+}
 
 workload lowered(const result<trace::trace_data>& from) {
   EXPECT_TRUE(from) << from.error().message;
@@ -54,8 +57,10 @@ TEST_P(recorded_programs, reserve_little_more_than_they_ask_for) {
   EXPECT_LE(replayed(work, 3).reserved_ratio(), GetParam().later);
 }
 INSTANTIATE_TEST_SUITE_P(of, recorded_programs,
-                         ::testing::Values(bar{"resnet_serving", 1.05, 1.05}, bar{"bert_varlen", 1.05, 1.05},
-                                           bar{"gpt2_generate", 1.05, 1.05}, bar{"llama_train", 1.02, 1.02},
+                         ::testing::Values(bar{"resnet_serving", 1.05, 1.05},
+                                           bar{"bert_varlen", 1.05, 1.05},
+                                           bar{"gpt2_generate", 1.05, 1.05},
+                                           bar{"llama_train", 1.02, 1.02},
                                            bar{"multistream_serving", 1.15, 1.15}),
                          [](const auto& of) { return std::string(of.param.name); });
 
@@ -67,15 +72,16 @@ TEST_P(shapes_it_was_not_tuned_on, reserve_little_more_than_they_ask_for) {
     EXPECT_LE(replayed(work, 1).reserved_ratio(), GetParam() == "streams" ? 1.25 : 1.08);
   }
 }
-INSTANTIATE_TEST_SUITE_P(of, shapes_it_was_not_tuned_on,
-                         ::testing::ValuesIn([] {
+INSTANTIATE_TEST_SUITE_P(of, shapes_it_was_not_tuned_on, ::testing::ValuesIn([] {
                            std::vector<std::string> out;
-                           for (const std::string_view name : trace::shape_names()) out.emplace_back(name);
+                           for (const std::string_view name : trace::shape_names())
+                             out.emplace_back(name);
                            return out;
                          }()),
                          [](const auto& of) { return of.param; });
 
-// Steady state -------------------------------------------------------------------------------------------
+// Steady state
+// -------------------------------------------------------------------------------------------
 
 class repeated_programs : public ::testing::TestWithParam<const char*> {};
 TEST_P(repeated_programs, reserve_no_more_after_their_second_round) {
@@ -83,10 +89,12 @@ TEST_P(repeated_programs, reserve_no_more_after_their_second_round) {
   EXPECT_LE(replayed(work, 20).peak_reserved_bytes, replayed(work, 2).peak_reserved_bytes);
 }
 INSTANTIATE_TEST_SUITE_P(steady_state, repeated_programs,
-                         ::testing::Values("resnet_serving", "bert_varlen", "gpt2_generate", "llama_train"),
+                         ::testing::Values("resnet_serving", "bert_varlen", "gpt2_generate",
+                                           "llama_train"),
                          [](const auto& of) { return std::string(of.param); });
 
-// What other streams free becomes this one's at other moments in each round, so rounds differ; they stay near each other.
+// What other streams free becomes this one's at other moments in each round, so rounds differ; they
+// stay near each other.
 TEST(steady_state, a_program_of_several_streams_repeated_stays_near_its_first_rounds) {
   const workload work = lowered(trace::load_trace(recorded("multistream_serving")));
   EXPECT_LE(replayed(work, 20).reserved_ratio(), 1.15);
@@ -121,7 +129,8 @@ workload interleaved(const workload& a, const workload& b, std::size_t slice) {
 
 TEST(steady_state, two_programs_interleaved_reserve_no_more_after_their_second_round) {
   const workload a = lowered(trace::load_trace(recorded("resnet_serving")));
-  for (const workload& b : {lowered(trace::make_shape("detection", 5)), lowered(trace::load_trace(recorded("gpt2_generate")))}) {
+  for (const workload& b : {lowered(trace::make_shape("detection", 5)),
+                            lowered(trace::load_trace(recorded("gpt2_generate")))}) {
     SCOPED_TRACE(b.name);
     const workload both = interleaved(a, b, 400);
     EXPECT_LE(replayed(both, 12).peak_reserved_bytes, replayed(both, 2).peak_reserved_bytes);
@@ -150,13 +159,15 @@ TEST(steady_state, the_pools_own_books_take_at_most_half_a_per_cent_of_what_it_r
     bytes += size;
   }
   const pool_statistics now = (*made)->statistics();
-  EXPECT_LE(static_cast<double>(now.metadata_bytes), 0.005 * static_cast<double>(now.reserved_bytes));
+  EXPECT_LE(static_cast<double>(now.metadata_bytes),
+            0.005 * static_cast<double>(now.reserved_bytes));
   for (const auto& [ptr, size] : live) (*made)->deallocate(ptr, size, stream);
   made->reset();
   ASSERT_TRUE((*gpu)->stream_destroy(stream).ok());
 }
 
-// Adversaries ----------------------------------------------------------------------------------------------
+// Adversaries
+// ----------------------------------------------------------------------------------------------
 
 // Robson's: fill with small blocks, free every other one, ask for twice the size, and so on.
 workload robson(std::uint64_t smallest, int doublings, std::uint64_t budget) {
@@ -181,8 +192,8 @@ workload robson(std::uint64_t smallest, int doublings, std::uint64_t budget) {
 }
 
 TEST(adversaries, every_other_block_freed_and_twice_the_size_asked_for) {
-  // 1 + doublings / 2 is what nobody beats who cannot move. From 2 MiB on every hole is whole pages, of which those at the
-  // ends of a handle can be put together.
+  // 1 + doublings / 2 is what nobody beats who cannot move. From 2 MiB on every hole is whole
+  // pages, of which those at the ends of a handle can be put together.
   EXPECT_LE(replayed(robson(2 * MiB, 6, GiB), 1).reserved_ratio(), 1.6);
   EXPECT_LE(replayed(robson(4 * MiB, 5, GiB), 1).reserved_ratio(), 1.6);
   // Below, half of each page stays in use.
@@ -223,7 +234,8 @@ TEST(adversaries, blocks_that_grow_past_every_hole) {
   EXPECT_LE(replayed(to.finish(), 1).reserved_ratio(), 1.25);
 }
 
-// A random program of phases: each keeps a share of what lives, frees the rest, and asks for sizes of another range.
+// A random program of phases: each keeps a share of what lives, frees the rest, and asks for sizes
+// of another range.
 workload phases(std::uint64_t seed) {
   random pick(seed);
   const auto streams = static_cast<std::uint16_t>(pick.chance(0.3) ? 3 : 1);
@@ -232,7 +244,8 @@ workload phases(std::uint64_t seed) {
   std::uint64_t bytes = 0;
   const std::uint64_t budget = 768 * MiB;
   for (int phase = 0; phase < 12; ++phase) {
-    const std::uint64_t low = pick.log_uniform(64 * KiB, 32 * MiB), high = low * pick.between(1, 12);
+    const std::uint64_t low = pick.log_uniform(64 * KiB, 32 * MiB),
+                        high = low * pick.between(1, 12);
     for (int i = 0; i < 2000; ++i) {
       const std::uint64_t size = pick.between(low, high);
       if (bytes + size > budget) break;
@@ -255,8 +268,8 @@ workload phases(std::uint64_t seed) {
   return to.finish();
 }
 
-// The worst that a short search finds; the bound tells when a change makes it much worse. Small blocks kept here and there
-// are what moving pages cannot mend, so the bound is far from 1.
+// The worst that a short search finds; the bound tells when a change makes it much worse. Small
+// blocks kept here and there are what moving pages cannot mend, so the bound is far from 1.
 TEST(adversaries, a_random_search_finds_nothing_much_worse) {
   double worst = 0;
   std::uint64_t of = 0;

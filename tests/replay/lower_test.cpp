@@ -40,7 +40,8 @@ TEST(lower, addresses_become_blocks_and_reuse_makes_a_new_one) {
 }
 
 TEST(lower, a_double_free_is_bad_input_that_names_the_events) {
-  const auto made = from_csv("alloc,0,1000,512,0\nfree_requested,1,1000,512,0\nfree_requested,2,1000,512,0\n");
+  const auto made =
+      from_csv("alloc,0,1000,512,0\nfree_requested,1,1000,512,0\nfree_requested,2,1000,512,0\n");
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, error_code::bad_input);
   EXPECT_THAT(made.error().message, HasSubstr("1000"));
@@ -83,7 +84,8 @@ TEST(lower, a_block_kept_back_for_other_streams_is_used_on_one) {
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(made->guessed_uses, 1u);
   ASSERT_EQ(count(*made, op_kind::use), 1u);
-  const auto use = std::ranges::find_if(made->ops, [](const op& each) { return each.what == op_kind::use; });
+  const auto use =
+      std::ranges::find_if(made->ops, [](const op& each) { return each.what == op_kind::use; });
   EXPECT_EQ(use->block, 0u);
   EXPECT_EQ(made->streams[use->stream], 2u);
 }
@@ -113,7 +115,8 @@ TEST(lower, every_recorded_trace_keeps_its_allocations_and_peak) {
   };
   // Counted from the files: rows named alloc; the peak is in data/traces/README.md.
   for (const auto& [name, allocations, peak] :
-       {expected{"resnet_serving", 9085, 835'412'040}, expected{"multistream_serving", 7846, 429'302'352}}) {
+       {expected{"resnet_serving", 9085, 835'412'040},
+        expected{"multistream_serving", 7846, 429'302'352}}) {
     const auto data =
         trace::load_trace(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz");
     ASSERT_TRUE(data) << data.error().message;

@@ -58,8 +58,8 @@ class workload_writer {
   std::uint64_t live_ = 0;
 };
 
-// Allocations and frees in random order on several streams, frees on other streams than the block's, uses by
-// others, synchronises; some blocks live to the end.
+// Allocations and frees in random order on several streams, frees on other streams than the
+// block's, uses by others, synchronises; some blocks live to the end.
 inline workload random_workload(std::uint64_t seed, std::uint16_t streams, int operations) {
   random dice(seed);
   workload_writer to(streams);
@@ -69,7 +69,8 @@ inline workload random_workload(std::uint64_t seed, std::uint16_t streams, int o
     const std::uint64_t what = dice.below(100);
     if (live.empty() || what < 45) {
       live.push_back(to.allocate(dice.log_uniform(1, 16 << 20), stream));
-      if (streams > 1 && dice.chance(0.2)) to.use(live.back(), static_cast<std::uint16_t>(dice.below(streams)));
+      if (streams > 1 && dice.chance(0.2))
+        to.use(live.back(), static_cast<std::uint16_t>(dice.below(streams)));
     } else if (what < 90) {
       const std::size_t at = dice.below(live.size());
       if (dice.chance(0.1)) {

@@ -1,4 +1,5 @@
-// Strategies that are wrong on purpose: each must be found, by what it did to memory and by the checker.
+// Strategies that are wrong on purpose: each must be found, by what it did to memory and by the
+// checker.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,8 @@ class planted final : public strategy {
     gpu_ = setting.gpu;
     book_ = arena_book(capacity);
     if (auto done = order_.prepare(gpu_, setting.streams); !done) return done;
-    if (const auto got = gpu_->memory_allocate(&base_, capacity); !got) return to_error(got, "planted");
+    if (const auto got = gpu_->memory_allocate(&base_, capacity); !got)
+      return to_error(got, "planted");
     return {};
   }
   result<device_address> allocate(std::uint64_t bytes, std::uint16_t stream) override {
@@ -80,8 +82,11 @@ std::shared_ptr<simulated_gpu> make_gpu(simulated_gpu_options::checker check) {
 
 outcome run_planted(const workload& work, bug which, simulated_gpu_options::checker check) {
   run_options options;
-  options.make = [which]() -> std::unique_ptr<strategy> { return std::make_unique<planted>(which); };
-  const strategy_facts facts{"planted", "wrong on purpose", strategy_facts::knowledge::none, nullptr};
+  options.make = [which]() -> std::unique_ptr<strategy> {
+    return std::make_unique<planted>(which);
+  };
+  const strategy_facts facts{"planted", "wrong on purpose", strategy_facts::knowledge::none,
+                             nullptr};
   auto made = run(work, facts, make_gpu(check), options);
   EXPECT_TRUE(made) << made.error().message;
   return *made;
@@ -93,7 +98,8 @@ constexpr auto unchecked = simulated_gpu_options::checker::off;
 TEST(planted, without_a_bug_nothing_is_found) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const outcome made = run_planted(random_workload(seed, 3, 400), bug::none, checked);
-    EXPECT_EQ(made.finding_count, 0u) << "seed " << seed << ": " << (made.findings.empty() ? "" : made.findings[0].text);
+    EXPECT_EQ(made.finding_count, 0u)
+        << "seed " << seed << ": " << (made.findings.empty() ? "" : made.findings[0].text);
     EXPECT_EQ(made.failures, 0u);
     EXPECT_GT(made.checked_blocks, 100u);
   }
@@ -119,8 +125,10 @@ TEST(planted, overlapping_blocks_are_found_by_the_checker) {
 
 TEST(planted, reuse_by_a_stream_in_no_order_is_found_by_the_checker) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    const outcome made = run_planted(random_workload(seed, 3, 400), bug::no_order_between_streams, checked);
-    EXPECT_THAT(made.findings, Contains(Field(&finding::rule, "reuse_before_order"))) << "seed " << seed;
+    const outcome made =
+        run_planted(random_workload(seed, 3, 400), bug::no_order_between_streams, checked);
+    EXPECT_THAT(made.findings, Contains(Field(&finding::rule, "reuse_before_order")))
+        << "seed " << seed;
   }
 }
 
@@ -138,7 +146,8 @@ TEST(planted, reuse_before_a_user_is_done_is_found_by_the_checker) {
   }
 }
 
-// Timing alone decides here, as on a card: stream 0 is busy for long when it frees, stream 1 is idle.
+// Timing alone decides here, as on a card: stream 0 is busy for long when it frees, stream 1 is
+// idle.
 TEST(planted, reuse_too_early_is_found_by_contents_when_the_streams_overlap) {
   workload_writer to(2);
   const std::uint32_t early = to.allocate(1 << 20, 0);

@@ -1,4 +1,5 @@
-// Every strategy on the simulated GPU: right contents, exact counts, determinism, failures that are told.
+// Every strategy on the simulated GPU: right contents, exact counts, determinism, failures that are
+// told.
 #include "replay/run.hpp"
 
 #include <gmock/gmock.h>
@@ -36,7 +37,8 @@ outcome run_one(const workload& work, const char* name, const run_options& optio
 }
 
 class every_strategy : public testing::TestWithParam<strategy_facts> {};
-INSTANTIATE_TEST_SUITE_P(replay, every_strategy, testing::ValuesIn(all_strategies().begin(), all_strategies().end()),
+INSTANTIATE_TEST_SUITE_P(replay, every_strategy,
+                         testing::ValuesIn(all_strategies().begin(), all_strategies().end()),
                          [](const auto& each) {
                            std::string name = each.param.name;
                            std::ranges::replace(name, '-', '_');
@@ -118,7 +120,8 @@ TEST(run, recorded_pauses_pass_in_virtual_time) {
   for (op& each : work.ops) each.gap_ns = 1'000'000;
   run_options options;
   options.pace = pacing::recorded;
-  EXPECT_GE(run_one(work, "millpond-pool", options).run_ns, 1e6 * static_cast<double>(work.ops.size()));
+  EXPECT_GE(run_one(work, "millpond-pool", options).run_ns,
+            1e6 * static_cast<double>(work.ops.size()));
   EXPECT_LT(run_one(work, "millpond-pool").run_ns, 1e6 * static_cast<double>(work.ops.size()));
 }
 
@@ -176,7 +179,9 @@ TEST(compare, all_strategies_come_back_in_order_whatever_the_workers) {
 TEST(compare, a_gpu_that_cannot_be_opened_ends_it) {
   const workload work = random_workload(9, 1, 10);
   const auto made = compare(
-      work, [] { return result<std::shared_ptr<driver>>(error{error_code::driver_failure, "no card"}); }, {});
+      work,
+      [] { return result<std::shared_ptr<driver>>(error{error_code::driver_failure, "no card"}); },
+      {});
   ASSERT_FALSE(made);
   EXPECT_THAT(made.error().message, HasSubstr("no card"));
 }

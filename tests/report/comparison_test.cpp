@@ -18,7 +18,8 @@ comparison example() {
   comparison made;
   made.from.gpu_name = "simulated h200";
   made.from.simulated = true;
-  made.from.why_simulated = "libcuda.so.1 was not found on this machine, so no driver could be opened";
+  made.from.why_simulated =
+      "libcuda.so.1 was not found on this machine, so no driver could be opened";
   made.trace.name = "a_recording_with_a_name_that_is_rather_long_for_one_line.csv.gz";
   made.trace.events = 26'638;
   made.trace.peak_live_bytes = 835'412'040;
@@ -39,7 +40,9 @@ comparison example() {
     one.device_wait_ns = 1e10;
     made.outcomes.push_back(one);
   }
-  made.choice = {"millpond-pool/pinned", "because it says so in a sentence that is long enough to be broken", {}};
+  made.choice = {"millpond-pool/pinned",
+                 "because it says so in a sentence that is long enough to be broken",
+                 {}};
   return made;
 }
 
@@ -68,9 +71,11 @@ TEST(comparison_json, has_the_keys_that_programs_read) {
   ASSERT_EQ(made["strategies"].size(), 2u);
   for (const auto& each : made["strategies"]) {
     for (const char* which : {"allocate_us", "free_us"}) {
-      for (const char* key : {"p50", "p99", "max"}) EXPECT_TRUE(each[which][key].is_number()) << which << key;
+      for (const char* key : {"p50", "p99", "max"})
+        EXPECT_TRUE(each[which][key].is_number()) << which << key;
     }
-    for (const char* key : {"allocator_total_us", "device_waits", "peak_reserved_bytes", "reserved_ratio", "failures"}) {
+    for (const char* key : {"allocator_total_us", "device_waits", "peak_reserved_bytes",
+                            "reserved_ratio", "failures"}) {
       EXPECT_TRUE(each[key].is_number()) << key;
     }
     EXPECT_TRUE(each["name"].is_string());
@@ -116,7 +121,8 @@ TEST(table, fits_80_columns_by_its_gaps_and_then_by_its_names) {
   names.add({"µs-is-one-column-less-than-bytes", number, number, number, number});
   const std::string made = names.text();
   EXPECT_EQ(widest(made), 80u);
-  EXPECT_THAT(made, AllOf(HasSubstr("\nthe/beginning/of"), HasSubstr(".."), HasSubstr("/and/the/end 7777777777")));
+  EXPECT_THAT(made, AllOf(HasSubstr("\nthe/beginning/of"), HasSubstr(".."),
+                          HasSubstr("/and/the/end 7777777777")));
   EXPECT_THAT(names.text(200), HasSubstr(long_name + "  "));
 }
 
@@ -124,7 +130,8 @@ TEST(table, sentences_are_broken_at_spaces) {
   EXPECT_EQ(wrapped("of 972 MiB live", 9, 1), "of\n 972 MiB\n live");
   EXPECT_EQ(wrapped("of 972 blocks", 9, 1), "of 972\n blocks");
   EXPECT_EQ(wrapped("µµµ µµµ", 7, 2), "µµµ µµµ");
-  EXPECT_THAT(paragraph("note  ", std::string(60, 'x') + " " + std::string(30, 'y')), HasSubstr("x\n      yyy"));
+  EXPECT_THAT(paragraph("note  ", std::string(60, 'x') + " " + std::string(30, 'y')),
+              HasSubstr("x\n      yyy"));
   EXPECT_EQ(counted(1, "copy", "copies") + counted(1200, "copy", "copies"), "1 copy1,200 copies");
   EXPECT_EQ(wrapped("one two three", 8, 2), "one two\n  three");
   EXPECT_EQ(wrapped("unbreakablelongword", 5, 2), "unbreakablelongword");

@@ -17,7 +17,8 @@ namespace millpond::report {
 namespace {
 
 trace::trace_source recorded(const char* name) {
-  auto opened = trace::open_trace(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz");
+  auto opened =
+      trace::open_trace(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/" + name + ".csv.gz");
   EXPECT_TRUE(opened) << opened.error().message;
   return std::move(*opened);
 }
@@ -35,7 +36,8 @@ TEST(perfetto, has_a_slice_an_event_counters_and_an_arrow_for_each_reuse) {
   for (const auto& each : whole["traceEvents"]) {
     const std::string phase = each["ph"];
     ++by_phase[phase];
-    if (phase == "C" && each["name"] == "live device") most = std::max(most, each["args"]["bytes"].get<std::uint64_t>());
+    if (phase == "C" && each["name"] == "live device")
+      most = std::max(most, each["args"]["bytes"].get<std::uint64_t>());
     if (phase == "M" && each["name"] == "thread_name") ++tracks;
     if (phase == "X") {
       EXPECT_GT(each["dur"].get<double>(), 0);
@@ -59,7 +61,8 @@ TEST(perfetto, has_a_slice_an_event_counters_and_an_arrow_for_each_reuse) {
 // A slice that begins within another of its track and ends after it is one that Perfetto drops.
 TEST(perfetto, slices_of_a_track_lie_within_each_other_or_apart) {
   std::size_t tracks_of_more = 0;
-  for (const auto& file : std::filesystem::directory_iterator(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty")) {
+  for (const auto& file : std::filesystem::directory_iterator(std::string(MILLPOND_SOURCE_DIR) +
+                                                              "/data/traces/faulty")) {
     if (file.path().extension() != ".mpt") continue;
     auto source = trace::open_trace(file.path().string());
     ASSERT_TRUE(source);
@@ -68,20 +71,26 @@ TEST(perfetto, slices_of_a_track_lie_within_each_other_or_apart) {
     std::map<std::uint64_t, std::vector<std::pair<double, double>>> by_track;
     const auto whole = nlohmann::json::parse(text);
     for (const auto& each : whole["traceEvents"]) {
-      if (each["ph"] == "X") by_track[each["tid"]].emplace_back(each["ts"], each["ts"].get<double>() + each["dur"].get<double>());
+      if (each["ph"] == "X")
+        by_track[each["tid"]].emplace_back(each["ts"],
+                                           each["ts"].get<double>() + each["dur"].get<double>());
     }
     for (auto& [track, slices] : by_track) {
       tracks_of_more += track > 1'000'000 ? 1 : 0;
-      std::ranges::sort(slices, [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
+      std::ranges::sort(slices, [](const auto& a, const auto& b) {
+        return a.first != b.first ? a.first < b.first : a.second > b.second;
+      });
       std::vector<double> open;
       for (const auto& [begin, end] : slices) {
         while (!open.empty() && open.back() <= begin + 1e-6) open.pop_back();
-        EXPECT_TRUE(open.empty() || end <= open.back() + 1e-6) << file.path() << " track " << track << " at " << begin;
+        EXPECT_TRUE(open.empty() || end <= open.back() + 1e-6)
+            << file.path() << " track " << track << " at " << begin;
         open.push_back(end);
       }
     }
   }
-  EXPECT_GE(tracks_of_more, 1u) << "no recording has calls of two threads on one stream: this test saw nothing";
+  EXPECT_GE(tracks_of_more, 1u)
+      << "no recording has calls of two threads on one stream: this test saw nothing";
 }
 
 TEST(torch_snapshot, reads_back_as_the_same_blocks) {
@@ -91,7 +100,8 @@ TEST(torch_snapshot, reads_back_as_the_same_blocks) {
     const auto sink = trace::make_memory_sink(bytes);
     const auto counts = export_torch_snapshot(source, *sink);
     ASSERT_TRUE(counts) << counts.error().message;
-    EXPECT_GT(std::ranges::count(bytes, 'e'), static_cast<std::ptrdiff_t>(counts->written / 1000)) << "lists are appended to by the thousand";
+    EXPECT_GT(std::ranges::count(bytes, 'e'), static_cast<std::ptrdiff_t>(counts->written / 1000))
+        << "lists are appended to by the thousand";
     auto opened = trace::open_trace_bytes("back.pickle", bytes);
     ASSERT_TRUE(opened) << opened.error().message;
     auto back = trace::load_trace(std::move(*opened));

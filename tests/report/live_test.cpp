@@ -9,13 +9,14 @@
 namespace millpond::report {
 namespace {
 
-using trace::action;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using trace::action;
 
 class live : public ::testing::Test {
  protected:
-  void put(action what, std::uint64_t address, std::uint64_t bytes, trace::kind of = trace::kind::device, std::uint32_t duration_ns = 0,
+  void put(action what, std::uint64_t address, std::uint64_t bytes,
+           trace::kind of = trace::kind::device, std::uint32_t duration_ns = 0,
            std::int32_t status = 0) {
     trace::event at;
     at.what = what;
@@ -117,7 +118,8 @@ TEST_F(live, without_segments_gaps_between_neighbours_are_told_and_far_blocks_ar
 
 TEST_F(live, latencies_are_those_of_the_calls_since_the_view_before) {
   call_ = info_.strings.intern("cudaMalloc");
-  for (std::uint32_t n = 1; n <= 100; ++n) put(action::allocate, 0x1000 * n, 256, trace::kind::device, n * 1000);
+  for (std::uint32_t n = 1; n <= 100; ++n)
+    put(action::allocate, 0x1000 * n, 256, trace::kind::device, n * 1000);
   live_view now = view();
   ASSERT_EQ(now.calls.size(), 1u);
   EXPECT_EQ(now.calls[0].name, "cudaMalloc");
@@ -132,7 +134,9 @@ TEST_F(live, places_are_called_by_their_two_innermost_frames_and_the_hottest_com
   const auto frame = [&](const char* symbol, const char* file, std::uint32_t line) {
     return trace::frame{info_.strings.intern(symbol), info_.strings.intern(file), line};
   };
-  const trace::frame small[] = {frame("ns::(anonymous namespace)::take(unsigned long)", "/src/take.cu", 7), frame("main", "/src/main.cu", 40)};
+  const trace::frame small[] = {
+      frame("ns::(anonymous namespace)::take(unsigned long)", "/src/take.cu", 7),
+      frame("main", "/src/main.cu", 40)};
   const trace::frame large[] = {frame("load(char const*)", "/src/load.cu", 3)};
   stack_ = info_.stacks.intern(small);
   put(action::allocate, 0x1000, 256);
@@ -148,16 +152,19 @@ TEST_F(live, places_are_called_by_their_two_innermost_frames_and_the_hottest_com
 }
 
 TEST_F(live, text_fits_its_columns_and_lines_and_has_colour_only_where_asked) {
-  call_ = info_.strings.intern("cudaMallocFromPoolAsync_with_a_name_that_is_far_too_long_for_any_table");
+  call_ = info_.strings.intern(
+      "cudaMallocFromPoolAsync_with_a_name_that_is_far_too_long_for_any_table");
   for (std::uint64_t n = 1; n < 40; ++n) {
-    const trace::frame where[] = {{info_.strings.intern("a_function_with_quite_a_long_name_" + std::to_string(n) + "(int)"),
-                                   info_.strings.intern("/a/long/path/to/a_source_file_with_a_long_name.cu"), 1234}};
+    const trace::frame where[] = {
+        {info_.strings.intern("a_function_with_quite_a_long_name_" + std::to_string(n) + "(int)"),
+         info_.strings.intern("/a/long/path/to/a_source_file_with_a_long_name.cu"), 1234}};
     stack_ = info_.stacks.intern(where);
     put(action::allocate, 0x40000000 * n, 0x12345678, static_cast<trace::kind>(n % 5), 123'456'789);
   }
   const live_view now = account_.view(0, 20, site_order::bytes);
   live_text_options options;
-  options.title = "a program whose name goes on and on with all of its many arguments: --one --two --three";
+  options.title =
+      "a program whose name goes on and on with all of its many arguments: --one --two --three";
   options.width = 80;
   options.height = 24;
   std::istringstream lines(live_text(now, std::vector<std::uint64_t>(300, 7), options));

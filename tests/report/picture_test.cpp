@@ -46,7 +46,8 @@ const std::string small =
     "free_requested,11,10400,2000,1\n"
     "free_completed,11,10400,2000,1\n";
 
-// A random history of `count` allocations, with the bytes that it leaves live and the most that was live.
+// A random history of `count` allocations, with the bytes that it leaves live and the most that was
+// live.
 struct history {
   std::string text = "action,time_us,addr,size,stream\n";
   std::uint64_t allocations = 0, frees = 0, live = 0, peak = 0, allocated = 0;
@@ -58,8 +59,10 @@ history random_history(std::uint64_t seed, int count) {
   std::uint64_t next = 0x700000000000;
   for (int n = 0; n < count; ++n) {
     if (!live.empty() && numbers.below(5) < 2) {
-      auto victim = std::next(live.begin(), static_cast<std::ptrdiff_t>(numbers.below(live.size())));
-      made.text += fmt::format("free_requested,{},{:x},{},0\nfree_completed,{},{:x},{},0\n", n, victim->first, victim->second, n, victim->first, victim->second);
+      auto victim =
+          std::next(live.begin(), static_cast<std::ptrdiff_t>(numbers.below(live.size())));
+      made.text += fmt::format("free_requested,{},{:x},{},0\nfree_completed,{},{:x},{},0\n", n,
+                               victim->first, victim->second, n, victim->first, victim->second);
       made.live -= victim->second;
       ++made.frees;
       live.erase(victim);
@@ -91,7 +94,8 @@ TEST(picture, counts_and_sums_are_those_of_the_trace) {
   EXPECT_EQ(made.peak_reserved_bytes, 4000u);
   ASSERT_EQ(made.blocks.size(), 3u);
   EXPECT_EQ(made.blocks[0].end_event, 3u);
-  EXPECT_EQ(made.blocks[0].held_event, 0u) << "a completion right behind its free keeps nothing back";
+  EXPECT_EQ(made.blocks[0].held_event, 0u)
+      << "a completion right behind its free keeps nothing back";
   EXPECT_EQ(made.blocks[2].end_event, lives_on);
   EXPECT_EQ(live_at(made, 2), 3000u);
   EXPECT_EQ(live_at(made, 3), 2000u);
@@ -111,7 +115,9 @@ TEST(picture, random_traces_sum_to_the_same_in_every_view) {
     ASSERT_EQ(live_at(made, made.peak_event), truth.peak) << "seed " << seed;
     std::uint64_t most = 0, allocations = 0, frees = 0;
     for (const picture_bin& bin : made.bins) {
-      const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), std::uint64_t{0}); };
+      const auto sum = [](const auto& of) {
+        return std::accumulate(of.begin(), of.end(), std::uint64_t{0});
+      };
       ASSERT_EQ(sum(bin.by_kind), bin.live_bytes) << "seed " << seed;
       ASSERT_EQ(sum(bin.by_stream), bin.live_bytes) << "seed " << seed;
       ASSERT_EQ(sum(bin.by_site), bin.live_bytes) << "seed " << seed;
@@ -124,7 +130,8 @@ TEST(picture, random_traces_sum_to_the_same_in_every_view) {
     ASSERT_EQ(allocations, truth.allocations) << "seed " << seed;
     ASSERT_EQ(frees, truth.frees) << "seed " << seed;
     std::uint64_t at_peak = 0, by_site = 0, blocks = 0;
-    for (const picture_site& site : made.sites) at_peak += site.peak_bytes, by_site += site.bytes, blocks += site.blocks;
+    for (const picture_site& site : made.sites)
+      at_peak += site.peak_bytes, by_site += site.bytes, blocks += site.blocks;
     ASSERT_EQ(at_peak, truth.peak) << "seed " << seed;
     ASSERT_EQ(by_site, truth.allocated) << "seed " << seed;
     ASSERT_EQ(blocks, truth.allocations) << "seed " << seed;
@@ -140,11 +147,13 @@ TEST(picture, every_block_has_a_place_on_the_shortened_axis) {
   ASSERT_GT(made.regions.size(), 1u);
   for (std::size_t n = 1; n < made.regions.size(); ++n) {
     EXPECT_EQ(made.regions[n].position, made.regions[n - 1].position + made.regions[n - 1].bytes);
-    EXPECT_GT(made.regions[n].address - (made.regions[n - 1].address + made.regions[n - 1].bytes), 2 * MiB);
+    EXPECT_GT(made.regions[n].address - (made.regions[n - 1].address + made.regions[n - 1].bytes),
+              2 * MiB);
   }
   for (const picture_block& each : made.blocks) {
     const bool inside = std::ranges::any_of(made.regions, [&](const picture_region& region) {
-      return each.address >= region.address && each.address + each.bytes <= region.address + region.bytes;
+      return each.address >= region.address &&
+             each.address + each.bytes <= region.address + region.bytes;
     });
     ASSERT_TRUE(inside) << each.address;
   }
@@ -160,14 +169,18 @@ TEST(picture, free_memory_and_holes_are_measured_within_what_is_reserved) {
 }
 
 TEST(picture, an_unmapped_part_leaves_the_rest_reserved) {
-  const picture made = read("action,time_us,addr,size,stream\nsegment_map,0,10000,4000,0\nalloc,1,10000,100,0\nsegment_unmap,2,10400,1000,0\n");
+  const picture made = read(
+      "action,time_us,addr,size,stream\nsegment_map,0,10000,4000,0\nalloc,1,10000,100,0\nsegment_"
+      "unmap,2,10400,1000,0\n");
   std::uint64_t open = 0;
-  for (const picture_segment& each : made.segments) open += each.end_event == lives_on ? each.bytes : 0;
+  for (const picture_segment& each : made.segments)
+    open += each.end_event == lives_on ? each.bytes : 0;
   EXPECT_EQ(open, 3000u);
 }
 
 TEST(picture, a_block_over_a_live_one_ends_it) {
-  const picture made = read("action,time_us,addr,size,stream\nalloc,0,10000,4096,0\nalloc,1,10800,4096,0\n");
+  const picture made =
+      read("action,time_us,addr,size,stream\nalloc,0,10000,4096,0\nalloc,1,10800,4096,0\n");
   EXPECT_EQ(made.blocks[0].end_event, 1u);
   EXPECT_EQ(made.end_bytes, 4096u);
   EXPECT_EQ(made.peak_bytes, 4096u);
@@ -184,9 +197,12 @@ TEST(picture, a_long_trace_is_shown_round_its_peak_and_its_findings) {
   ASSERT_TRUE(choose_windows(*made, places, options));
   EXPECT_LE(made->events_shown, 4000u);
   for (const std::uint64_t wanted : {std::uint64_t{10}, made->events - 10, made->peak_event}) {
-    EXPECT_TRUE(std::ranges::any_of(made->windows, [&](const picture_window& each) { return each.first <= wanted && wanted < each.end; })) << wanted;
+    EXPECT_TRUE(std::ranges::any_of(made->windows, [&](const picture_window& each) {
+      return each.first <= wanted && wanted < each.end;
+    })) << wanted;
   }
-  for (std::size_t n = 1; n < made->windows.size(); ++n) EXPECT_GT(made->windows[n].first, made->windows[n - 1].end);
+  for (std::size_t n = 1; n < made->windows.size(); ++n)
+    EXPECT_GT(made->windows[n].first, made->windows[n - 1].end);
 }
 
 TEST(picture, from_and_to_are_events_or_times) {
@@ -195,7 +211,8 @@ TEST(picture, from_and_to_are_events_or_times) {
   EXPECT_EQ(parse_place("1200")->value, 1200u);
   EXPECT_EQ(parse_place("1.5ms")->value, 1'500'000u);
   EXPECT_EQ(parse_place("2s")->in, in::nanoseconds);
-  for (const char* bad : {"", "x", "-1", "1.5", "3 s", "1h", "nan", "1e99s"}) EXPECT_FALSE(parse_place(bad)) << bad;
+  for (const char* bad : {"", "x", "-1", "1.5", "3 s", "1h", "nan", "1e99s"})
+    EXPECT_FALSE(parse_place(bad)) << bad;
 
   const history truth = random_history(9, 5000);
   auto source = from_text(truth.text);
@@ -260,7 +277,8 @@ TEST(page, a_name_in_the_trace_cannot_end_the_data) {
   ASSERT_TRUE(html);
   EXPECT_EQ(html->find("</script><script>alert"), std::string::npos);
   EXPECT_EQ(html->find("/*millpond:"), std::string::npos) << "every place of the page is filled";
-  for (const char* loads : {"<script src", "<link rel=\"stylesheet", "@import", "url("}) EXPECT_EQ(html->find(loads), std::string::npos) << loads;
+  for (const char* loads : {"<script src", "<link rel=\"stylesheet", "@import", "url("})
+    EXPECT_EQ(html->find(loads), std::string::npos) << loads;
 }
 
 }  // namespace

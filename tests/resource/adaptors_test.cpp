@@ -21,8 +21,8 @@ namespace millpond {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::bare_driver;
+using ::testing::HasSubstr;
 
 struct adaptors : ::testing::Test {
   std::shared_ptr<bare_driver> gpu = std::make_shared<bare_driver>();
@@ -39,7 +39,8 @@ TEST_F(limit, refuses_what_passes_it_and_says_limit_live_and_asked) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, error_code::out_of_memory);
   EXPECT_THAT(refused.error().message,
-              AllOf(HasSubstr("limit is 1000 bytes"), HasSubstr("live are 600"), HasSubstr("asked for 401")));
+              AllOf(HasSubstr("limit is 1000 bytes"), HasSubstr("live are 600"),
+                    HasSubstr("asked for 401")));
   void* const second = limited.allocate(400, nullptr);
   EXPECT_EQ(limited.live_bytes(), 1000u);
   EXPECT_THROW(static_cast<void>(limited.allocate(1, nullptr)), out_of_memory);
@@ -145,7 +146,8 @@ TEST_F(statistics, are_exact_when_threads_have_ended) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (std::uint64_t i = 1; i <= 1000; ++i) counted.deallocate(counted.allocate(i, 8, nullptr), i, nullptr);
+      for (std::uint64_t i = 1; i <= 1000; ++i)
+        counted.deallocate(counted.allocate(i, 8, nullptr), i, nullptr);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -201,7 +203,8 @@ TEST_F(tracing, by_sequence_no_address_is_live_twice) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 1000; ++i) traced.deallocate(traced.allocate(64, 8, nullptr), 64, nullptr);
+      for (int i = 0; i < 1000; ++i)
+        traced.deallocate(traced.allocate(64, 8, nullptr), 64, nullptr);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -280,13 +283,15 @@ TEST_F(guard, leaks_are_told_by_place_and_given_back) {
   pointer_registry::options options;
   options.leak_sink = [&](const leak_report& report) { told = report; };
   {
-    guard_resource guarded(device, std::make_shared<pointer_registry>(options), {.name = "pool", .quarantine_bytes = 0});
+    guard_resource guarded(device, std::make_shared<pointer_registry>(options),
+                           {.name = "pool", .quarantine_bytes = 0});
     memory_resource& plain = guarded;
     const scoped_place here("encoder weights");
     EXPECT_NE(plain.allocate(4096, nullptr), nullptr);
     EXPECT_EQ(guarded.leaks().blocks, 1u);
   }
-  EXPECT_THAT(told.text(), AllOf(HasSubstr("of pool (device memory)"), HasSubstr("at encoder weights (adaptors_test.cpp:")));
+  EXPECT_THAT(told.text(), AllOf(HasSubstr("of pool (device memory)"),
+                                 HasSubstr("at encoder weights (adaptors_test.cpp:")));
   EXPECT_EQ(gpu->live(), 0u);
 }
 

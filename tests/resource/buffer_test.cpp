@@ -1,4 +1,5 @@
-// buffer<T>: memory that ends with its owner, moves on its stream, and stays as it was after an error.
+// buffer<T>: memory that ends with its owner, moves on its stream, and stays as it was after an
+// error.
 #include "millpond/buffer.hpp"
 
 #include <gmock/gmock.h>
@@ -15,9 +16,9 @@
 namespace millpond {
 namespace {
 
+using testing::bare_driver;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::bare_driver;
 
 static_assert(!std::is_copy_constructible_v<buffer<int>>);
 static_assert(std::is_nothrow_move_constructible_v<buffer<int>>);
@@ -59,7 +60,8 @@ TEST_F(buffers, move_and_swap_without_touching_memory) {
   int* const data = a.data();
   buffer<int> b(std::move(a));
   EXPECT_EQ(b.data(), data);
-  EXPECT_EQ(a.data(), nullptr);  // NOLINT(bugprone-use-after-move): what a moved-from buffer is, is the test
+  EXPECT_EQ(a.data(),
+            nullptr);  // NOLINT(bugprone-use-after-move): what a moved-from buffer is, is the test
   EXPECT_EQ(a.size(), 0u);
   buffer<int> c(20, pinned, stream);
   swap(b, c);
@@ -117,7 +119,8 @@ TEST_F(buffers, are_as_they_were_after_an_error) {
 }
 
 TEST_F(buffers, a_count_whose_bytes_do_not_fit_is_out_of_memory) {
-  EXPECT_THROW(buffer<double>(std::numeric_limits<std::size_t>::max() / 4, pinned, stream), out_of_memory);
+  EXPECT_THROW(buffer<double>(std::numeric_limits<std::size_t>::max() / 4, pinned, stream),
+               out_of_memory);
 }
 
 TEST_F(buffers, release_hands_the_memory_over) {

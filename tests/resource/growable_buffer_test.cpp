@@ -1,10 +1,11 @@
-// growable_buffer: grows in place, never copies, shrinks in the stream's order, and loses nothing when a call fails.
+// growable_buffer: grows in place, never copies, shrinks in the stream's order, and loses nothing
+// when a call fails.
 #include "millpond/growable_buffer.hpp"
 
 #include <set>
 
-#include "support/failing_driver.hpp"
 #include "driver/sim_fixture.hpp"
+#include "support/failing_driver.hpp"
 
 namespace millpond {
 namespace {
@@ -147,7 +148,8 @@ TEST_F(growable, limits_are_told_clearly) {
   EXPECT_NE(past.error().message.find("512 MiB"), std::string::npos) << past.error().message;
   const auto device = b.try_resize(300 * a_mib);
   EXPECT_EQ(device.error().code, error_code::out_of_memory);
-  EXPECT_NE(device.error().message.find("cuMemCreate"), std::string::npos) << device.error().message;
+  EXPECT_NE(device.error().message.find("cuMemCreate"), std::string::npos)
+      << device.error().message;
   EXPECT_NE(device.error().message.find("cache"), std::string::npos);
   EXPECT_EQ(b.size(), 100 * a_mib);
   EXPECT_EQ(wrong(b, 100 * MiB, 4), 0u);
@@ -229,7 +231,8 @@ TEST_F(growable, moves_leave_one_owner) {
   EXPECT_EQ(gpu->physical_bytes(), 32 * MiB);
 }
 
-// Every call fails in turn, once or with those that undo it: sizes, contents and memory are as they were.
+// Every call fails in turn, once or with those that undo it: sizes, contents and memory are as they
+// were.
 class growable_faults : public growable {
  protected:
   void sweep(std::uint64_t failing_calls, driver_status status) {
@@ -252,7 +255,8 @@ class growable_faults : public growable {
           const auto answer = step();
           if (!answer) {
             if (failing_calls == 1) {
-              EXPECT_NE(answer.error().message.find(failing->failed()), std::string::npos) << answer.error().message;
+              EXPECT_NE(answer.error().message.find(failing->failed()), std::string::npos)
+                  << answer.error().message;
             }
             EXPECT_EQ(b.size(), size);
             EXPECT_EQ(b.memory().bytes(), bytes);
@@ -289,9 +293,15 @@ class growable_faults : public growable {
     FAIL();
   }
 };
-TEST_F(growable_faults, any_call_may_fail) { sweep(1, driver_status::unknown); }
-TEST_F(growable_faults, any_call_may_run_out_of_memory) { sweep(1, driver_status::out_of_memory); }
-TEST_F(growable_faults, any_call_and_those_that_undo_it_may_fail) { sweep(4, driver_status::unknown); }
+TEST_F(growable_faults, any_call_may_fail) {
+  sweep(1, driver_status::unknown);
+}
+TEST_F(growable_faults, any_call_may_run_out_of_memory) {
+  sweep(1, driver_status::out_of_memory);
+}
+TEST_F(growable_faults, any_call_and_those_that_undo_it_may_fail) {
+  sweep(4, driver_status::unknown);
+}
 
 TEST_F(growable_faults, any_call_of_its_end_may_fail_once) {
   for (std::uint64_t at = 1; at < 100; ++at) {

@@ -29,7 +29,8 @@ struct host_side : ::testing::Test {
 };
 
 TEST_F(host_side, pinned_blocks_are_written_by_the_gpu_and_read_by_the_cpu) {
-  auto made = make_pinned_pool(gpu, {.pinning = {.budget_bytes = 512 * MiB, .keep_ready_bytes = 32 * MiB}});
+  auto made =
+      make_pinned_pool(gpu, {.pinning = {.budget_bytes = 512 * MiB, .keep_ready_bytes = 32 * MiB}});
   ASSERT_TRUE(made) << made.error().message;
   auto* const words = static_cast<std::uint64_t*>((*made)->allocate(MiB, stream));
   const identity_block block{reinterpret_cast<device_address>(words), MiB, 7};
@@ -70,7 +71,8 @@ TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
     GTEST_SKIP() << watch.error().message;
   }
   EXPECT_EQ(managed_watch::start(gpu).error().code, error_code::not_permitted);
-  managed_resource memory(gpu, nullptr, {managed_intent::gpu_resident, memory_side::device, memory_side::both});
+  managed_resource memory(gpu, nullptr,
+                          {managed_intent::gpu_resident, memory_side::device, memory_side::both});
   auto buffer = managed_buffer<unsigned char>::create(16 * MiB, memory, stream).value();
   ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
   ASSERT_TRUE(buffer.watch(*watch));
@@ -84,7 +86,8 @@ TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
   ASSERT_TRUE(buffer.look());
   EXPECT_TRUE(buffer.history().contradictions.empty()) << buffer.history().contradictions.front();
   unsigned sum = 0;
-  for (std::uint64_t i = 0; i < 16 * MiB; i += 4096) sum += static_cast<volatile unsigned char*>(stray)[i];
+  for (std::uint64_t i = 0; i < 16 * MiB; i += 4096)
+    sum += static_cast<volatile unsigned char*>(stray)[i];
   EXPECT_EQ(sum, 3u * 4096);
   const auto counted = (*watch)->counts(reinterpret_cast<device_address>(stray), 16 * MiB);
   ASSERT_TRUE(counted) << counted.error().message;
@@ -92,7 +95,8 @@ TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
   EXPECT_GE(counted->bytes_to_host, 16 * MiB);
   ASSERT_TRUE(buffer.look());
   ASSERT_FALSE(buffer.history().contradictions.empty());
-  EXPECT_NE(buffer.history().contradictions.front().find("stated as gpu-resident"), std::string::npos);
+  EXPECT_NE(buffer.history().contradictions.front().find("stated as gpu-resident"),
+            std::string::npos);
   // Memory whose use is kept is not spoken of.
   auto other = managed_buffer<unsigned char>::create(16 * MiB, memory, stream).value();
   ASSERT_TRUE(other.watch(*watch));
@@ -102,8 +106,10 @@ TEST_F(host_side, the_drivers_counts_tell_of_a_contradicted_use) {
 
 TEST_F(host_side, views_of_managed_memory_pass_data_both_ways) {
   if (!gpu->info().concurrent_managed_access) GTEST_SKIP() << "no concurrent managed access";
-  for (const managed_use use : {managed_use{managed_intent::ping_pong}, managed_use{managed_intent::gpu_resident, memory_side::device, memory_side::both},
-                                managed_use{managed_intent::cpu_resident}, managed_use{}}) {
+  for (const managed_use use :
+       {managed_use{managed_intent::ping_pong},
+        managed_use{managed_intent::gpu_resident, memory_side::device, memory_side::both},
+        managed_use{managed_intent::cpu_resident}, managed_use{}}) {
     managed_resource memory(gpu, nullptr, use);
     auto made = managed_buffer<std::uint64_t>::create(MiB, memory, stream);
     ASSERT_TRUE(made) << made.error().message;
@@ -114,7 +120,8 @@ TEST_F(host_side, views_of_managed_memory_pass_data_both_ways) {
         ASSERT_TRUE(gpu->identity_write({&block, 1}, stream).ok());
       }
       auto cpu = made->host_view_to_read().value();
-      for (std::size_t i = 0; i < made->size(); i += 97) ASSERT_EQ(cpu.span()[i], identity_word(round, i)) << to_string(use.intent);
+      for (std::size_t i = 0; i < made->size(); i += 97)
+        ASSERT_EQ(cpu.span()[i], identity_word(round, i)) << to_string(use.intent);
     }
   }
 }

@@ -1,4 +1,5 @@
-// The contract on a real card: the five kinds, the pool, and the guard, which changes what reaches the driver.
+// The contract on a real card: the five kinds, the pool, and the guard, which changes what reaches
+// the driver.
 #include "millpond/guard_resource.hpp"
 #include "millpond/kinds.hpp"
 #include "millpond/pool.hpp"

@@ -14,9 +14,9 @@ namespace millpond {
 namespace {
 
 using ::testing::AllOf;
+using testing::bare_driver;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::bare_driver;
 
 struct kinds : ::testing::Test {
   std::shared_ptr<bare_driver> gpu = std::make_shared<bare_driver>();
@@ -47,10 +47,14 @@ TEST_F(kinds, each_kind_uses_its_own_calls) {
   EXPECT_THAT(calls_of(device_resource(gpu)), ElementsAre("cuMemAlloc", "cuMemFree"));
   EXPECT_THAT(calls_of(pinned_resource(gpu)), ElementsAre("cuMemHostAlloc", "cuMemFreeHost"));
   EXPECT_THAT(calls_of(managed_resource(gpu)),
-              ElementsAre("cuMemAllocManaged", "cuStreamGetCaptureInfo", "cuStreamSynchronize", "cuMemFree"));
-  EXPECT_THAT(calls_of(pageable_resource(gpu)), ElementsAre("cuStreamGetCaptureInfo", "cuStreamSynchronize"));
-  EXPECT_THAT(calls_of(pageable_resource(gpu, nullptr, pageable_resource::on_free::nothing)), ElementsAre());
-  EXPECT_THAT(calls_of(driver_pool_resource(gpu)), ElementsAre("cuMemAllocFromPoolAsync", "cuMemFreeAsync"));
+              ElementsAre("cuMemAllocManaged", "cuStreamGetCaptureInfo", "cuStreamSynchronize",
+                          "cuMemFree"));
+  EXPECT_THAT(calls_of(pageable_resource(gpu)),
+              ElementsAre("cuStreamGetCaptureInfo", "cuStreamSynchronize"));
+  EXPECT_THAT(calls_of(pageable_resource(gpu, nullptr, pageable_resource::on_free::nothing)),
+              ElementsAre());
+  EXPECT_THAT(calls_of(driver_pool_resource(gpu)),
+              ElementsAre("cuMemAllocFromPoolAsync", "cuMemFreeAsync"));
 }
 
 TEST_F(kinds, sizes_beyond_the_machine_are_refused_with_numbers_before_the_driver_is_asked) {
@@ -65,19 +69,26 @@ TEST_F(kinds, sizes_beyond_the_machine_are_refused_with_numbers_before_the_drive
   };
   simulated->reset_counters();
   for (const managed_intent intent : {managed_intent::unstated, managed_intent::streaming}) {
-    EXPECT_THAT(why(managed_resource(simulated, nullptr, {intent, memory_side::host, memory_side::device}), ram + device + 1),
-                AllOf(HasSubstr(format_bytes(ram)), HasSubstr(format_bytes(device)), HasSubstr("more than")));
+    EXPECT_THAT(
+        why(managed_resource(simulated, nullptr, {intent, memory_side::host, memory_side::device}),
+            ram + device + 1),
+        AllOf(HasSubstr(format_bytes(ram)), HasSubstr(format_bytes(device)),
+              HasSubstr("more than")));
   }
-  EXPECT_THAT(why(pinned_resource(simulated), ram + 1), AllOf(HasSubstr(format_bytes(ram)), HasSubstr("staging")));
+  EXPECT_THAT(why(pinned_resource(simulated), ram + 1),
+              AllOf(HasSubstr(format_bytes(ram)), HasSubstr("staging")));
   EXPECT_EQ(simulated->total_calls(), 0u);
   // This machine's own, on any driver.
   const machine_room room{64 * GiB, 8 * GiB, false};
   EXPECT_TRUE(pageable_can_exist(room, 72 * GiB, "memory"));
-  EXPECT_THAT(pageable_can_exist(room, 72 * GiB + 1, "memory").error().message, AllOf(HasSubstr("64.0 GiB"), HasSubstr("8.00 GiB of swap")));
-  EXPECT_TRUE(pageable_can_exist({64 * GiB, 0, true}, 100 * GiB, "memory"));  // where the system overcommits
-  EXPECT_TRUE(pinned_can_exist({}, 100 * GiB, "memory"));                     // where it is not known
+  EXPECT_THAT(pageable_can_exist(room, 72 * GiB + 1, "memory").error().message,
+              AllOf(HasSubstr("64.0 GiB"), HasSubstr("8.00 GiB of swap")));
+  EXPECT_TRUE(pageable_can_exist({64 * GiB, 0, true}, 100 * GiB,
+                                 "memory"));               // where the system overcommits
+  EXPECT_TRUE(pinned_can_exist({}, 100 * GiB, "memory"));  // where it is not known
   if (const machine_room here = room_of(nullptr); here.ram_bytes != 0 && !here.overcommits) {
-    EXPECT_THAT(why(pageable_resource(nullptr), here.ram_bytes + here.swap_bytes + 1), HasSubstr(format_bytes(here.ram_bytes)));
+    EXPECT_THAT(why(pageable_resource(nullptr), here.ram_bytes + here.swap_bytes + 1),
+                HasSubstr(format_bytes(here.ram_bytes)));
   }
   // Managed memory may be larger than either alone.
   managed_resource memory(simulated);
@@ -101,7 +112,8 @@ TEST_F(kinds, a_free_on_a_capturing_stream_is_refused_before_it_breaks_the_captu
   gpu->log.clear();
   const auto refused = memory.try_deallocate(block, 64, nullptr);
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("cuStreamSynchronize: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("cuStreamSynchronize: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"));
   EXPECT_THAT(gpu->log, ::testing::Not(::testing::Contains("cuStreamSynchronize")));
   gpu->capturing = false;
   EXPECT_TRUE(memory.try_deallocate(block, 64, nullptr));
@@ -148,8 +160,8 @@ TEST_F(kinds, a_pool_that_cannot_be_set_up_is_not_left_behind) {
   for (std::uint64_t call = 1; call <= 4; ++call) {
     gpu->fail_call(call, driver_status::unknown);
     const auto made = driver_pool_resource::create(gpu);
-    // The first call is the thread's way into a relaxed capture mode, which is tried again, the fourth its way
-    // back, which nothing depends on.
+    // The first call is the thread's way into a relaxed capture mode, which is tried again, the
+    // fourth its way back, which nothing depends on.
     ASSERT_EQ(made.has_value(), call == 1 || call == 4) << gpu->failed_call();
     if (!made) {
       EXPECT_THAT(made.error().message, HasSubstr(gpu->failed_call()));

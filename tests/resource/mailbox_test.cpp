@@ -1,5 +1,5 @@
-// The mailbox alone: what is put comes out once and in order, never more than it may hold, seen by the receiver at the end of a line
-// of words, of an eighth of the bytes, or when it is told to.
+// The mailbox alone: what is put comes out once and in order, never more than it may hold, seen by
+// the receiver at the end of a line of words, of an eighth of the bytes, or when it is told to.
 #include "resource/mailbox.hpp"
 
 #include <gtest/gtest.h>
@@ -27,12 +27,16 @@ class mailboxes : public ::testing::Test {
     return &of;
   }
   [[nodiscard]] heap::segment* record(std::size_t i) { return &records_[i]; }
-  [[nodiscard]] bool put(std::size_t i, std::uint64_t limit = no_limit) { return box.put(at(i), 512, limit); }
+  [[nodiscard]] bool put(std::size_t i, std::uint64_t limit = no_limit) {
+    return box.put(at(i), 512, limit);
+  }
   bool open() {
-    return box.open([this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
+    return box.open(
+        [this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
   }
   void open_all() {
-    box.open_all([this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
+    box.open_all(
+        [this](std::uint64_t address, std::uint64_t bytes) { return accept(address, bytes); });
   }
   heap::segment* take() {
     heap::segment* const out = box.front();
@@ -65,12 +69,14 @@ TEST_F(mailboxes, words_are_sent_by_the_line_by_an_eighth_of_the_bytes_or_when_t
   for (std::size_t i = 0; i < mailbox::words_a_line - 1; ++i) ASSERT_TRUE(put(i));
   EXPECT_FALSE(open());
   EXPECT_EQ(take(), nullptr);
-  for (std::size_t i = mailbox::words_a_line - 1; i < 2 * mailbox::words_a_line; ++i) ASSERT_TRUE(put(i));
+  for (std::size_t i = mailbox::words_a_line - 1; i < 2 * mailbox::words_a_line; ++i)
+    ASSERT_TRUE(put(i));
   EXPECT_TRUE(open());
   for (std::size_t i = 0; i < mailbox::words_a_line; ++i) EXPECT_EQ(take(), record(i));
   EXPECT_EQ(take(), nullptr) << "a line at a time";
   EXPECT_TRUE(open());
-  for (std::size_t i = mailbox::words_a_line; i < 2 * mailbox::words_a_line; ++i) EXPECT_EQ(take(), record(i));
+  for (std::size_t i = mailbox::words_a_line; i < 2 * mailbox::words_a_line; ++i)
+    EXPECT_EQ(take(), record(i));
   box.tell();
   ASSERT_TRUE(put(8, 16 * 512));
   EXPECT_FALSE(open());
@@ -85,7 +91,8 @@ TEST_F(mailboxes, words_are_sent_by_the_line_by_an_eighth_of_the_bytes_or_when_t
   EXPECT_FALSE(open());
 }
 
-// Lines that are open make room for others, up to a number of blocks that are open; all that was sent can always be opened.
+// Lines that are open make room for others, up to a number of blocks that are open; all that was
+// sent can always be opened.
 TEST_F(mailboxes, a_full_box_refuses_until_its_receiver_tells) {
   constexpr std::size_t in_lines = mailbox::lines * mailbox::words_a_line;
   for (std::size_t i = 0; i < in_lines; ++i) ASSERT_TRUE(put(i));
@@ -170,7 +177,8 @@ TEST_F(mailboxes, the_largest_block_and_the_highest_address_travel_as_they_are_a
     seen.emplace_back(address, bytes);
     return nullptr;
   });
-  EXPECT_EQ(seen, (std::vector<std::pair<std::uint64_t, std::uint64_t>>{{high, mailbox::most_bytes}, {heap::granule, 1}}));
+  EXPECT_EQ(seen, (std::vector<std::pair<std::uint64_t, std::uint64_t>>{{high, mailbox::most_bytes},
+                                                                        {heap::granule, 1}}));
 }
 
 TEST_F(mailboxes, two_threads_pass_words) {

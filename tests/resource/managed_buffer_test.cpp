@@ -1,4 +1,5 @@
-// Stated uses of managed memory: what they advise and refuse, and views that cannot be forgotten to wait.
+// Stated uses of managed memory: what they advise and refuse, and views that cannot be forgotten to
+// wait.
 #include "millpond/managed_buffer.hpp"
 
 #include <gmock/gmock.h>
@@ -22,8 +23,11 @@ struct managed_memory : ::testing::Test {
     EXPECT_TRUE(gpu->stream_create(&made).ok());
     return made;
   }
-  std::unique_ptr<managed_resource> resource(managed_use use) { return std::make_unique<managed_resource>(gpu, nullptr, use); }
-  void kernel(device_address at, std::uint64_t bytes, access_kind kind, stream_handle on, std::uint64_t ns = 1000) {
+  std::unique_ptr<managed_resource> resource(managed_use use) {
+    return std::make_unique<managed_resource>(gpu, nullptr, use);
+  }
+  void kernel(device_address at, std::uint64_t bytes, access_kind kind, stream_handle on,
+              std::uint64_t ns = 1000) {
     ASSERT_TRUE(gpu->launch({"work", ns, {{at, bytes, kind}}}, on).ok());
   }
 };
@@ -31,7 +35,9 @@ using enum managed_intent;
 constexpr auto host = memory_side::host, device = memory_side::device, both = memory_side::both;
 
 TEST_F(managed_memory, each_intent_has_its_plan) {
-  const auto plan = [&](managed_use use, std::uint64_t bytes = 64 * MiB) { return plan_managed(use, bytes, gpu->info()); };
+  const auto plan = [&](managed_use use, std::uint64_t bytes = 64 * MiB) {
+    return plan_managed(use, bytes, gpu->info());
+  };
   EXPECT_FALSE(plan({})->align_blocks);
   const auto streams = plan({streaming, host, device});
   EXPECT_TRUE(streams->prefetch_to_device);
@@ -56,11 +62,14 @@ TEST_F(managed_memory, what_is_slow_by_construction_is_refused) {
   const auto refused = plan_managed({read_mostly, both, both}, MiB, gpu->info());
   EXPECT_EQ(refused.error().code, error_code::invalid_argument);
   EXPECT_THAT(refused.error().message, HasSubstr("the device writes"));
-  EXPECT_EQ(plan_managed({streaming, both, both}, MiB, gpu->info()).error().code, error_code::invalid_argument);
-  EXPECT_EQ(plan_managed({gpu_resident, device, device}, 200 * GiB, gpu->info()).error().code, error_code::out_of_memory);
+  EXPECT_EQ(plan_managed({streaming, both, both}, MiB, gpu->info()).error().code,
+            error_code::invalid_argument);
+  EXPECT_EQ(plan_managed({gpu_resident, device, device}, 200 * GiB, gpu->info()).error().code,
+            error_code::out_of_memory);
   device_info old = gpu->info();
   old.concurrent_managed_access = false;
-  EXPECT_EQ(plan_managed({streaming, host, device}, MiB, old).error().code, error_code::not_supported);
+  EXPECT_EQ(plan_managed({streaming, host, device}, MiB, old).error().code,
+            error_code::not_supported);
   EXPECT_TRUE(plan_managed({}, MiB, old));
   auto memory = resource({read_mostly, both, both});
   EXPECT_EQ(memory->try_allocate(MiB, 512, stream).error().code, error_code::invalid_argument);
@@ -180,24 +189,29 @@ TEST_F(managed_memory, a_watch_sees_what_no_view_tells) {
 // As CUPTI's: it knows nothing of memory that was there before it.
 class late_watch final : public managed_watch {
  public:
-  result<managed_page_counts> counts(device_address, std::uint64_t) override { return managed_page_counts{}; }
+  result<managed_page_counts> counts(device_address, std::uint64_t) override {
+    return managed_page_counts{};
+  }
 };
 
-TEST_F(managed_memory, a_watch_that_began_after_the_buffer_is_refused_where_it_would_count_nothing) {
+TEST_F(managed_memory,
+       a_watch_that_began_after_the_buffer_is_refused_where_it_would_count_nothing) {
   auto memory = resource({gpu_resident, device, both});
   auto buffer = managed_buffer<unsigned char>::create(MiB, *memory, stream).value();
   const auto refused = buffer.watch(std::make_shared<late_watch>());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, error_code::not_permitted);
   EXPECT_THAT(refused.error().message, HasSubstr("start the watch first"));
-  EXPECT_TRUE(buffer.watch(managed_watch::start(gpu).value()));  // the simulated GPU's counts know all
+  EXPECT_TRUE(
+      buffer.watch(managed_watch::start(gpu).value()));  // the simulated GPU's counts know all
   const auto early = std::make_shared<late_watch>();
   auto later = managed_buffer<unsigned char>::create(MiB, *memory, stream).value();
   EXPECT_TRUE(later.watch(early));
 }
 
 TEST(managed_use, counts_are_held_against_each_intent) {
-  const auto told = [](managed_intent intent, const managed_page_counts& counts, memory_side writers = device, memory_side readers = both) {
+  const auto told = [](managed_intent intent, const managed_page_counts& counts,
+                       memory_side writers = device, memory_side readers = both) {
     const auto found = contradictions({intent, writers, readers}, counts, 64 * MiB);
     return found.empty() ? std::string() : found.front();
   };
@@ -238,14 +252,16 @@ TEST_F(managed_traps, a_stray_pointer_is_caught_while_the_gpu_has_the_memory) {
     auto view = buffer.device_view_to_read(stream).value();
     kernel(view.address(), buffer.size_bytes(), access_kind::read, stream);
   }
-  EXPECT_DEATH(*static_cast<volatile int*>(stray) = 7, "the CPU touched managed memory at 0x0000[0-9a-f]+ while the GPU may use it");
+  EXPECT_DEATH(*static_cast<volatile int*>(stray) = 7,
+               "the CPU touched managed memory at 0x0000[0-9a-f]+ while the GPU may use it");
   auto cpu = buffer.host_view().value();
   EXPECT_EQ(*stray, 6);
 }
 
 TEST_F(managed_traps, need_a_stated_use) {
   managed_resource memory(gpu);
-  EXPECT_EQ(managed_buffer<int>::create(4, memory, stream, managed_debug::trap).error().code, error_code::not_supported);
+  EXPECT_EQ(managed_buffer<int>::create(4, memory, stream, managed_debug::trap).error().code,
+            error_code::not_supported);
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ struct read_family {
   std::vector<read_sample> samples;
 };
 
-// https://prometheus.io/docs/instrumenting/exposition_formats: lines, escapes, names, and each family in one piece with its
-// HELP and TYPE before it.
+// https://prometheus.io/docs/instrumenting/exposition_formats: lines, escapes, names, and each
+// family in one piece with its HELP and TYPE before it.
 class text_parser {
  public:
   std::map<std::string, read_family> families;
@@ -49,7 +49,8 @@ class text_parser {
 
  private:
   static bool name_letter(char each, bool first) {
-    return std::isalpha(static_cast<unsigned char>(each)) != 0 || each == '_' || each == ':' || (!first && std::isdigit(static_cast<unsigned char>(each)) != 0);
+    return std::isalpha(static_cast<unsigned char>(each)) != 0 || each == '_' || each == ':' ||
+           (!first && std::isdigit(static_cast<unsigned char>(each)) != 0);
   }
   std::string take_name(const std::string& line, std::size_t& at) {
     const std::size_t begin = at;
@@ -115,7 +116,9 @@ class text_parser {
     }
     if (used != number.size()) fault = "a number was expected";
     read_family& of = families[current_];
-    const bool part = of.type == "histogram" && (made.name == current_ + "_bucket" || made.name == current_ + "_sum" || made.name == current_ + "_count");
+    const bool part = of.type == "histogram" &&
+                      (made.name == current_ + "_bucket" || made.name == current_ + "_sum" ||
+                       made.name == current_ + "_count");
     if (made.name != current_ && !part) fault = "a sample outside its family";
     of.samples.push_back(std::move(made));
   }
@@ -124,13 +127,15 @@ class text_parser {
 
 class metrics : public ::testing::Test {
  protected:
-  metrics() : gpu_(simulated_gpu::create().value()), pool_(pool::create(gpu_).value()), counted_(*pool_) {
+  metrics()
+      : gpu_(simulated_gpu::create().value()), pool_(pool::create(gpu_).value()), counted_(*pool_) {
     EXPECT_TRUE(gpu_->bind_thread().ok());
     EXPECT_TRUE(gpu_->stream_create(&stream_).ok());
   }
   ~metrics() override { (void)gpu_->stream_synchronize(stream_); }
 
-  const read_sample* find(const text_parser& in, const std::string& name, const std::string& source) const {
+  const read_sample* find(const text_parser& in, const std::string& name,
+                          const std::string& source) const {
     const auto family = in.families.find(name);
     if (family == in.families.end()) return nullptr;
     for (const read_sample& each : family->second.samples) {
@@ -153,9 +158,12 @@ TEST_F(metrics, are_the_pools_own_numbers_in_a_text_that_a_strict_parser_reads) 
   EXPECT_EQ(read.fault, "");
   const pool_statistics now = pool_->statistics();
   ASSERT_NE(find(read, "millpond_pool_live_bytes", "all"), nullptr);
-  EXPECT_EQ(find(read, "millpond_pool_live_bytes", "all")->value, static_cast<double>(now.live_bytes));
-  EXPECT_EQ(find(read, "millpond_pool_reserved_bytes", "all")->value, static_cast<double>(now.reserved_bytes));
-  EXPECT_EQ(find(read, "millpond_pool_allocations_total", "all")->value, static_cast<double>(now.allocations));
+  EXPECT_EQ(find(read, "millpond_pool_live_bytes", "all")->value,
+            static_cast<double>(now.live_bytes));
+  EXPECT_EQ(find(read, "millpond_pool_reserved_bytes", "all")->value,
+            static_cast<double>(now.reserved_bytes));
+  EXPECT_EQ(find(read, "millpond_pool_allocations_total", "all")->value,
+            static_cast<double>(now.allocations));
   EXPECT_EQ(find(read, "millpond_resource_allocations_total", "requests")->value, 7);
   const auto& labels = find(read, "millpond_pool_live_bytes", "all")->labels;
   EXPECT_EQ(labels.at("kind"), "device");
@@ -175,24 +183,28 @@ TEST_F(metrics, have_types_and_units_that_go_with_their_names) {
     if (family.type == "histogram") {
       EXPECT_TRUE(name.ends_with("_bytes")) << name;
     } else {
-      EXPECT_EQ(family.samples.size(), name == "millpond_deallocation_errors_total" ? 2u : 1u) << name;
+      EXPECT_EQ(family.samples.size(), name == "millpond_deallocation_errors_total" ? 2u : 1u)
+          << name;
     }
   }
 }
 
 TEST_F(metrics, a_histogram_counts_up_to_each_bound_and_ends_with_all) {
-  for (const std::uint64_t bytes : {100, 100, 600, 5000}) counted_.deallocate(counted_.allocate(bytes, stream_), bytes, stream_);
+  for (const std::uint64_t bytes : {100, 100, 600, 5000})
+    counted_.deallocate(counted_.allocate(bytes, stream_), bytes, stream_);
   const metric_source sources[] = {{"r", &counted_}};
   const text_parser read(metrics_text(sources));
   ASSERT_EQ(read.fault, "");
   std::map<std::string, double> buckets;
   double sum = 0, count = 0;
-  for (const read_sample& each : read.families.at("millpond_resource_allocation_size_bytes").samples) {
+  for (const read_sample& each :
+       read.families.at("millpond_resource_allocation_size_bytes").samples) {
     if (each.name.ends_with("_bucket")) buckets[each.labels.at("le")] = each.value;
     if (each.name.ends_with("_sum")) sum = each.value;
     if (each.name.ends_with("_count")) count = each.value;
   }
-  EXPECT_EQ(buckets, (std::map<std::string, double>{{"127", 2}, {"1023", 3}, {"8191", 4}, {"+Inf", 4}}));
+  EXPECT_EQ(buckets,
+            (std::map<std::string, double>{{"127", 2}, {"1023", 3}, {"8191", 4}, {"+Inf", 4}}));
   EXPECT_EQ(sum, 5800);
   EXPECT_EQ(count, 4);
 }
@@ -205,7 +217,9 @@ TEST_F(metrics, names_of_any_letters_are_escaped) {
   EXPECT_NE(find(read, "millpond_pool_live_bytes", odd), nullptr);
 }
 
-TEST_F(metrics, without_sources_there_is_no_text) { EXPECT_EQ(metrics_text(std::span<const metric_source>()), ""); }
+TEST_F(metrics, without_sources_there_is_no_text) {
+  EXPECT_EQ(metrics_text(std::span<const metric_source>()), "");
+}
 
 // docs/metrics.md is what people build dashboards from.
 TEST_F(metrics, the_document_names_each_and_no_other) {
@@ -221,7 +235,8 @@ TEST_F(metrics, the_document_names_each_and_no_other) {
   }
   static const char* const types[] = {"gauge", "counter", "histogram"};
   std::map<std::string, std::string> there;
-  for (const metric_family& each : collect_metrics({})) there[each.name] = types[static_cast<std::size_t>(each.type)];
+  for (const metric_family& each : collect_metrics({}))
+    there[each.name] = types[static_cast<std::size_t>(each.type)];
   EXPECT_EQ(told, there);
 }
 

@@ -133,7 +133,8 @@ TEST_F(pinned_memory, a_limit_of_locked_memory_is_named_where_it_is_in_the_way) 
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
   const rlimit low{64 * KiB, before.rlim_max};
-  if (before.rlim_max < low.rlim_cur || ::setrlimit(RLIMIT_MEMLOCK, &low) != 0) GTEST_SKIP() << "the limit cannot be changed here";
+  if (before.rlim_max < low.rlim_cur || ::setrlimit(RLIMIT_MEMLOCK, &low) != 0)
+    GTEST_SKIP() << "the limit cannot be changed here";
   auto pinner = host_pinner::create(gpu, options());
   fault_plan plan;
   plan.faults.push_back({.call = "cuMemHostRegister", .at = 1, .status = driver_status::unknown});
@@ -198,7 +199,8 @@ TEST_F(pinned_memory, the_pool_refuses_what_passes_its_budget) {
 }
 
 TEST_F(pinned_memory, write_combined_pools_come_from_the_driver) {
-  auto made = make_pinned_pool(gpu, {.pinning = options(), .caching = driver::host_flags::write_combined});
+  auto made =
+      make_pinned_pool(gpu, {.pinning = options(), .caching = driver::host_flags::write_combined});
   ASSERT_TRUE(made);
   (*made)->deallocate((*made)->allocate(MiB, nullptr), MiB, nullptr);
   EXPECT_EQ(gpu->calls("cuMemHostAlloc"), 1u);
@@ -213,8 +215,12 @@ TEST_F(pinned_memory, a_control_block_is_seen_by_both_sides) {
   {
     control_block<std::uint64_t> state(**made, stream, 3);
     EXPECT_EQ(state.load(), 3u);
-    ASSERT_TRUE(gpu->launch({"answer", 0, {{state.address(), 8, access_kind::read_write}},
-                             [&] { *reinterpret_cast<std::uint64_t*>(state.address()) += 1; }}, stream).ok());
+    ASSERT_TRUE(gpu->launch({"answer",
+                             0,
+                             {{state.address(), 8, access_kind::read_write}},
+                             [&] { *reinterpret_cast<std::uint64_t*>(state.address()) += 1; }},
+                            stream)
+                    .ok());
     ASSERT_TRUE(gpu->stream_synchronize(stream).ok());
     EXPECT_EQ(state.load(), 4u);
     control_block<std::uint64_t> moved = std::move(state);

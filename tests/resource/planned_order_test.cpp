@@ -1,5 +1,6 @@
-// The planned resource over a pool on the simulated GPU: the contract of every resource, captures, streams whose
-// handle comes back, threads with a lane each. The simulator's checker judges each reuse.
+// The planned resource over a pool on the simulated GPU: the contract of every resource, captures,
+// streams whose handle comes back, threads with a lane each. The simulator's checker judges each
+// reuse.
 #include <gmock/gmock.h>
 
 #include <sys/wait.h>
@@ -9,16 +10,17 @@
 #include <atomic>
 #include <thread>
 
+#include "driver/sim_fixture.hpp"
 #include "millpond/planned_resource.hpp"
 #include "millpond/pool.hpp"
-#include "driver/sim_fixture.hpp"
 #include "millpond/units.hpp"
 #include "support/resource_contract.hpp"
 
 namespace millpond {
 namespace {
 
-// --- The contract ---------------------------------------------------------------------------------------
+// --- The contract
+// ---------------------------------------------------------------------------------------
 
 testing::contract_subject over_a_pool(std::shared_ptr<driver> gpu) {
   auto answer = pool::create(std::move(gpu), {});
@@ -29,7 +31,8 @@ testing::contract_subject over_a_pool(std::shared_ptr<driver> gpu) {
   return subject;
 }
 
-// An iteration that is always open on the null stream, with places of the sizes that the suite asks for.
+// An iteration that is always open on the null stream, with places of the sizes that the suite asks
+// for.
 testing::contract_subject in_an_iteration(std::shared_ptr<driver> gpu) {
   testing::contract_subject subject = over_a_pool(std::move(gpu));
   planned_lane lane = static_cast<planned_resource*>(subject.memory)->lane(nullptr);
@@ -37,7 +40,8 @@ testing::contract_subject in_an_iteration(std::shared_ptr<driver> gpu) {
   for (int round = 0; round < 8; ++round) {
     std::vector<std::pair<void*, std::uint64_t>> blocks;
     for (const std::uint64_t bytes : {std::uint64_t{100}, std::uint64_t{4096}, 64 * KiB, 10 * MiB})
-      if (const auto block = lane.try_allocate(bytes)) blocks.emplace_back(*block, bytes);  // a planted fault is no end
+      if (const auto block = lane.try_allocate(bytes))
+        blocks.emplace_back(*block, bytes);  // a planted fault is no end
     for (const auto& [block, bytes] : blocks) lane.deallocate(block, bytes);
   }
   lane.end();
@@ -60,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(planned, resource_contract, ::testing::ValuesIn(planned
 }  // namespace testing
 namespace {
 
-// --- Streams and captures -------------------------------------------------------------------------------
+// --- Streams and captures
+// -------------------------------------------------------------------------------
 
 class planned_order : public sim_test {
  protected:
@@ -83,7 +88,8 @@ class planned_order : public sim_test {
   }
 
   // Three layers of `unit` bytes or so: each writes its output, the checker is told of every block.
-  void run(planned_lane lane, std::uint64_t key, std::uint64_t unit, stream_handle s, std::uint64_t kernel_ns = 1000) {
+  void run(planned_lane lane, std::uint64_t key, std::uint64_t unit, stream_handle s,
+           std::uint64_t kernel_ns = 1000) {
     lane.begin(key);
     void* before = take(lane, unit, s);
     work(before, unit, s, kernel_ns);
@@ -118,11 +124,13 @@ class planned_order : public sim_test {
     kernel.accesses.push_back({reinterpret_cast<device_address>(ptr), bytes, access_kind::write});
     ok(gpu->launch(std::move(kernel), s));
   }
-  graph_exec_handle capture(planned_lane lane, std::uint64_t key, std::uint64_t unit, stream_handle s) {
+  graph_exec_handle capture(planned_lane lane, std::uint64_t key, std::uint64_t unit,
+                            stream_handle s) {
     ok(gpu->capture_begin(s, capture_mode::global));
     capture_info info;
     ok(gpu->stream_capture(s, &info));
-    for (const std::uint64_t before : captures) gpu->note_shared_captures(before, info.id);  // as documented: graphs of one lane
+    for (const std::uint64_t before : captures)
+      gpu->note_shared_captures(before, info.id);  // as documented: graphs of one lane
     captures.push_back(info.id);
     run(lane, key, unit, s);
     graph_handle graph = nullptr;
@@ -280,7 +288,8 @@ TEST_F(planned_order, iterations_overlap_with_nothing_but_their_own_stream) {
   EXPECT_EQ(memory->counters().served, 2u * 5 * 4);
 }
 
-// --- Threads and forks ----------------------------------------------------------------------------------
+// --- Threads and forks
+// ----------------------------------------------------------------------------------
 
 TEST_F(planned_order, threads_with_a_lane_each_are_served_while_another_reads_the_counters) {
   start();
@@ -300,7 +309,8 @@ TEST_F(planned_order, threads_with_a_lane_each_are_served_while_another_reads_th
         for (std::uint64_t k = 0; k < 20; ++k) {
           const std::uint64_t bytes = 1000 * (1 + (k * 7 + round % 3) % 11);
           // Half by the lane, half through the interface.
-          live.emplace_back(k % 2 == 0 ? lane.allocate(bytes) : memory->allocate(bytes, streams[t]), bytes);
+          live.emplace_back(k % 2 == 0 ? lane.allocate(bytes) : memory->allocate(bytes, streams[t]),
+                            bytes);
           if (k % 3 != 2) continue;
           memory->deallocate(live.front().first, live.front().second, streams[t]);
           live.erase(live.begin());

@@ -1,4 +1,5 @@
-// The planned resource over host memory: what it serves, and that no deviation hands out bytes twice.
+// The planned resource over host memory: what it serves, and that no deviation hands out bytes
+// twice.
 #include "millpond/planned_resource.hpp"
 
 #include <gmock/gmock.h>
@@ -278,7 +279,8 @@ TEST(planned_resource, sites_tell_equal_sizes_apart) {
   EXPECT_EQ(lane.counters().deviations, 1u);
 }
 
-TEST(planned_resource, as_a_memory_resource_it_uses_the_lane_of_the_stream_and_refuses_frees_on_another) {
+TEST(planned_resource,
+     as_a_memory_resource_it_uses_the_lane_of_the_stream_and_refuses_frees_on_another) {
   host_memory upstream;
   planned_resource memory(upstream);
   memory.set_error_sink([](const error&) {});
@@ -306,8 +308,8 @@ TEST(planned_resource, as_a_memory_resource_it_uses_the_lane_of_the_stream_and_r
   EXPECT_EQ(memory.deallocation_errors(), 1u);
 }
 
-// Programs that repeat themselves badly: sizes change, blocks are left out, added, freed late or kept.
-// Live blocks must never share a byte, and everything must come back.
+// Programs that repeat themselves badly: sizes change, blocks are left out, added, freed late or
+// kept. Live blocks must never share a byte, and everything must come back.
 TEST(planned_resource, no_deviation_hands_out_a_live_byte) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     random any(seed);
@@ -320,7 +322,9 @@ TEST(planned_resource, no_deviation_hands_out_a_live_byte) {
         const auto at = reinterpret_cast<std::uintptr_t>(lane.allocate(bytes));
         const auto after = live.lower_bound(at);
         ASSERT_TRUE(after == live.end() || at + bytes <= after->first) << "seed " << seed;
-        ASSERT_TRUE(after == live.begin() || std::prev(after)->first + std::prev(after)->second <= at) << "seed " << seed;
+        ASSERT_TRUE(after == live.begin() ||
+                    std::prev(after)->first + std::prev(after)->second <= at)
+            << "seed " << seed;
         live.emplace(at, bytes);
       };
       const auto free_some = [&](std::uint64_t index) {
@@ -338,7 +342,8 @@ TEST(planned_resource, no_deviation_hands_out_a_live_byte) {
           const std::uint64_t which = program.next();
           const bool frees = program.chance(0.5);
           if (!any.chance(trouble)) allocate(any.chance(trouble) ? any.between(1, 4000) : bytes);
-          if (frees && !live.empty() && !any.chance(trouble)) free_some(any.chance(trouble) ? any.next() : which);
+          if (frees && !live.empty() && !any.chance(trouble))
+            free_some(any.chance(trouble) ? any.next() : which);
         }
         while (!live.empty() && !any.chance(trouble * 0.1)) free_some(0);
         lane.end();

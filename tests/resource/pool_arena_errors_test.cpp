@@ -1,4 +1,5 @@
-// Arenas misused and broken on purpose: bad calls are told and change nothing, and a planted bug is found.
+// Arenas misused and broken on purpose: bad calls are told and change nothing, and a planted bug is
+// found.
 #include "support/arena_fixture.hpp"
 #include "support/lying_driver.hpp"
 
@@ -15,7 +16,8 @@ TEST_F(pool_arena_errors, bad_calls_are_told_and_change_nothing) {
   auto second = pool::create(gpu);
   ASSERT_TRUE(second.has_value());
   const graph_arena of_second = (*second)->make_graph_arena();
-  const auto refused = [&](const graph_arena& of, stream_handle s, error_code code, const std::string& words) {
+  const auto refused = [&](const graph_arena& of, stream_handle s, error_code code,
+                           const std::string& words) {
     const auto got = attach(of, s);
     ASSERT_FALSE(got.has_value()) << words;
     EXPECT_EQ(got.error().code, code) << got.error().message;
@@ -69,8 +71,11 @@ TEST_F(pool_arena_errors, running_out_in_an_arena_names_what_it_keeps) {
   ok(gpu->graph_exec_destroy(g));
   EXPECT_EQ(take(200 * MiB, b), nullptr);
   EXPECT_EQ(now().graph_arenas, 1u);
-  EXPECT_NE(refusal.message.find("a graph arena's until its holders and graphs are gone"), std::string::npos) << refusal.message;
-  ok(gpu->graph_exec_destroy(small));  // the last graph: what is free goes back though the arena is held
+  EXPECT_NE(refusal.message.find("a graph arena's until its holders and graphs are gone"),
+            std::string::npos)
+      << refusal.message;
+  ok(gpu->graph_exec_destroy(
+      small));  // the last graph: what is free goes back though the arena is held
   void* const x = take(200 * MiB, b);
   EXPECT_NE(x, nullptr) << refusal.message;
   give(x, b);
@@ -79,7 +84,9 @@ TEST_F(pool_arena_errors, running_out_in_an_arena_names_what_it_keeps) {
 TEST_F(pool_arena_planted, memory_of_an_arena_handed_out_while_its_graphs_live_is_found) {
   for (const lie which : {lie::none, lie::graph_gone_at_once}) {
     std::shared_ptr<lying_driver> liar;
-    start({}, steady(), [&](std::shared_ptr<simulated_gpu> g) { return liar = std::make_shared<lying_driver>(g, which); });
+    start({}, steady(), [&](std::shared_ptr<simulated_gpu> g) {
+      return liar = std::make_shared<lying_driver>(g, which);
+    });
     captures.clear();
     const stream_handle a = stream(), b = stream();
     graph_arena arena = p->make_graph_arena();
@@ -101,9 +108,12 @@ TEST_F(pool_arena_planted, memory_of_an_arena_handed_out_while_its_graphs_live_i
   }
 }
 
-TEST_F(pool_arena_planted, a_fence_said_to_have_passed_gives_a_result_that_is_still_read_to_a_graph) {
+TEST_F(pool_arena_planted,
+       a_fence_said_to_have_passed_gives_a_result_that_is_still_read_to_a_graph) {
   for (const lie which : {lie::none, lie::event_passed_early, lie::event_not_recorded}) {
-    start({}, steady(), [&](std::shared_ptr<simulated_gpu> g) { return std::make_shared<lying_driver>(g, which); });
+    start({}, steady(), [&](std::shared_ptr<simulated_gpu> g) {
+      return std::make_shared<lying_driver>(g, which);
+    });
     captures.clear();
     const stream_handle a = stream(), b = stream();
     graph_arena arena = p->make_graph_arena();

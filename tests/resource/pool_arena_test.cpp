@@ -1,4 +1,5 @@
-// Graphs that share an arena: about what the largest needs, and no block given against any order that a capture has.
+// Graphs that share an arena: about what the largest needs, and no block given against any order
+// that a capture has.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ TEST_F(pool_arena, many_graphs_of_growing_needs_hold_what_the_largest_needs) {
   graph_arena arena = p->make_graph_arena();
   std::vector<graph_exec_handle> graphs;
   std::uint64_t sum = 0, largest = 0;
-  // Captured from the largest down, as programs with several batch sizes do, and one more large one at the end.
+  // Captured from the largest down, as programs with several batch sizes do, and one more large one
+  // at the end.
   for (const std::uint64_t mebibytes : {64, 48, 40, 24, 12, 5, 60}) {
     graphs.push_back(layers(arena, graphs.size() % 2 == 0 ? a : b, 4, mebibytes * MiB));
     sum += 2 * mebibytes * MiB;
@@ -72,8 +74,10 @@ TEST_F(pool_arena, holders_and_graphs_go_in_any_order_and_the_last_gives_all_bac
       }
       graphs_left -= what < 2 ? 1 : 0;
       EXPECT_EQ(now().graph_arenas, 1u);
-      if (what < 2) ok(gpu->graph_exec_destroy(graphs[static_cast<std::size_t>(what)]));
-      else last = {};
+      if (what < 2)
+        ok(gpu->graph_exec_destroy(graphs[static_cast<std::size_t>(what)]));
+      else
+        last = {};
       gpu->advance(10 * millisecond);
       trim();
     }
@@ -117,13 +121,16 @@ TEST_F(pool_arena, an_arena_all_of_whose_captures_were_broken_leaves_nothing) {
   graph_handle none = nullptr;
   EXPECT_FALSE(gpu->capture_end(a, &none).ok());
   gpu->clear_violations();
-  gpu->note_free(reinterpret_cast<device_address>(never_freed), 32 * MiB, a, "thrown away with the arena");
+  gpu->note_free(reinterpret_cast<device_address>(never_freed), 32 * MiB, a,
+                 "thrown away with the arena");
   arena = {};
   expect_all_back();
 }
 
-// Inherited memory serves any stream of a capture once; what a stream of the capture has freed is its own.
-TEST_F(pool_arena, streams_of_one_capture_share_what_is_inherited_and_nothing_that_one_of_them_freed) {
+// Inherited memory serves any stream of a capture once; what a stream of the capture has freed is
+// its own.
+TEST_F(pool_arena,
+       streams_of_one_capture_share_what_is_inherited_and_nothing_that_one_of_them_freed) {
   start();
   const stream_handle a = stream(), b = stream();
   graph_arena arena = p->make_graph_arena();
@@ -182,7 +189,8 @@ TEST_F(pool_arena, a_stream_that_forks_off_later_gets_nothing_that_another_has_f
   expect_all_back();
 }
 
-// Two captures of one arena at the same time. The later one takes what the earlier had freed, and it never goes back.
+// Two captures of one arena at the same time. The later one takes what the earlier had freed, and
+// it never goes back.
 TEST_F(pool_arena, captures_that_run_at_the_same_time_keep_what_each_stream_freed_in_order) {
   start();
   const stream_handle a = stream(), b = stream(), c = stream();
@@ -268,7 +276,8 @@ TEST_F(pool_arena, a_block_of_an_earlier_graph_freed_in_a_later_capture_serves_t
   expect_all_back();
 }
 
-TEST_F(pool_arena, a_block_freed_outside_serves_a_later_capture_only_once_its_stream_has_passed_the_free) {
+TEST_F(pool_arena,
+       a_block_freed_outside_serves_a_later_capture_only_once_its_stream_has_passed_the_free) {
   start();
   const stream_handle a = stream(), b = stream();
   give(take(512, b), b);
@@ -302,7 +311,8 @@ TEST_F(pool_arena, a_block_freed_outside_serves_a_later_capture_only_once_its_st
   expect_all_back();
 }
 
-TEST_F(pool_arena, a_block_that_another_graph_or_a_stream_outside_uses_serves_nobody_before_the_end) {
+TEST_F(pool_arena,
+       a_block_that_another_graph_or_a_stream_outside_uses_serves_nobody_before_the_end) {
   start();
   const stream_handle a = stream(), b = stream();
   graph_arena arena = p->make_graph_arena();
@@ -335,14 +345,17 @@ TEST_F(pool_arena, a_block_that_another_graph_or_a_stream_outside_uses_serves_no
 }
 
 // In a private capture too.
-TEST_F(pool_arena, a_use_on_another_stream_of_the_capture_keeps_a_block_from_the_rest_of_the_capture) {
+TEST_F(pool_arena,
+       a_use_on_another_stream_of_the_capture_keeps_a_block_from_the_rest_of_the_capture) {
   start();
   const stream_handle a = stream(), b = stream();
   graph_arena arena = p->make_graph_arena();
   for (const bool shared : {false, true}) {
     const event_handle fork = event(), join = event();
-    if (shared) begin(arena, a);
-    else ok(gpu->capture_begin(a, capture_mode::global));
+    if (shared)
+      begin(arena, a);
+    else
+      ok(gpu->capture_begin(a, capture_mode::global));
     void* const x = take(16 * MiB, a);
     ok(gpu->event_record(fork, a));
     ok(gpu->stream_wait_event(b, fork));
@@ -453,7 +466,8 @@ TEST_F(pool_arena, without_context_fences_a_wait_for_the_device_gives_all_back) 
   EXPECT_EQ(now().pending_bytes, 0u);
 }
 
-// The capture's stream is used no more: that the pool cannot know whether its capture has ended costs other streams nothing.
+// The capture's stream is used no more: that the pool cannot know whether its capture has ended
+// costs other streams nothing.
 TEST_F(pool_arena, a_captures_end_that_nobody_saw_does_not_leave_other_streams_without_fences) {
   start();
   const stream_handle captured = stream(), a = stream(), b = stream();

@@ -1,5 +1,5 @@
-// What a program may get wrong, one by one: the message says what was wrong, and nothing is lost: every live block stays as
-// it was, the books are right, and the pool serves on.
+// What a program may get wrong, one by one: the message says what was wrong, and nothing is lost:
+// every live block stays as it was, the books are right, and the pool serves on.
 #include <gmock/gmock.h>
 
 #include "support/forwarding_driver.hpp"
@@ -26,7 +26,9 @@ class two_devices final : public forwarding_driver {
 class pool_bad_input : public pool_test {
  protected:
   void SetUp() override {
-    start({}, steady(), [this](std::shared_ptr<simulated_gpu> g) { return devices = std::make_shared<two_devices>(std::move(g)); });
+    start({}, steady(), [this](std::shared_ptr<simulated_gpu> g) {
+      return devices = std::make_shared<two_devices>(std::move(g));
+    });
     good = stream();
     witness = take(3 * MiB, good);
     before = now();
@@ -49,7 +51,8 @@ class pool_bad_input : public pool_test {
     devices.reset();
     pool_test::TearDown();
   }
-  std::string refused(std::uint64_t bytes, stream_handle s, error_code code, std::uint64_t alignment = default_alignment) {
+  std::string refused(std::uint64_t bytes, stream_handle s, error_code code,
+                      std::uint64_t alignment = default_alignment) {
     EXPECT_EQ(take(bytes, s, alignment), nullptr);
     EXPECT_EQ(refusal.code, code) << refusal.message;
     return refusal.message;
@@ -65,15 +68,18 @@ TEST_F(pool_bad_input, an_allocation_larger_than_the_device) {
   const std::uint64_t total = gpu->info().total_bytes;
   EXPECT_THAT(refused(total + 1, good, error_code::out_of_memory), HasSubstr("the device has"));
   EXPECT_THAT(refused(10 * total, good, error_code::out_of_memory), HasSubstr("reserved"));
-  EXPECT_THAT(refused(~std::uint64_t{0}, good, error_code::out_of_memory), HasSubstr("is more than any device has"));
+  EXPECT_THAT(refused(~std::uint64_t{0}, good, error_code::out_of_memory),
+              HasSubstr("is more than any device has"));
   EXPECT_THROW(static_cast<void>(p->allocate(10 * total, good)), std::bad_alloc);
   EXPECT_EQ(now().reserved_bytes, before.reserved_bytes);
 }
 
 TEST_F(pool_bad_input, an_alignment_that_is_no_power_of_two_or_too_large) {
-  for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{768}, max_alignment + 512, 2 * max_alignment}) {
+  for (const std::uint64_t alignment : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{768},
+                                        max_alignment + 512, 2 * max_alignment}) {
     EXPECT_THAT(refused(4 * KiB, good, error_code::invalid_argument, alignment),
-                AllOf(HasSubstr("alignment " + std::to_string(alignment)), HasSubstr("power of two up to " + std::to_string(max_alignment))));
+                AllOf(HasSubstr("alignment " + std::to_string(alignment)),
+                      HasSubstr("power of two up to " + std::to_string(max_alignment))));
   }
   EXPECT_EQ(now().allocations, before.allocations);
 }
@@ -82,7 +88,8 @@ TEST_F(pool_bad_input, a_destroyed_stream) {
   stream_handle gone = nullptr;
   ok(gpu->stream_create(&gone));
   ok(gpu->stream_destroy(gone));
-  EXPECT_THAT(refused(4 * KiB, gone, error_code::invalid_argument), AllOf(HasSubstr("destroyed"), HasSubstr("cuStreamGetId")));
+  EXPECT_THAT(refused(4 * KiB, gone, error_code::invalid_argument),
+              AllOf(HasSubstr("destroyed"), HasSubstr("cuStreamGetId")));
   const auto told = p->record_use(witness, gone);
   ASSERT_FALSE(told.has_value());
   EXPECT_THAT(told.error().message, HasSubstr("destroyed"));
@@ -98,7 +105,8 @@ TEST_F(pool_bad_input, a_stream_of_another_device) {
   devices->foreign = stream();
   const auto words = AllOf(HasSubstr("the stream is of device 1"), HasSubstr("pool of device 0"));
   EXPECT_THAT(refused(4 * KiB, devices->foreign, error_code::invalid_argument), words);
-  EXPECT_THAT(refused(4 * KiB, devices->foreign, error_code::invalid_argument), words) << "and again";
+  EXPECT_THAT(refused(4 * KiB, devices->foreign, error_code::invalid_argument), words)
+      << "and again";
   p->deallocate(witness, 3 * MiB, devices->foreign);
   EXPECT_THAT(only_error().message, words);
   const auto told = p->record_use(witness, devices->foreign);
@@ -122,7 +130,8 @@ TEST_F(pool_bad_input, a_foreign_pointer) {
   device_address other = 0;
   ok(gpu->memory_allocate(&other, 4096));
   p->deallocate(reinterpret_cast<void*>(other), 4096, good);
-  EXPECT_THAT(only_error().message, AllOf(HasSubstr("device memory of another owner"), HasSubstr("free it through what allocated it")));
+  EXPECT_THAT(only_error().message, AllOf(HasSubstr("device memory of another owner"),
+                                          HasSubstr("free it through what allocated it")));
   ok(gpu->memory_free(other));
 }
 
@@ -133,7 +142,8 @@ TEST_F(pool_bad_input, a_wrong_size_on_free) {
     const error e = only_error();
     EXPECT_EQ(e.code, error_code::invalid_argument);
     EXPECT_THAT(e.message, AllOf(HasSubstr("freed with " + std::to_string(wrong) + " bytes"),
-                                 HasSubstr("allocated with " + std::to_string(3 * MiB)), HasSubstr("stays allocated")));
+                                 HasSubstr("allocated with " + std::to_string(3 * MiB)),
+                                 HasSubstr("stays allocated")));
     lane.deallocate(witness, wrong);
     EXPECT_THAT(only_error().message, HasSubstr("stays allocated"));
   }

@@ -1,4 +1,5 @@
-// The pool's books: statistics, the limit, trim, the kinds, and memory that does not grow with churn.
+// The pool's books: statistics, the limit, trim, the kinds, and memory that does not grow with
+// churn.
 #include <array>
 #include <cstring>
 #include <limits>
@@ -43,11 +44,14 @@ TEST_F(pool_books, statistics_are_exact_when_quiet) {
   const pool_statistics s = now();
   EXPECT_EQ(s.live_bytes, 0u);
   EXPECT_EQ(s.live_blocks, 0u);
-  EXPECT_EQ(s.cached_bytes + s.pending_bytes + s.idle_bytes, s.reserved_bytes) << s.cached_bytes << " " << s.pending_bytes << " " << s.idle_bytes << " mapped " << s.mapped_bytes;
+  EXPECT_EQ(s.cached_bytes + s.pending_bytes + s.idle_bytes, s.reserved_bytes)
+      << s.cached_bytes << " " << s.pending_bytes << " " << s.idle_bytes << " mapped "
+      << s.mapped_bytes;
   EXPECT_EQ(s.streams, 2u);
 }
 
-// Streams that fall silent leave frees behind that no fence covers, where a fence over the context may not be made.
+// Streams that fall silent leave frees behind that no fence covers, where a fence over the context
+// may not be made.
 TEST_F(pool_books, after_a_wait_for_the_device_all_that_was_freed_goes_back) {
   pool_options options;
   options.fences = context_fences::never;
@@ -68,7 +72,8 @@ TEST_F(pool_books, after_a_wait_for_the_device_all_that_was_freed_goes_back) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-// Slack and lanes are shares of the peak: a program that has given everything back must not be allowed the slack of before.
+// Slack and lanes are shares of the peak: a program that has given everything back must not be
+// allowed the slack of before.
 TEST_F(pool_books, after_a_trim_to_nothing_the_pool_is_as_tight_as_a_new_one) {
   start();
   const stream_handle a = stream();
@@ -101,7 +106,9 @@ TEST_F(pool_books, trim_gives_back_everything_idle) {
   start();
   const stream_handle a = stream(), b = stream();
   std::vector<void*> all;
-  for (int i = 0; i < 200; ++i) all.push_back(take((1 + static_cast<std::uint64_t>(i) * 37 % 300) * 64 * KiB, i % 2 == 0 ? a : b));
+  for (int i = 0; i < 200; ++i)
+    all.push_back(
+        take((1 + static_cast<std::uint64_t>(i) * 37 % 300) * 64 * KiB, i % 2 == 0 ? a : b));
   EXPECT_GT(now().reserved_bytes, 0u);
   for (std::size_t i = 0; i < all.size(); ++i) give(all[i], i % 2 == 0 ? a : b);
   const std::uint64_t reserved = now().reserved_bytes;
@@ -146,7 +153,8 @@ TEST_F(pool_books, trim_never_waits_and_leaves_what_is_pending) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-// A stream that makes no call any more cannot be asked: what it freed last must serve a newcomer all the same.
+// A stream that makes no call any more cannot be asked: what it freed last must serve a newcomer
+// all the same.
 TEST_F(pool_books, what_a_silent_stream_left_serves_the_next_one) {
   start();
   std::uint64_t first = 0;
@@ -156,7 +164,8 @@ TEST_F(pool_books, what_a_silent_stream_left_serves_the_next_one) {
       std::vector<void*> all;
       for (int n = 0; n < 20; ++n) all.push_back(take(20 * MiB, s));
       for (void* const each : all) give(each, s);
-    }).join();
+    })
+        .join();
     gpu->advance(1 * millisecond);
     if (round == 0) first = now().reserved_bytes;
   }
@@ -266,7 +275,8 @@ TEST_F(pool_books, churn_on_one_stream_makes_no_driver_call_but_the_two_question
   EXPECT_EQ(gpu->calls("cuStreamGetId"), 800u);
   EXPECT_EQ(gpu->calls("cuStreamGetCaptureInfo"), 800u);
   EXPECT_EQ(gpu->calls("cuMemCreate") + gpu->calls("cuMemMap") + gpu->calls("cuMemUnmap"), 0u);
-  EXPECT_EQ(gpu->calls("cuEventRecord") + gpu->calls("cuEventQuery"), 0u) << "one stream has nobody to tell";
+  EXPECT_EQ(gpu->calls("cuEventRecord") + gpu->calls("cuEventQuery"), 0u)
+      << "one stream has nobody to tell";
 }
 
 TEST_F(pool_books, thousands_of_streams_come_and_go_in_bounded_state) {

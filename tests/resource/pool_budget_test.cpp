@@ -26,7 +26,9 @@ TEST_F(pool_budget, two_pools_never_take_more_than_their_budget_together) {
   const auto refused = (*second)->try_allocate(150 * MiB, default_alignment, a);
   EXPECT_EQ(refused.error().code, error_code::out_of_memory);
   for (const char* part : {"budget", "256 MiB", "one", "two"}) {
-    EXPECT_NE(refused.error().message.find(part), std::string::npos) << part << " is missing from:\n" << refused.error().message;
+    EXPECT_NE(refused.error().message.find(part), std::string::npos)
+        << part << " is missing from:\n"
+        << refused.error().message;
   }
   EXPECT_LE(gpu->physical_bytes(), 256 * MiB);
   EXPECT_EQ(budget->used_bytes(), gpu->physical_bytes());
@@ -90,7 +92,9 @@ TEST_F(pool_budget, past_the_soft_limit_unused_memory_goes_back_before_more_is_t
   for (void* x : small) give(x, a);
   give(take(10 * MiB, a), a);
   ok(gpu->stream_synchronize(a));
-  trim(now().reserved_bytes);  // gives nothing back, but the pool has seen that the frees have passed
+  trim(
+      now()
+          .reserved_bytes);  // gives nothing back, but the pool has seen that the frees have passed
   const std::uint64_t before = now().reserved_bytes;
   void* const large = take(200 * MiB, a);
   ASSERT_NE(large, nullptr);
@@ -218,15 +222,18 @@ TEST_F(pool_budget, every_step_of_the_ladder_is_told_with_what_it_gained) {
   work(y, b, 5 * millisecond);
   give(y, b);
   EXPECT_EQ(take(150 * MiB, a), nullptr);
-  for (const char* step : {"fences", "lanes", "unused spans", "other members", "waiting", "callback (3 times)"}) {
-    EXPECT_NE(refusal.message.find(step), std::string::npos) << step << " is missing from:\n" << refusal.message;
+  for (const char* step :
+       {"fences", "lanes", "unused spans", "other members", "waiting", "callback (3 times)"}) {
+    EXPECT_NE(refusal.message.find(step), std::string::npos) << step << " is missing from:\n"
+                                                             << refusal.message;
   }
   EXPECT_NE(refusal.json.find("\"name\":\"waiting\""), std::string::npos) << refusal.json;
   EXPECT_EQ(asked, 3);
   give(x, a);
 }
 
-// The limit is reached each time, and one step of the ladder has what is asked for: contents are checked after each.
+// The limit is reached each time, and one step of the ladder has what is asked for: contents are
+// checked after each.
 class pool_ladder : public pool_test {
  protected:
   void begin(pool_options options) {
@@ -281,7 +288,9 @@ TEST_F(pool_ladder, waiting_is_bounded) {
   const std::uint64_t start = gpu->now_ns();
   EXPECT_EQ(take(200 * MiB, a), nullptr);
   EXPECT_LT(gpu->now_ns() - start, 5 * millisecond);
-  EXPECT_NE(refusal.message.find("whose work has not been seen to pass the free"), std::string::npos) << refusal.message;
+  EXPECT_NE(refusal.message.find("whose work has not been seen to pass the free"),
+            std::string::npos)
+      << refusal.message;
   end();
 }
 
@@ -309,7 +318,8 @@ TEST_F(pool_ladder, another_process_takes_the_memory_and_gives_it_back) {
   const std::uint64_t total = gpu->info().total_bytes;
   gpu->set_faults({.taken_bytes = total - 64 * MiB});
   EXPECT_EQ(take(200 * MiB, a), nullptr);
-  EXPECT_NE(refusal.message.find("are held outside this pool"), std::string::npos) << refusal.message;
+  EXPECT_NE(refusal.message.find("are held outside this pool"), std::string::npos)
+      << refusal.message;
   EXPECT_NE(refusal.json.find("held outside this pool"), std::string::npos);
   void* const small = take(30 * MiB, a);
   EXPECT_NE(small, nullptr) << refusal.message;
@@ -340,7 +350,8 @@ TEST(background, a_thread_gives_back_what_nobody_uses) {
     }
     EXPECT_LE((*made)->statistics().reserved_bytes, 100 * MiB);
     // The thread counts what it gave back once all of it is back.
-    for (int i = 0; i < 5000 && thread.given_back() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (int i = 0; i < 5000 && thread.given_back() == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_GT(thread.given_back(), 200 * MiB);
   }
   {

@@ -8,7 +8,9 @@ namespace {
 
 class pool_capture_lane : public pool_test {
  protected:
-  void begin(stream_handle s, capture_mode mode = capture_mode::global) { ok(gpu->capture_begin(s, mode)); }
+  void begin(stream_handle s, capture_mode mode = capture_mode::global) {
+    ok(gpu->capture_begin(s, mode));
+  }
   graph_exec_handle finish(stream_handle s) {
     graph_handle graph = nullptr;
     ok(gpu->capture_end(s, &graph));
@@ -47,7 +49,8 @@ TEST_F(pool_capture_lane, warm_it_asks_the_driver_nothing_and_the_blocks_are_the
     auto lane = lane_on(a);
     const auto round = [&] {
       std::vector<std::pair<void*, std::uint64_t>> all;
-      for (const std::uint64_t bytes : {std::uint64_t{100}, 4 * KiB, 64 * KiB, 200 * KiB, 1 * MiB, 2 * MiB}) {
+      for (const std::uint64_t bytes :
+           {std::uint64_t{100}, 4 * KiB, 64 * KiB, 200 * KiB, 1 * MiB, 2 * MiB}) {
         all.emplace_back(take_by(lane, bytes), bytes);
         inside.insert(all.back().first);
         work(all.back().first, a, 1 * microsecond, bytes);
@@ -56,7 +59,10 @@ TEST_F(pool_capture_lane, warm_it_asks_the_driver_nothing_and_the_blocks_are_the
     };
     round();
     const std::size_t distinct = inside.size();
-    const auto asked = [&] { return gpu->calls("cuStreamGetCaptureInfo") + gpu->calls("cuStreamGetId") + gpu->calls("cuMemCreate") + gpu->calls("cuMemMap"); };
+    const auto asked = [&] {
+      return gpu->calls("cuStreamGetCaptureInfo") + gpu->calls("cuStreamGetId") +
+             gpu->calls("cuMemCreate") + gpu->calls("cuMemMap");
+    };
     const std::uint64_t calls = asked();
     const pool_statistics before = now();
     for (int i = 0; i < 20; ++i) round();
@@ -104,7 +110,9 @@ TEST_F(pool_capture_lane, blocks_go_between_the_lane_and_the_plain_calls) {
   give_by(lane, by_lane, 700 * KiB);
   give_by(lane, other, 700 * KiB);
   const graph_exec_handle exec = finish(a);
-  { const auto gone = std::move(lane); }
+  {
+    const auto gone = std::move(lane);
+  }
   ok(gpu->graph_exec_destroy(exec));
   expect_all_back();
 }
@@ -232,7 +240,9 @@ TEST_F(pool_capture_lane, what_a_lane_keeps_is_bounded) {
   EXPECT_LE(now().reserved_bytes, 48 * MiB);
   give(whole, a);
   const graph_exec_handle exec = finish(a);
-  { const auto gone = std::move(lane); }
+  {
+    const auto gone = std::move(lane);
+  }
   ok(gpu->graph_exec_destroy(exec));
   expect_all_back();
 }
@@ -330,9 +340,12 @@ TEST_F(pool_capture_lane_death, the_audit_build_stops_each_lane_that_is_used_in_
   void* const y = take_by(inside, 4 * KiB);
   give_by(inside, y, 4 * KiB);
   const graph_exec_handle exec = finish(a);
-  EXPECT_DEATH(static_cast<void>(inside.allocate(4 * KiB)), "a capture lane was used outside its capture");
+  EXPECT_DEATH(static_cast<void>(inside.allocate(4 * KiB)),
+               "a capture lane was used outside its capture");
   plain.deallocate(x, 4 * KiB);
-  { const auto gone = std::move(inside); }
+  {
+    const auto gone = std::move(inside);
+  }
   ok(gpu->graph_exec_destroy(exec));
 }
 #endif

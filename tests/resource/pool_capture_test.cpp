@@ -8,7 +8,9 @@ namespace {
 
 class pool_capture : public pool_test {
  protected:
-  void begin(stream_handle s, capture_mode mode = capture_mode::global) { ok(gpu->capture_begin(s, mode)); }
+  void begin(stream_handle s, capture_mode mode = capture_mode::global) {
+    ok(gpu->capture_begin(s, mode));
+  }
   graph_exec_handle finish(stream_handle s) {
     graph_handle graph = nullptr;
     ok(gpu->capture_end(s, &graph));
@@ -19,7 +21,8 @@ class pool_capture : public pool_test {
   }
 };
 
-TEST_F(pool_capture, what_a_capture_allocated_and_freed_is_never_given_to_others_while_the_graph_lives) {
+TEST_F(pool_capture,
+       what_a_capture_allocated_and_freed_is_never_given_to_others_while_the_graph_lives) {
   start();
   const stream_handle a = stream(), b = stream();
   give(take(10 * MiB, b), b);
@@ -222,7 +225,8 @@ TEST_F(pool_capture, several_graphs_live_side_by_side) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-// Every slow path of another thread while a thread captures in global mode, which forbids unsafe calls to all.
+// Every slow path of another thread while a thread captures in global mode, which forbids unsafe
+// calls to all.
 TEST_F(pool_capture, another_threads_slow_paths_do_not_break_a_capture_in_global_mode) {
   start();
   const stream_handle captured = stream(), a = stream(), b = stream();

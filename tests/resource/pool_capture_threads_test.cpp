@@ -1,6 +1,7 @@
-// Captures on many real threads over a driver that takes no lock: threads capture into arenas that they share, into memory
-// of their own, and throw captures away, while others allocate, free, trim and release graphs. ThreadSanitizer looks for
-// races in the books; live blocks are real host memory and hold their owner's mark.
+// Captures on many real threads over a driver that takes no lock: threads capture into arenas that
+// they share, into memory of their own, and throw captures away, while others allocate, free, trim
+// and release graphs. ThreadSanitizer looks for races in the books; live blocks are real host
+// memory and hold their owner's mark.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,11 +27,13 @@ constexpr int captures_a_thread = 120;
 #endif
 constexpr int threads = 6;
 
-// Captures over the null driver. A stream is captured by one thread, which alone asks about it meanwhile; that is all the
-// order there is.
+// Captures over the null driver. A stream is captured by one thread, which alone asks about it
+// meanwhile; that is all the order there is.
 class capturing_driver final : public forwarding_driver {
  public:
-  explicit capturing_driver(std::shared_ptr<driver> to) : forwarding_driver(to), info_(to->info()) { info_.host_granularity = 0; }
+  explicit capturing_driver(std::shared_ptr<driver> to) : forwarding_driver(to), info_(to->info()) {
+    info_.host_granularity = 0;
+  }
   const device_info& info() const noexcept override { return info_; }
   // Before the threads start.
   void may_capture(stream_handle s) { streams_.push_back(std::make_unique<slot>(s)); }
@@ -45,11 +48,13 @@ class capturing_driver final : public forwarding_driver {
     return {driver_status::success, "cuStreamGetCaptureInfo"};
   }
   call_result capture_begin(stream_handle s, capture_mode) noexcept override {
-    find(s)->running.store(new graph{next_id_.fetch_add(1, std::memory_order_relaxed), {}}, std::memory_order_relaxed);
+    find(s)->running.store(new graph{next_id_.fetch_add(1, std::memory_order_relaxed), {}},
+                           std::memory_order_relaxed);
     return {driver_status::success, "cuStreamBeginCapture"};
   }
   call_result capture_end(stream_handle s, graph_handle* out) noexcept override {
-    *out = reinterpret_cast<graph_handle>(find(s)->running.exchange(nullptr, std::memory_order_relaxed));
+    *out = reinterpret_cast<graph_handle>(
+        find(s)->running.exchange(nullptr, std::memory_order_relaxed));
     return {driver_status::success, "cuStreamEndCapture"};
   }
   call_result graph_retain(graph_handle of, void (*destroy)(void*), void* data) noexcept override {
@@ -109,7 +114,8 @@ class capture_churn {
   void run() {
     std::vector<std::thread> all;
     std::atomic<bool> stop{false};
-    for (int t = 0; t < threads; ++t) all.emplace_back([this, t] { capture(static_cast<std::size_t>(t)); });
+    for (int t = 0; t < threads; ++t)
+      all.emplace_back([this, t] { capture(static_cast<std::size_t>(t)); });
     std::thread beside([&] {
       random numbers(99);
       while (!stop.load()) {
@@ -127,7 +133,8 @@ class capture_churn {
     beside.join();
     for (const graph_handle g : graphs_) static_cast<void>(gpu_->graph_destroy(g));
     arenas_ = {};
-    for (const stream_handle s : captured_) pool_->deallocate(pool_->allocate(512, s), 512, s);  // the pool sees them outside
+    for (const stream_handle s : captured_)
+      pool_->deallocate(pool_->allocate(512, s), 512, s);  // the pool sees them outside
     for (int i = 0; i < 50; ++i) pool_->trim(0);
     pool_->check();
     const pool_statistics end = pool_->statistics();
@@ -183,7 +190,8 @@ class capture_churn {
         auto lane = pool_->capture_lane(s);
         for (int step = 0; step < 10; ++step) {
           if (numbers.below(5) < 3 || mine.empty()) {
-            block b{nullptr, 8 + numbers.below(std::uint64_t{1} << (6 + numbers.below(16))), ++next_mark};
+            block b{nullptr, 8 + numbers.below(std::uint64_t{1} << (6 + numbers.below(16))),
+                    ++next_mark};
             b.at = step % 2 == 0 ? lane.allocate(b.bytes) : pool_->allocate(b.bytes, s);
             served_.fetch_add(1, std::memory_order_relaxed);
             mark(b);
@@ -195,8 +203,10 @@ class capture_churn {
           mine[at] = mine.back();
           mine.pop_back();
           check(b);
-          if (numbers.below(2) == 0) lane.deallocate(b.at, b.bytes);
-          else pool_->deallocate(b.at, b.bytes, s);
+          if (numbers.below(2) == 0)
+            lane.deallocate(b.at, b.bytes);
+          else
+            pool_->deallocate(b.at, b.bytes, s);
         }
       }
       // Some are freed after the capture, as results are; the rest within it.
@@ -232,9 +242,13 @@ class capture_churn {
   std::atomic<std::uint64_t> overlaps_{0}, served_{0};
 };
 
-TEST(pool_capture_threads, captures_into_shared_arenas_and_of_their_own_on_many_threads) { capture_churn(memory_kind::device).run(); }
+TEST(pool_capture_threads, captures_into_shared_arenas_and_of_their_own_on_many_threads) {
+  capture_churn(memory_kind::device).run();
+}
 
-TEST(pool_capture_threads, captured_blocks_keep_their_owners_mark) { capture_churn(memory_kind::pinned).run(); }
+TEST(pool_capture_threads, captured_blocks_keep_their_owners_mark) {
+  capture_churn(memory_kind::pinned).run();
+}
 
 }  // namespace
 }  // namespace millpond

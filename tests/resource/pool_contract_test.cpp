@@ -29,7 +29,8 @@ std::vector<contract_case> pools() {
   all.push_back(pool_case("guarded_pool", memory_kind::device));
   all.back().make = [make = all.back().make](std::shared_ptr<driver> gpu) {
     contract_subject subject = make(std::move(gpu));
-    subject.add(std::make_shared<guard_resource>(*subject.memory, nullptr, guard_options{.name = "pool", .quarantine_bytes = 0}));
+    subject.add(std::make_shared<guard_resource>(
+        *subject.memory, nullptr, guard_options{.name = "pool", .quarantine_bytes = 0}));
     return subject;
   };
   return all;

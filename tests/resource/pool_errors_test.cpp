@@ -21,7 +21,9 @@ class pool_errors : public pool_test {
     EXPECT_EQ(now().live_blocks, live_blocks);
     p->check();
   }
-  static bool says(const error& e, const std::string& what) { return e.message.find(what) != std::string::npos; }
+  static bool says(const error& e, const std::string& what) {
+    return e.message.find(what) != std::string::npos;
+  }
 };
 
 TEST_F(pool_errors, a_double_free_is_told_wherever_the_block_is_by_then) {
@@ -36,7 +38,8 @@ TEST_F(pool_errors, a_double_free_is_told_wherever_the_block_is_by_then) {
     p->trim();
     p->deallocate(x, bytes, a);
     const error_code code = only_error().code;
-    EXPECT_TRUE(code == error_code::double_free || code == error_code::foreign_pointer) << to_string(code);
+    EXPECT_TRUE(code == error_code::double_free || code == error_code::foreign_pointer)
+        << to_string(code);
   }
   EXPECT_EQ(p->deallocation_errors(), 9u);
   expect_unharmed(a, 0);
@@ -133,12 +136,14 @@ TEST_F(pool_errors, more_than_the_device_has_is_out_of_memory_and_leaves_no_trac
   void* const x = take(1 * MiB, a);
   const std::uint64_t total = gpu->info().total_bytes;
   const std::uint64_t metadata = now().metadata_bytes;
-  for (const std::uint64_t bytes : {total, total + 1, 2 * total, 10 * total, 100 * total, max_bytes, max_bytes + 1, ~std::uint64_t{0}}) {
+  for (const std::uint64_t bytes : {total, total + 1, 2 * total, 10 * total, 100 * total, max_bytes,
+                                    max_bytes + 1, ~std::uint64_t{0}}) {
     EXPECT_EQ(take(bytes, a), nullptr) << bytes;
     EXPECT_EQ(refusal.code, error_code::out_of_memory) << refusal.message;
     EXPECT_THROW(static_cast<void>(p->allocate(bytes, a)), out_of_memory);
   }
-  for (std::uint64_t bytes = 2 * total; bytes < 3 * total; bytes += total / 50) EXPECT_EQ(take(bytes, a), nullptr);
+  for (std::uint64_t bytes = 2 * total; bytes < 3 * total; bytes += total / 50)
+    EXPECT_EQ(take(bytes, a), nullptr);
   EXPECT_LE(now().metadata_bytes, metadata + 1 * MiB);
   EXPECT_LE(gpu->leaks().reservations, 3u) << "a hopeless request takes no addresses";
   expect_unharmed(a, 1);
@@ -233,8 +238,9 @@ TEST_F(pool_errors, the_report_of_out_of_memory_names_all_that_matters) {
   ASSERT_NE(of_graph, nullptr) << refusal.message;
   EXPECT_EQ(take(300 * MiB, a), nullptr);
   const std::string text = refusal.message;
-  for (const char* const part : {"300", "live", "150", "reserved", "limit", "fences", "lanes", "capture", "50", "stream 0x",
-                                 "largest", "the device has", "why: 200 MiB are freed", "try: "}) {
+  for (const char* const part :
+       {"300", "live", "150", "reserved", "limit", "fences", "lanes", "capture", "50", "stream 0x",
+        "largest", "the device has", "why: 200 MiB are freed", "try: "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing from:\n" << text;
   }
   const auto json = nlohmann::json::parse(refusal.json);
@@ -288,8 +294,9 @@ TEST_F(pool_errors, the_pressure_callback_may_free_into_the_pool_and_is_retried)
   EXPECT_EQ(take(300 * MiB, a), nullptr);
 }
 
-// Trimming drops the idle lanes of its thread, and the one that this first allocation on its stream is served through has served
-// nothing yet. (AddressSanitizer sees it go too early; without it the thread waited for a lock in freed memory.)
+// Trimming drops the idle lanes of its thread, and the one that this first allocation on its stream
+// is served through has served nothing yet. (AddressSanitizer sees it go too early; without it the
+// thread waited for a lock in freed memory.)
 TEST_F(pool_errors, the_pressure_callback_may_trim_the_pool_that_calls_it) {
   end_pool();
   std::vector<void*> spill;

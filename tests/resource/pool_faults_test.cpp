@@ -1,5 +1,5 @@
-// Every driver call of a pool's life fails once, each in turn. The pool stays usable, live blocks keep their contents,
-// nothing is leaked, and whoever is refused is told which call failed.
+// Every driver call of a pool's life fails once, each in turn. The pool stays usable, live blocks
+// keep their contents, nothing is leaked, and whoever is refused is told which call failed.
 #include <array>
 #include <map>
 #include <set>
@@ -70,10 +70,13 @@ class pool_faults : public pool_test {
     for (std::uint64_t i = 1; i <= 3; ++i) drop(put(i * 15 * MiB, i % 2 == 0 ? b : a));
 
     if (void* const used = put(1 * MiB, a)) {
-      const identity_block block{reinterpret_cast<device_address>(used), live.at(used).bytes, live.at(used).identity};
+      const identity_block block{reinterpret_cast<device_address>(used), live.at(used).bytes,
+                                 live.at(used).identity};
       const auto told = p->record_use(used, b);
-      if (told) gpu->note_use(block.address, b, "workload");
-      else refusals.push_back(told.error());
+      if (told)
+        gpu->note_use(block.address, b, "workload");
+      else
+        refusals.push_back(told.error());
       const event_handle written = event();
       ok(gpu->event_record(written, a));
       ok(gpu->stream_wait_event(b, written));
@@ -123,8 +126,10 @@ class pool_faults : public pool_test {
       failing->fail(at, status);
       auto made = pool::create(failing, options);
       if (!made) {
-        EXPECT_NE(made.error().message.find(failing->failed()), std::string::npos) << made.error().message;
-        EXPECT_EQ(gpu->leaks().mappings + gpu->leaks().handles + gpu->leaks().reservations, 0u) << failing->failed();
+        EXPECT_NE(made.error().message.find(failing->failed()), std::string::npos)
+            << made.error().message;
+        EXPECT_EQ(gpu->leaks().mappings + gpu->leaks().handles + gpu->leaks().reservations, 0u)
+            << failing->failed();
         end();
         continue;
       }
@@ -134,7 +139,8 @@ class pool_faults : public pool_test {
       workload();
       const std::string failed = failing->failed();
       for (const error& e : refusals) {
-        EXPECT_NE(e.message.find(failed), std::string::npos) << "call " << at << ", " << failed << ": " << e.message;
+        EXPECT_NE(e.message.find(failed), std::string::npos)
+            << "call " << at << ", " << failed << ": " << e.message;
       }
       EXPECT_LE(refusals.size(), 1u) << failed;
       p->check();
@@ -144,7 +150,8 @@ class pool_faults : public pool_test {
       } else {
         refusals.clear();
         workload();
-        EXPECT_TRUE(refusals.empty()) << "after " << failed << " at " << at << ": " << refusals.front().message;
+        EXPECT_TRUE(refusals.empty())
+            << "after " << failed << " at " << at << ": " << refusals.front().message;
       }
       std::vector<void*> all;
       for (const auto& [x, h] : live) all.push_back(x);
@@ -219,7 +226,8 @@ TEST_F(pool_faults, any_call_of_a_managed_pool_may_fail) {
   sweep(memory_kind::managed, reuse_policy::idle, driver_status::unknown);
 }
 TEST_F(pool_faults, any_call_of_closing_may_fail_once) {
-  for (const memory_kind kind : {memory_kind::device, memory_kind::pinned, memory_kind::managed}) sweep_close(kind);
+  for (const memory_kind kind : {memory_kind::device, memory_kind::pinned, memory_kind::managed})
+    sweep_close(kind);
 }
 
 TEST_F(pool_faults, a_lost_device_is_told_and_closing_does_not_hang) {

@@ -1,5 +1,6 @@
-// The pool on a real card, where the simulator's checker cannot look: identity kernels say what a block holds. The same
-// tests run over the simulated GPU with contents kept, so that they are right before a card sees them.
+// The pool on a real card, where the simulator's checker cannot look: identity kernels say what a
+// block holds. The same tests run over the simulated GPU with contents kept, so that they are right
+// before a card sees them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -63,7 +64,8 @@ class pool_on : public ::testing::TestWithParam<place> {
   }
 
   static void ok(call_result answer, int line = __builtin_LINE()) {
-    EXPECT_TRUE(answer.ok()) << "line " << line << ": " << answer.call << " answered " << static_cast<int>(answer.status);
+    EXPECT_TRUE(answer.ok()) << "line " << line << ": " << answer.call << " answered "
+                             << static_cast<int>(answer.status);
   }
   stream_handle stream() {
     stream_handle made = nullptr;
@@ -102,10 +104,11 @@ class pool_on : public ::testing::TestWithParam<place> {
 
 constexpr std::uint64_t large = 8 * MiB;
 
-// A graph that writes and checks blocks of its own, launched many times, while the program keeps allocating, writing
-// and checking blocks of the same sizes on another stream.
+// A graph that writes and checks blocks of its own, launched many times, while the program keeps
+// allocating, writing and checking blocks of the same sizes on another stream.
 TEST_P(pool_on, a_graphs_blocks_are_its_own_through_many_launches) {
-  for (const capture_mode mode : {capture_mode::global, capture_mode::thread_local_, capture_mode::relaxed}) {
+  for (const capture_mode mode :
+       {capture_mode::global, capture_mode::thread_local_, capture_mode::relaxed}) {
     const stream_handle a = stream(), b = stream();
     for (int i = 0; i < 4; ++i) give(take(large, a), large, a);
     ok(gpu->capture_begin(a, mode));
@@ -125,8 +128,8 @@ TEST_P(pool_on, a_graphs_blocks_are_its_own_through_many_launches) {
     write(again, large, 200, a);
     verify(again, large, 200, a);
     give(again, large, a);
-    // A capture on one stream does not stop another from being served. Memory is only asked for here: what a thread
-    // may call beside a global capture is the program's affair.
+    // A capture on one stream does not stop another from being served. Memory is only asked for
+    // here: what a thread may call beside a global capture is the program's affair.
     void* const beside = take(large, b);
     const graph_exec_handle exec = finish(a);
     write(beside, large, 9, b);
@@ -148,8 +151,8 @@ TEST_P(pool_on, a_graphs_blocks_are_its_own_through_many_launches) {
   }
 }
 
-// Two graphs of one arena launched in turn, each writing and checking all of its blocks, while the program does the same
-// beside them; together they reserve about what one needs.
+// Two graphs of one arena launched in turn, each writing and checking all of its blocks, while the
+// program does the same beside them; together they reserve about what one needs.
 TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_launches) {
   const stream_handle a = stream(), b = stream();
   graph_arena arena = memory->make_graph_arena();
@@ -174,16 +177,22 @@ TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_
       write(handed_on, large, 4711, a);
     }
     for (std::uint64_t i = 0; i < blocks; ++i) {
-      if (i % 2 == 0) give(inside[i], large, a);
-      else lane.deallocate(inside[i], large);
+      if (i % 2 == 0)
+        give(inside[i], large, a);
+      else
+        lane.deallocate(inside[i], large);
     }
-    { const auto gone = std::move(lane); }
+    {
+      const auto gone = std::move(lane);
+    }
     graphs.push_back(finish(a));
     reserved.push_back(memory->statistics().reserved_bytes);
   }
   EXPECT_EQ(reserved[1], reserved[0]) << "the second graph needs nothing of its own";
-  EXPECT_LE(reserved[1], (blocks + 1) * large + (blocks + 1) * large / 4) << "the largest, not the sum";
-  std::printf("one graph reserves %llu MiB, both %llu MiB\n", static_cast<unsigned long long>(reserved[0] / MiB),
+  EXPECT_LE(reserved[1], (blocks + 1) * large + (blocks + 1) * large / 4)
+      << "the largest, not the sum";
+  std::printf("one graph reserves %llu MiB, both %llu MiB\n",
+              static_cast<unsigned long long>(reserved[0] / MiB),
               static_cast<unsigned long long>(reserved[1] / MiB));
   for (std::uint64_t launch = 0; launch < 200; ++launch) {
     ok(gpu->graph_launch(graphs[launch % 2], a));
@@ -203,7 +212,8 @@ TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_
   ok(gpu->graph_exec_destroy(graphs[1]));
   arena = {};
   ok(gpu->context_synchronize());
-  for (int i = 0; i < 2000 && memory->statistics().graph_arenas + memory->statistics().captures != 0; ++i) {
+  for (int i = 0;
+       i < 2000 && memory->statistics().graph_arenas + memory->statistics().captures != 0; ++i) {
     static_cast<void>(memory->trim());
     ok(gpu->spin(1'000'000, a));
     ok(gpu->stream_synchronize(a));
@@ -254,8 +264,8 @@ TEST_P(pool_on, a_capture_that_is_thrown_away_gives_everything_back) {
   EXPECT_EQ(memory->statistics().reserved_bytes, 0u);
 }
 
-// A stream goes with work behind its last free, and the next stream may get its handle: the block must not be the new
-// stream's before that work is done.
+// A stream goes with work behind its last free, and the next stream may get its handle: the block
+// must not be the new stream's before that work is done.
 TEST_P(pool_on, a_handle_that_comes_back_is_another_stream) {
   unsigned came_back = 0;
   for (std::uint64_t round = 0; round < 100; ++round) {
@@ -279,8 +289,10 @@ TEST_P(pool_on, a_handle_that_comes_back_is_another_stream) {
     ok(gpu->stream_destroy(fresh));
   }
   RecordProperty("handles_that_came_back", static_cast<int>(came_back));
-  if (came_back == 0) std::printf("no handle came back in 100 rounds: the case was not met\n");
-  else std::printf("%u of 100 handles came back\n", came_back);
+  if (came_back == 0)
+    std::printf("no handle came back in 100 rounds: the case was not met\n");
+  else
+    std::printf("%u of 100 handles came back\n", came_back);
 }
 
 std::vector<place> places() {

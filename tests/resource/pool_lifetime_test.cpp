@@ -159,7 +159,9 @@ TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
         ++bad;
       } catch (const memory_error&) {
       }
-      { auto dropped = std::move(lane); }
+      {
+        auto dropped = std::move(lane);
+      }
       p.reset();
       ::_exit(bad);
     }
@@ -198,7 +200,8 @@ class contextless_driver final : public forwarding_driver {
 
  protected:
   driver_status refuse(sim::call which) noexcept override {
-    return bound() || which == sim::call::set_current ? driver_status::success : driver_status::invalid_context;
+    return bound() || which == sim::call::set_current ? driver_status::success
+                                                      : driver_status::invalid_context;
   }
 
  private:

@@ -1,5 +1,5 @@
-// Frees that travel by mail without a look at the block's record: what must be told of a block is told all the same, a wrong free is
-// refused, and what was put and not sent yet is lost nowhere.
+// Frees that travel by mail without a look at the block's record: what must be told of a block is
+// told all the same, a wrong free is refused, and what was put and not sent yet is lost nowhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,8 +14,11 @@ namespace {
 
 class pool_mail_frees : public lane_test {
  protected:
-  // A way between the two, over which blocks of these bytes have come home: the next frees of them look at no record.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to, std::uint64_t bytes = 3 * MiB) { hand_over(from, to, bytes, 60); }
+  // A way between the two, over which blocks of these bytes have come home: the next frees of them
+  // look at no record.
+  void make_way(pool::lane_handle& from, pool::lane_handle& to, std::uint64_t bytes = 3 * MiB) {
+    hand_over(from, to, bytes, 60);
+  }
 };
 
 TEST_F(pool_mail_frees, a_use_that_was_told_is_waited_for) {
@@ -86,7 +89,9 @@ TEST_F(pool_mail_frees, a_free_with_wrong_bytes_is_refused_and_the_block_stays) 
   trim();
   const error refused = only_error();
   EXPECT_EQ(refused.code, error_code::invalid_argument);
-  EXPECT_NE(refused.message.find("freed with 3145720 bytes, allocated with 3145728"), std::string::npos) << refused.message;
+  EXPECT_NE(refused.message.find("freed with 3145720 bytes, allocated with 3145728"),
+            std::string::npos)
+      << refused.message;
   EXPECT_EQ(now().live_blocks, 1u);
   EXPECT_EQ(now().live_bytes, 3 * MiB);
   EXPECT_EQ(p->deallocation_errors(), 1u);

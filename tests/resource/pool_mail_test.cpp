@@ -1,5 +1,5 @@
-// Blocks that one lane hands out and another frees: back to the first where both are of one stream, never where not, and lost
-// nowhere when either goes.
+// Blocks that one lane hands out and another frees: back to the first where both are of one stream,
+// never where not, and lost nowhere when either goes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,7 +16,9 @@ namespace {
 class pool_mail : public lane_test {
  protected:
   // As many blocks as make a way between the two.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to) { hand_over(from, to, 3 * MiB, 40); }
+  void make_way(pool::lane_handle& from, pool::lane_handle& to) {
+    hand_over(from, to, 3 * MiB, 40);
+  }
 };
 
 TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
@@ -35,7 +37,8 @@ TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_th
   for (void* x : more) give_to(consumer, x, 4 * MiB);  // what makes it worth sending
   EXPECT_GE(now().cached_bytes, 4 * MiB + 68 * KiB);
   const std::uint64_t heap_hits = now().heap_hits;
-  // The consumer has none of them, the producer all (of the smallest it has others, which come first).
+  // The consumer has none of them, the producer all (of the smallest it has others, which come
+  // first).
   void* const other = take_from(consumer, sizes[3]);
   EXPECT_NE(other, first[3]);
   give_to(consumer, other, sizes[3]);
@@ -66,7 +69,8 @@ TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_lane_that_only_rec
   }
   EXPECT_EQ(now().live_blocks, 0u);
   for (void*& b : blocks) b = take_from(producer, 4 * KiB);
-  EXPECT_EQ(std::set<void*>(blocks.begin(), blocks.end()).size(), blocks.size()) << "one block was handed out twice";
+  EXPECT_EQ(std::set<void*>(blocks.begin(), blocks.end()).size(), blocks.size())
+      << "one block was handed out twice";
   for (void* b : blocks) give_to(producer, b, 4 * KiB);
   EXPECT_EQ(now().live_blocks, 0u);
 }
@@ -143,7 +147,8 @@ TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_lane_may) {
   EXPECT_LE(now().cached_bytes, (64 + 16 + 2 * 5) * MiB);
 }
 
-// The mail of a stream that was destroyed with work pending belongs to its frees, not to the stream that got its handle.
+// The mail of a stream that was destroyed with work pending belongs to its frees, not to the stream
+// that got its handle.
 TEST_F(pool_mail, mail_of_a_dead_stream_waits_for_its_work) {
   start();
   const stream_handle other = stream();

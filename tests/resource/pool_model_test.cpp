@@ -1,4 +1,5 @@
-// Random programs against the reference and the checker; a planted bug must be found by them and shrunk.
+// Random programs against the reference and the checker; a planted bug must be found by them and
+// shrunk.
 #include "support/pool_model.hpp"
 
 #include <gtest/gtest.h>
@@ -17,11 +18,14 @@ void expect_holds(std::uint64_t seed, std::size_t length) {
   const outcome result = run(of, how);
   if (result.failure.empty()) return;
   const program small = shrink(of, how, 300);
-  const std::string path = std::string(MILLPOND_BINARY_DIR) + "/failing_pool_program_" + std::to_string(seed) + ".txt";
+  const std::string path =
+      std::string(MILLPOND_BINARY_DIR) + "/failing_pool_program_" + std::to_string(seed) + ".txt";
   std::ofstream file(path);
   write(file, seed, small);
-  ADD_FAILURE() << "seed " << seed << ", operation " << result.failed_at << ": " << result.failure << "\nshrunk to " << small.size()
-                << " operations, of which: " << run(small, how).failure << "\nagain: build/soak --replay " << path;
+  ADD_FAILURE() << "seed " << seed << ", operation " << result.failed_at << ": " << result.failure
+                << "\nshrunk to " << small.size()
+                << " operations, of which: " << run(small, how).failure
+                << "\nagain: build/soak --replay " << path;
 }
 
 TEST(pool_model, short_programs_hold) {
@@ -32,12 +36,16 @@ TEST(pool_model, long_programs_hold) {
 }
 
 TEST(pool_model, planted_bugs_are_found_and_shrunk) {
-  for (const lie which : {lie::event_passed_early, lie::event_not_recorded, lie::identity_is_the_handle, lie::context_event_empty,
-                          lie::context_event_on_stream, lie::wait_not_put, lie::nothing_captures, lie::no_capture_mode}) {
+  for (const lie which :
+       {lie::event_passed_early, lie::event_not_recorded, lie::identity_is_the_handle,
+        lie::context_event_empty, lie::context_event_on_stream, lie::wait_not_put,
+        lie::nothing_captures, lie::no_capture_mode}) {
     bool found = false;
     for (std::uint64_t seed = 2; seed < 60 && !found; ++seed) {
       settings how = settings_of(seed);
-      how.wrap = [which](std::shared_ptr<simulated_gpu> g) { return std::make_shared<lying_driver>(std::move(g), which); };
+      how.wrap = [which](std::shared_ptr<simulated_gpu> g) {
+        return std::make_shared<lying_driver>(std::move(g), which);
+      };
       const program of = generate(seed, 400);
       if (run(of, how).failure.empty()) continue;
       found = true;
@@ -59,7 +67,8 @@ TEST(pool_model, every_rule_is_tried) {
     EXPECT_EQ(result.failure, "") << "seed " << seed;
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += result.covered[i];
   }
-  for (std::size_t i = 0; i < sum.size(); ++i) EXPECT_GT(sum[i], 0u) << to_string(static_cast<rule>(i));
+  for (std::size_t i = 0; i < sum.size(); ++i)
+    EXPECT_GT(sum[i], 0u) << to_string(static_cast<rule>(i));
 }
 
 TEST(pool_model, a_program_reads_back_as_written) {

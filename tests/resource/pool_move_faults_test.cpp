@@ -1,5 +1,6 @@
-// Every driver call of a life whose blocks lie in windows fails once, each in turn: mapping pages a second time, giving back
-// handles that are mapped more than once. Live blocks keep their contents, and the pool goes on.
+// Every driver call of a life whose blocks lie in windows fails once, each in turn: mapping pages a
+// second time, giving back handles that are mapped more than once. Live blocks keep their contents,
+// and the pool goes on.
 #include <set>
 #include <vector>
 
@@ -76,7 +77,8 @@ class pool_move_faults : public pool_test {
       failed_calls.insert(failed);
     }
     EXPECT_GT(moved, 0u);
-    for (const char* const call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"}) {
+    for (const char* const call :
+         {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"}) {
       EXPECT_TRUE(failed_calls.contains(call)) << call;
     }
   }
@@ -87,8 +89,12 @@ class pool_move_faults : public pool_test {
   std::vector<held> live;
 };
 
-TEST_F(pool_move_faults, any_call_may_fail) { sweep(driver_status::unknown); }
-TEST_F(pool_move_faults, any_call_may_run_out_of_memory) { sweep(driver_status::out_of_memory); }
+TEST_F(pool_move_faults, any_call_may_fail) {
+  sweep(driver_status::unknown);
+}
+TEST_F(pool_move_faults, any_call_may_run_out_of_memory) {
+  sweep(driver_status::out_of_memory);
+}
 
 }  // namespace
 }  // namespace millpond

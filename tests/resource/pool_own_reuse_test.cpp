@@ -1,5 +1,5 @@
-// Streams that run the same large sizes round and round take their own blocks back: counted, on sixteen threads that all miss
-// their lanes; and what they keep is there for whoever needs it.
+// Streams that run the same large sizes round and round take their own blocks back: counted, on
+// sixteen threads that all miss their lanes; and what they keep is there for whoever needs it.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -17,7 +17,8 @@ namespace {
 constexpr std::array<std::uint64_t, 4> no_lane_keeps{5 * MiB, 9 * MiB, 17 * MiB, 33 * MiB};
 constexpr std::uint64_t working_set = 64 * MiB;
 
-// Once warm, sixteen threads whose every call misses its lane find no lock taken, record and ask no event, and touch no heap.
+// Once warm, sixteen threads whose every call misses its lane find no lock taken, record and ask no
+// event, and touch no heap.
 TEST(own_reuse, sixteen_threads_that_miss_at_once_meet_no_lock_no_event_and_no_heap) {
   constexpr int threads = 16;
 #if defined(MILLPOND_AUDIT) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -48,7 +49,8 @@ TEST(own_reuse, sixteen_threads_that_miss_at_once_meet_no_lock_no_event_and_no_h
         for (std::size_t k = 0; k < 4; ++k) lane.deallocate(live[k], no_lane_keeps[k]);
       };
       round(true);  // all of it is live once, so that nobody needs more later
-      // Who comes late to its credit may take away what others keep; it is warm when all have theirs.
+      // Who comes late to its credit may take away what others keep; it is warm when all have
+      // theirs.
       int met = 1;
       for (bool warm = false; !warm && met < 100;) {
         meet(++met);
@@ -113,7 +115,8 @@ class pool_own_reuse : public pool_test {
   void* others = nullptr;
 };
 
-// The other stream must not have the blocks while the first still works on them, which the checker watches.
+// The other stream must not have the blocks while the first still works on them, which the checker
+// watches.
 TEST_F(pool_own_reuse, another_streams_need_takes_back_what_a_stream_keeps) {
   a_keeps_its_own();
   round(a, 500 * millisecond);
@@ -125,7 +128,8 @@ TEST_F(pool_own_reuse, another_streams_need_takes_back_what_a_stream_keeps) {
   const std::uint64_t reserved = p->statistics().peak_reserved_bytes;
   std::vector<void*> more;
   for (const std::uint64_t bytes : no_lane_keeps) more.push_back(take(bytes, b));
-  EXPECT_LE(p->statistics().peak_reserved_bytes, reserved + working_set / 8);  // a's block of 512 bytes lies among it
+  EXPECT_LE(p->statistics().peak_reserved_bytes,
+            reserved + working_set / 8);  // a's block of 512 bytes lies among it
   for (void* each : more) give(each, b);
   give(large, b);
   give(others, b);
@@ -150,7 +154,8 @@ TEST_F(pool_own_reuse, what_a_silent_stream_keeps_serves_another_once_its_work_i
   end_pool();
 }
 
-TEST_F(pool_own_reuse, without_fences_over_the_context_a_silent_stream_leaves_its_memory_to_others) {
+TEST_F(pool_own_reuse,
+       without_fences_over_the_context_a_silent_stream_leaves_its_memory_to_others) {
   pool_options options;
   options.fences = context_fences::never;
   options.limit_bytes = 176 * MiB;

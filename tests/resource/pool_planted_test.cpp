@@ -1,5 +1,5 @@
-// Each rule that must hold, twice: kept with an honest driver, and broken on purpose, which must be noticed.
-// docs/testing.md has the table.
+// Each rule that must hold, twice: kept with an honest driver, and broken on purpose, which must be
+// noticed. docs/testing.md has the table.
 #include <gmock/gmock.h>
 
 #include <set>
@@ -15,7 +15,9 @@ class pool_planted : public pool_test {
  public:
   // Which rules were broken; each once.
   std::set<std::string> begin(lie which, void (pool_planted::*story)(), pool_options options = {}) {
-    start(std::move(options), steady(), [&](std::shared_ptr<simulated_gpu> g) { return liar = std::make_shared<lying_driver>(g, which); });
+    start(std::move(options), steady(), [&](std::shared_ptr<simulated_gpu> g) {
+      return liar = std::make_shared<lying_driver>(g, which);
+    });
     (this->*story)();
     std::set<std::string> out;
     for (const std::string& rule : rules()) out.insert(rule);
@@ -29,11 +31,14 @@ class pool_planted : public pool_test {
     watch.reset();
     liar.reset();
     leak_check = which == lie::none;
-    if (which == lie::none) end_pool();
-    else gpu.reset();
+    if (which == lie::none)
+      end_pool();
+    else
+      gpu.reset();
     return out;
   }
-  void expect_caught(lie which, const std::string& rule, void (pool_planted::*story)(), pool_options options = {}) {
+  void expect_caught(lie which, const std::string& rule, void (pool_planted::*story)(),
+                     pool_options options = {}) {
     EXPECT_THAT(begin(lie::none, story, options), ::testing::IsEmpty()) << "with the honest driver";
     EXPECT_THAT(begin(which, story, options), ::testing::Contains(rule)) << "with the lie";
     gpu.reset();
@@ -181,49 +186,63 @@ class pool_planted : public pool_test {
 };
 
 TEST_F(pool_planted, a_block_reused_before_its_fence_passed) {
-  expect_caught(lie::event_passed_early, "reuse_before_order", &pool_planted::a_busy_stream_frees_and_another_allocates);
+  expect_caught(lie::event_passed_early, "reuse_before_order",
+                &pool_planted::a_busy_stream_frees_and_another_allocates);
 }
 TEST_F(pool_planted, an_event_not_recorded) {
-  expect_caught(lie::event_not_recorded, "reuse_before_order", &pool_planted::a_busy_stream_frees_and_another_allocates);
+  expect_caught(lie::event_not_recorded, "reuse_before_order",
+                &pool_planted::a_busy_stream_frees_and_another_allocates);
 }
 TEST_F(pool_planted, identity_taken_from_the_handle) {
-  expect_caught(lie::identity_is_the_handle, "reuse_before_order", &pool_planted::a_handle_comes_back_while_its_streams_work_runs);
+  expect_caught(lie::identity_is_the_handle, "reuse_before_order",
+                &pool_planted::a_handle_comes_back_while_its_streams_work_runs);
 }
 TEST_F(pool_planted, identity_of_the_handles_that_name_many_streams_taken_from_the_handle) {
-  expect_caught(lie::identity_is_the_handle, "reuse_before_order", &pool_planted::two_threads_share_the_handle_of_per_thread_streams);
+  expect_caught(lie::identity_is_the_handle, "reuse_before_order",
+                &pool_planted::two_threads_share_the_handle_of_per_thread_streams);
 }
 TEST_F(pool_planted, a_use_told_whose_event_is_not_recorded) {
-  expect_caught(lie::event_not_recorded, "reuse_before_order", &pool_planted::a_use_is_told_and_the_block_freed);
+  expect_caught(lie::event_not_recorded, "reuse_before_order",
+                &pool_planted::a_use_is_told_and_the_block_freed);
 }
 TEST_F(pool_planted, a_use_told_whose_event_is_said_to_have_passed) {
-  expect_caught(lie::event_passed_early, "reuse_before_order", &pool_planted::a_use_is_told_and_the_block_freed);
+  expect_caught(lie::event_passed_early, "reuse_before_order",
+                &pool_planted::a_use_is_told_and_the_block_freed);
 }
 TEST_F(pool_planted, a_dead_streams_frees_fenced_by_nothing) {
-  expect_caught(lie::context_event_empty, "reuse_before_order", &pool_planted::a_stream_dies_with_frees_unsealed);
+  expect_caught(lie::context_event_empty, "reuse_before_order",
+                &pool_planted::a_stream_dies_with_frees_unsealed);
 }
 TEST_F(pool_planted, a_dead_streams_frees_fenced_by_another_stream) {
-  expect_caught(lie::context_event_on_stream, "reuse_before_order", &pool_planted::a_stream_dies_with_frees_unsealed);
+  expect_caught(lie::context_event_on_stream, "reuse_before_order",
+                &pool_planted::a_stream_dies_with_frees_unsealed);
 }
 TEST_F(pool_planted, a_thread_that_is_not_relaxed_breaks_anothers_capture) {
-  expect_caught(lie::no_capture_mode, "forbidden_in_capture", &pool_planted::a_thread_captures_and_another_grows_polls_and_trims);
+  expect_caught(lie::no_capture_mode, "forbidden_in_capture",
+                &pool_planted::a_thread_captures_and_another_grows_polls_and_trims);
 }
 TEST_F(pool_planted, a_fence_recorded_into_the_programs_capture) {
-  // The first call that takes the stream for one outside a capture is noticed: the question who it is.
-  expect_caught(lie::nothing_captures, "forbidden_in_capture", &pool_planted::frees_in_a_capture_fill_a_lane);
+  // The first call that takes the stream for one outside a capture is noticed: the question who it
+  // is.
+  expect_caught(lie::nothing_captures, "forbidden_in_capture",
+                &pool_planted::frees_in_a_capture_fill_a_lane);
 }
 TEST_F(pool_planted, a_graphs_memory_handed_out_while_the_graph_lives) {
-  expect_caught(lie::graph_gone_at_once, "capture_memory_reused", &pool_planted::a_graph_keeps_memory_while_others_allocate);
+  expect_caught(lie::graph_gone_at_once, "capture_memory_reused",
+                &pool_planted::a_graph_keeps_memory_while_others_allocate);
 }
 TEST_F(pool_planted, a_wait_that_the_caller_allowed_and_nobody_put) {
   pool_options options;
   options.reuse = reuse_policy::may_wait;
-  expect_caught(lie::wait_not_put, "reuse_before_order", &pool_planted::a_stream_may_wait_for_another, options);
+  expect_caught(lie::wait_not_put, "reuse_before_order",
+                &pool_planted::a_stream_may_wait_for_another, options);
 }
 TEST_F(pool_planted, one_page_behind_two_blocks) {
   expect_caught(lie::two_maps_of_one_memory, "overlap", &pool_planted::several_handles_are_mapped);
 }
 TEST_F(pool_planted, memory_taken_away_under_a_live_block) {
-  expect_caught(lie::lossy_unmap, "free_in_use", &pool_planted::memory_is_given_back_while_a_block_lives);
+  expect_caught(lie::lossy_unmap, "free_in_use",
+                &pool_planted::memory_is_given_back_while_a_block_lives);
 }
 
 }  // namespace

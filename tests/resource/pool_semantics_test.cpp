@@ -17,7 +17,8 @@ TEST_F(pool_order, the_same_stream_gets_its_block_back_at_once) {
     const std::uint64_t reserved = now().reserved_bytes;
     give(first, a);
     void* const second = take(bytes, a);
-    // Its lane gives the block itself back. What is too large for a lane lies in one piece with its neighbours by then.
+    // Its lane gives the block itself back. What is too large for a lane lies in one piece with its
+    // neighbours by then.
     if (bytes <= 4 * MiB) {
       EXPECT_EQ(first, second) << bytes;
     }
@@ -37,7 +38,8 @@ TEST_F(pool_order, another_stream_gets_a_block_only_after_its_fence_has_passed) 
   void* const second = take(64 * MiB, b);
   EXPECT_NE(first, second) << "the kernel on a still runs";
   gpu->advance(20 * millisecond);
-  // The frees of a are sealed when a itself next calls; what matters is that nothing waits and no rule breaks.
+  // The frees of a are sealed when a itself next calls; what matters is that nothing waits and no
+  // rule breaks.
   give(take(512, a), a);
   void* const third = take(64 * MiB, b);
   EXPECT_NE(third, nullptr);
@@ -81,7 +83,8 @@ TEST_F(pool_order, with_the_policy_same_stream_a_passed_fence_changes_nothing_be
   give(second, b);
 }
 
-TEST_F(pool_order, with_the_policy_may_wait_the_stream_waits_on_the_gpu_instead_of_growing_past_the_slack) {
+TEST_F(pool_order,
+       with_the_policy_may_wait_the_stream_waits_on_the_gpu_instead_of_growing_past_the_slack) {
   pool_options options;
   options.reuse = reuse_policy::may_wait;
   start(options);
@@ -135,7 +138,8 @@ TEST_F(pool_order, a_recorded_use_holds_a_block_back_even_from_its_own_stream) {
   for (void* x : blocks) give(x, a);
 }
 
-TEST_F(pool_order, a_recorded_use_covers_work_put_on_the_stream_after_the_call_and_before_the_free) {
+TEST_F(pool_order,
+       a_recorded_use_covers_work_put_on_the_stream_after_the_call_and_before_the_free) {
   start();
   const stream_handle a = stream(), b = stream();
   void* const block = take(4 * KiB, a);
@@ -171,7 +175,8 @@ TEST_F(pool_order, a_recorded_use_on_many_streams_waits_for_the_last) {
   gpu->advance(60 * millisecond);
 }
 
-// A handle is not a stream: the one that used the block is gone, its work is not, and its handle is another's.
+// A handle is not a stream: the one that used the block is gone, its work is not, and its handle is
+// another's.
 TEST_F(pool_order, a_recorded_use_follows_the_stream_and_not_its_handle) {
   start();
   const stream_handle a = stream();
@@ -209,7 +214,8 @@ TEST_F(pool_order, a_recorded_use_on_a_destroyed_stream_still_holds_the_block) {
   give(other, a);
   gpu->advance(200 * millisecond);
   trim();
-  EXPECT_EQ(now().reserved_bytes, 0u) << "the fence over the whole context covers the destroyed stream";
+  EXPECT_EQ(now().reserved_bytes, 0u)
+      << "the fence over the whole context covers the destroyed stream";
 }
 
 // Per-thread streams: one handle, another stream on each thread.

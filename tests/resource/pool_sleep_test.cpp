@@ -1,5 +1,5 @@
-// Sleep and wake: the memory is gone meanwhile, the addresses and the contents are not, and a driver call that fails
-// changes nothing.
+// Sleep and wake: the memory is gone meanwhile, the addresses and the contents are not, and a
+// driver call that fails changes nothing.
 #include <atomic>
 #include <map>
 #include <set>
@@ -12,11 +12,13 @@
 namespace millpond {
 namespace {
 
-// The checker is told of no blocks here: for it, memory that goes from under a live block is a fault, and here it is the
-// point. It still watches that nothing is unmapped under work that may run.
+// The checker is told of no blocks here: for it, memory that goes from under a live block is a
+// fault, and here it is the point. It still watches that nothing is unmapped under work that may
+// run.
 class pool_sleep : public pool_test {
  protected:
-  void begin(pool_options options = {}, const wrapper& wrap = {}, simulated_gpu_options of_gpu = steady()) {
+  void begin(pool_options options = {}, const wrapper& wrap = {},
+             simulated_gpu_options of_gpu = steady()) {
     start(std::move(options), std::move(of_gpu), wrap);
     void* host = nullptr;
     ok(gpu->host_allocate(&host, sizeof(identity_report), driver::host_flags::none));
@@ -39,7 +41,8 @@ class pool_sleep : public pool_test {
     return *got;
   }
   void write(void* x) {
-    const identity_block block{reinterpret_cast<device_address>(x), live.at(x).bytes, live.at(x).identity};
+    const identity_block block{reinterpret_cast<device_address>(x), live.at(x).bytes,
+                               live.at(x).identity};
     ok(gpu->identity_write({&block, 1}, s));
   }
   void drop(void* x) {
@@ -304,7 +307,8 @@ TEST_F(pool_sleep, where_another_process_has_the_memory_it_stays_asleep_and_wake
   for (int i = 0; i < 2; ++i) {
     const auto refused = p->wake();
     EXPECT_EQ(refused.error().code, error_code::out_of_memory);
-    EXPECT_NE(refused.error().message.find("still sleeps"), std::string::npos) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("still sleeps"), std::string::npos)
+        << refused.error().message;
     EXPECT_TRUE(p->asleep());
     EXPECT_EQ(gpu->physical_bytes(), 0u);
   }
@@ -332,13 +336,16 @@ TEST_F(pool_sleep, threads_that_call_meanwhile_are_served_or_refused_and_lose_no
           mine.emplace_back(*got, bytes);
         } else {
           ++refused;
-          const bool expected = got.error().code == error_code::not_permitted || got.error().message.find("sleeps") != std::string::npos;
+          const bool expected = got.error().code == error_code::not_permitted ||
+                                got.error().message.find("sleeps") != std::string::npos;
           if (!expected) ++wrong_answers;
         }
         if (mine.size() > 8 || (!got && !mine.empty())) {
           const auto [at, size] = mine[i % mine.size()];
-          if (i % 2 == 0) p->deallocate(at, size, s);
-          else lane.deallocate(at, size);
+          if (i % 2 == 0)
+            p->deallocate(at, size, s);
+          else
+            lane.deallocate(at, size);
           mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(i % mine.size()));
         }
       }
@@ -385,7 +392,9 @@ class pool_sleep_faults : public pool_sleep {
     std::set<std::string> failed_calls;
     for (std::uint64_t at = 1; at < 3000 && !woke_through; ++at) {
       std::shared_ptr<failing_driver> failing;
-      begin({}, [&](std::shared_ptr<simulated_gpu> g) { return failing = std::make_shared<failing_driver>(std::move(g)); });
+      begin({}, [&](std::shared_ptr<simulated_gpu> g) {
+        return failing = std::make_shared<failing_driver>(std::move(g));
+      });
       fill();
       p->trim();
       store = pin(64 * MiB);
@@ -400,11 +409,13 @@ class pool_sleep_faults : public pool_sleep {
         failed_calls.insert(failing->failed());
         if (!slept) {
           if (failing_calls == 1) {
-            EXPECT_NE(slept.error().message.find(failing->failed()), std::string::npos) << slept.error().message;
+            EXPECT_NE(slept.error().message.find(failing->failed()), std::string::npos)
+                << slept.error().message;
           }
           if (!p->asleep()) {
             EXPECT_LE(now().reserved_bytes, reserved);
-            EXPECT_NE(slept.error().message.find("nothing changed"), std::string::npos) << slept.error().message;
+            EXPECT_NE(slept.error().message.find("nothing changed"), std::string::npos)
+                << slept.error().message;
           }
         }
         failing->fail(0, status);
@@ -419,12 +430,15 @@ class pool_sleep_faults : public pool_sleep {
         const std::uint64_t made = failing->calls();
         failing->fail(at - made, status, failing_calls);
         const auto woke = p->wake();
-        if (failing->failed().empty()) woke_through = true;
-        else failed_calls.insert(failing->failed());
+        if (failing->failed().empty())
+          woke_through = true;
+        else
+          failed_calls.insert(failing->failed());
         if (!woke) {
           EXPECT_TRUE(p->asleep());
           if (failing_calls == 1) {
-            EXPECT_NE(woke.error().message.find(failing->failed()), std::string::npos) << woke.error().message;
+            EXPECT_NE(woke.error().message.find(failing->failed()), std::string::npos)
+                << woke.error().message;
           }
         }
         failing->fail(0, status);
@@ -440,14 +454,16 @@ class pool_sleep_faults : public pool_sleep {
       EXPECT_EQ(gpu->physical_bytes(), 0u) << "call " << at;
       wake();
       EXPECT_EQ(wrong(), 0u) << "call " << at;
-      // What the driver refuses to destroy twice over is its own: an event or a stream, never memory.
+      // What the driver refuses to destroy twice over is its own: an event or a stream, never
+      // memory.
       if (failing_calls > 1) {
         leak_check = false;
         for (const violation& v : gpu->violations()) ADD_FAILURE() << v.rule << ": " << v.text;
       }
       end();
       EXPECT_EQ(gpu->physical_bytes(), 0u) << "call " << at;
-      EXPECT_EQ(gpu->leaks().handles + gpu->leaks().mappings + gpu->leaks().reservations, 0u) << "call " << at;
+      EXPECT_EQ(gpu->leaks().handles + gpu->leaks().mappings + gpu->leaks().reservations, 0u)
+          << "call " << at;
       if (HasFailure()) {
         ADD_FAILURE() << "first at call " << at;
         return;
@@ -459,9 +475,15 @@ class pool_sleep_faults : public pool_sleep {
   }
 };
 
-TEST_F(pool_sleep_faults, any_call_may_fail_once) { sweep(1, driver_status::unknown); }
-TEST_F(pool_sleep_faults, any_call_may_run_out_of_memory) { sweep(1, driver_status::out_of_memory); }
-TEST_F(pool_sleep_faults, any_call_and_those_that_undo_it_may_fail) { sweep(6, driver_status::unknown); }
+TEST_F(pool_sleep_faults, any_call_may_fail_once) {
+  sweep(1, driver_status::unknown);
+}
+TEST_F(pool_sleep_faults, any_call_may_run_out_of_memory) {
+  sweep(1, driver_status::out_of_memory);
+}
+TEST_F(pool_sleep_faults, any_call_and_those_that_undo_it_may_fail) {
+  sweep(6, driver_status::unknown);
+}
 
 }  // namespace
 }  // namespace millpond

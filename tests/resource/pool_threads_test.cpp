@@ -1,5 +1,6 @@
-// Real threads over a driver without a lock, so that nothing but the pool orders them. ThreadSanitizer looks for races
-// in the pool's books; the blocks are real host memory where the kind allows, and hold their owner's mark.
+// Real threads over a driver without a lock, so that nothing but the pool orders them.
+// ThreadSanitizer looks for races in the pool's books; the blocks are real host memory where the
+// kind allows, and hold their owner's mark.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +38,9 @@ struct block {
 // Host memory comes in chunks that are really there, rather than as addresses.
 class chunked_driver final : public forwarding_driver {
  public:
-  explicit chunked_driver(std::shared_ptr<driver> to) : forwarding_driver(to), info_(to->info()) { info_.host_granularity = 0; }
+  explicit chunked_driver(std::shared_ptr<driver> to) : forwarding_driver(to), info_(to->info()) {
+    info_.host_granularity = 0;
+  }
   const device_info& info() const noexcept override { return info_; }
 
  private:
@@ -113,7 +116,8 @@ class churn {
     EXPECT_EQ(overlaps_.load(), 0u);
     EXPECT_EQ(errors_.load(), 0u);
     // What seals and polls are still to come come with trims.
-    for (int i = 0; i < 20'000 && pool_->statistics().reserved_bytes != 0 && !host_; ++i) pool_->trim();
+    for (int i = 0; i < 20'000 && pool_->statistics().reserved_bytes != 0 && !host_; ++i)
+      pool_->trim();
     if (!host_) {
       EXPECT_EQ(pool_->statistics().reserved_bytes, 0u);
     }
@@ -146,10 +150,12 @@ class churn {
     std::vector<block> mine;
     auto lane = pool_->lane(streams_[seed % stream_count]);
     for (int i = 0; i < operations / 4; ++i) {
-      const stream_handle s = numbers.below(16) == 0 ? per_thread_stream : streams_[numbers.below(stream_count)];
+      const stream_handle s =
+          numbers.below(16) == 0 ? per_thread_stream : streams_[numbers.below(stream_count)];
       const std::uint64_t what = numbers.below(100);
       if (what < 50 || mine.empty()) {
-        const std::uint64_t bytes = 8 + numbers.below(std::uint64_t{1} << (4 + numbers.below(largest)));
+        const std::uint64_t bytes =
+            8 + numbers.below(std::uint64_t{1} << (4 + numbers.below(largest)));
         block b{nullptr, bytes, (seed << 32) | static_cast<std::uint64_t>(i)};
         if (what < 15) {
           try {
@@ -202,9 +208,13 @@ class churn {
   std::atomic<std::uint64_t> allocated_{0}, overlaps_{0}, errors_{0};
 };
 
-TEST(pool_threads, churn_on_device_memory) { churn({}, 0).run(20); }
+TEST(pool_threads, churn_on_device_memory) {
+  churn({}, 0).run(20);
+}
 
-TEST(pool_threads, churn_with_fences_that_take_a_while) { churn({}, 5).run(22); }
+TEST(pool_threads, churn_with_fences_that_take_a_while) {
+  churn({}, 5).run(22);
+}
 
 TEST(pool_threads, churn_on_pinned_memory_keeps_every_owners_mark) {
   pool_options options;
@@ -272,7 +282,9 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
       ASSERT_TRUE(gpu->stream_create(&s).ok());
       auto lane = shared->lane(s);
       const auto pairs = [&](int count) {
-        for (int i = 0; i < count; ++i) lane.deallocate(lane.allocate(sizes[static_cast<std::size_t>(i) % 4]), sizes[static_cast<std::size_t>(i) % 4]);
+        for (int i = 0; i < count; ++i)
+          lane.deallocate(lane.allocate(sizes[static_cast<std::size_t>(i) % 4]),
+                          sizes[static_cast<std::size_t>(i) % 4]);
       };
       pairs(8);
       warm.fetch_add(1);
@@ -296,14 +308,16 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
 #endif
   go.store(false);
   for (std::thread& t : all) t.join();
-  EXPECT_EQ(after.allocations - before.allocations, static_cast<std::uint64_t>(threads) * operations);
+  EXPECT_EQ(after.allocations - before.allocations,
+            static_cast<std::uint64_t>(threads) * operations);
   EXPECT_EQ(after.lane_hits - before.lane_hits, static_cast<std::uint64_t>(threads) * operations);
   EXPECT_EQ(after.lock_waits, before.lock_waits);
   // 4 KiB to 3 MiB of each thread's, and no more than a lane may keep.
   EXPECT_LE(after.cached_bytes, static_cast<std::uint64_t>(threads) * 5 * MiB);
 }
 
-// What one thread frees the other allocates again, through a mailbox or the stream's shelf: in step, the heap serves none of it.
+// What one thread frees the other allocates again, through a mailbox or the stream's shelf: in
+// step, the heap serves none of it.
 TEST(pool_threads, blocks_freed_on_another_thread_come_back_without_the_heap) {
   auto gpu = std::make_shared<null_driver>();
   auto shared = *pool::create(gpu);

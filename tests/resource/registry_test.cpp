@@ -1,4 +1,5 @@
-// The pointer registry: every wrong free is answered with both calls and both places, and the block stays.
+// The pointer registry: every wrong free is answered with both calls and both places, and the block
+// stays.
 #include "millpond/pointer_registry.hpp"
 
 #include <gmock/gmock.h>
@@ -18,8 +19,8 @@ namespace millpond {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::bare_driver;
+using ::testing::HasSubstr;
 
 struct registry : ::testing::Test {
   std::shared_ptr<bare_driver> gpu = std::make_shared<bare_driver>();
@@ -39,11 +40,12 @@ TEST_F(registry, a_wrong_kind_free_names_both_calls_and_both_places) {
   const int freed = __LINE__ + 1;
   const error why = failure(device.try_deallocate(block, 4096, nullptr));
   EXPECT_EQ(why.code, error_code::wrong_kind);
-  EXPECT_THAT(why.message, AllOf(HasSubstr("cuMemHostAlloc (pinned_resource)"),
-                                 HasSubstr("through cuMemFree (device_resource)"),
-                                 HasSubstr("registry_test.cpp:" + std::to_string(allocated)),
-                                 HasSubstr("registry_test.cpp:" + std::to_string(freed)),
-                                 HasSubstr("free it through cuMemFreeHost"), HasSubstr("stays allocated")));
+  EXPECT_THAT(why.message,
+              AllOf(HasSubstr("cuMemHostAlloc (pinned_resource)"),
+                    HasSubstr("through cuMemFree (device_resource)"),
+                    HasSubstr("registry_test.cpp:" + std::to_string(allocated)),
+                    HasSubstr("registry_test.cpp:" + std::to_string(freed)),
+                    HasSubstr("free it through cuMemFreeHost"), HasSubstr("stays allocated")));
   EXPECT_EQ(gpu->live(), 1u);
   EXPECT_TRUE(pinned.try_deallocate(block, 4096, nullptr));
   EXPECT_EQ(gpu->live(), 0u);
@@ -56,9 +58,10 @@ TEST_F(registry, a_double_free_names_all_three_places) {
   const int again = __LINE__ + 1;
   const error why = failure(device.try_deallocate(block, 4096, nullptr));
   EXPECT_EQ(why.code, error_code::double_free);
-  EXPECT_THAT(why.message, AllOf(HasSubstr("allocated by cuMemAlloc (device_resource) at the first batch ("),
-                                 HasSubstr("freed by cuMemFree"), HasSubstr("freed again through cuMemFree"),
-                                 HasSubstr("registry_test.cpp:" + std::to_string(again))));
+  EXPECT_THAT(why.message,
+              AllOf(HasSubstr("allocated by cuMemAlloc (device_resource) at the first batch ("),
+                    HasSubstr("freed by cuMemFree"), HasSubstr("freed again through cuMemFree"),
+                    HasSubstr("registry_test.cpp:" + std::to_string(again))));
 }
 
 TEST_F(registry, a_pinned_block_freed_twice_through_two_kinds_is_a_double_free) {
@@ -109,7 +112,8 @@ TEST_F(registry, only_the_topmost_owner_of_an_address_may_free_it) {
       known->enrol({"pool", memory_kind::device, "pool.allocate", "pool.deallocate"});
   void* const span = device.allocate(4096, nullptr);
   const auto address = reinterpret_cast<std::uint64_t>(span);
-  ASSERT_TRUE(known->add({.address = address, .bytes = 512, .base = address, .reserved = 512, .owner = pool}));
+  ASSERT_TRUE(known->add(
+      {.address = address, .bytes = 512, .base = address, .reserved = 512, .owner = pool}));
   EXPECT_EQ(failure(device.try_deallocate(span, 4096, nullptr)).code, error_code::foreign_pointer);
   block_facts innermost;
   ASSERT_TRUE(known->find(address + 100, &innermost));
@@ -121,7 +125,8 @@ TEST_F(registry, only_the_topmost_owner_of_an_address_may_free_it) {
 
 TEST_F(registry, dismissing_an_owner_leaves_the_layers_above_and_below) {
   const block_owner* const low = known->enrol({"low", memory_kind::device, "low", "low"});
-  const block_owner* const middle = known->enrol({"middle", memory_kind::device, "middle", "middle"});
+  const block_owner* const middle =
+      known->enrol({"middle", memory_kind::device, "middle", "middle"});
   const block_owner* const high = known->enrol({"high", memory_kind::device, "high", "high"});
   for (const block_owner* owner : {low, middle, high}) {
     ASSERT_TRUE(known->add({.address = 4096, .bytes = 64, .owner = owner}));
@@ -176,7 +181,9 @@ TEST_F(registry, leaks_are_added_up_by_place_with_the_largest_first) {
     const char* const text = ending.intern(std::string("layer ") + "3");
     EXPECT_EQ(text, ending.intern("layer 3"));
     for (std::uint64_t i = 1; i <= 5; ++i) {
-      ASSERT_TRUE(ending.add({.address = i * 4096, .bytes = 100, .owner = owner,
+      ASSERT_TRUE(ending.add({.address = i * 4096,
+                              .bytes = 100,
+                              .owner = owner,
                               .allocated = place(i == 1 ? "small" : text, {})}));
     }
     EXPECT_EQ(ending.report().blocks, 5u);
@@ -184,8 +191,9 @@ TEST_F(registry, leaks_are_added_up_by_place_with_the_largest_first) {
   }
   ASSERT_EQ(told.lines.size(), 2u);
   EXPECT_EQ(told.lines[0].blocks, 4u);
-  EXPECT_THAT(told.text(), AllOf(HasSubstr("5 blocks, 500 B, never freed"),
-                                 HasSubstr("100 B in 1 block of cache (managed memory), allocated at small")));
+  EXPECT_THAT(told.text(),
+              AllOf(HasSubstr("5 blocks, 500 B, never freed"),
+                    HasSubstr("100 B in 1 block of cache (managed memory), allocated at small")));
 }
 
 TEST_F(registry, a_forked_child_is_refused_everything_and_keeps_silent_at_its_end) {
@@ -197,8 +205,8 @@ TEST_F(registry, a_forked_child_is_refused_everything_and_keeps_silent_at_its_en
     const auto allocated = device.try_allocate(64, 64, nullptr);
     const auto freed = device.try_deallocate(block, 64, nullptr);
     const auto taken = known->take(nullptr, 512, 0, nullptr, place());
-    const bool refused = !allocated && allocated.error().code == error_code::not_permitted && !freed &&
-                         freed.error().code == error_code::not_permitted && !taken &&
+    const bool refused = !allocated && allocated.error().code == error_code::not_permitted &&
+                         !freed && freed.error().code == error_code::not_permitted && !taken &&
                          taken.error().code == error_code::not_permitted;
     const auto calls = gpu->calls();
     device.~device_resource();
@@ -220,7 +228,8 @@ TEST_F(registry, threads_free_each_others_blocks) {
         EXPECT_TRUE(known->add({.address = 512 * (1 + t + 4 * i), .bytes = 1, .owner = owner}));
         // Any thread's latest: exactly one of those who try gets it.
         for (std::uint64_t other = 0; other < 4; ++other) {
-          if (known->take(owner, 512 * (1 + other + 4 * i), 1, nullptr, place())) freed.fetch_add(1);
+          if (known->take(owner, 512 * (1 + other + 4 * i), 1, nullptr, place()))
+            freed.fetch_add(1);
         }
       }
     });
@@ -229,7 +238,8 @@ TEST_F(registry, threads_free_each_others_blocks) {
   EXPECT_EQ(freed.load() + known->live(owner).size(), 16000u);
   pointer_registry::counts now = known->count();
   EXPECT_EQ(now.live_blocks, known->live(owner).size());
-  for (const block_facts& block : known->live(owner)) EXPECT_TRUE(known->take(owner, block.address, 0, nullptr, {}));
+  for (const block_facts& block : known->live(owner))
+    EXPECT_TRUE(known->take(owner, block.address, 0, nullptr, {}));
 }
 
 TEST(address_table, agrees_with_a_map_over_random_inserts_and_erases) {

@@ -1,5 +1,5 @@
-// Shared memory between processes, on the simulated GPU: what one writes the other reads, whoever lives; and what is
-// refused.
+// Shared memory between processes, on the simulated GPU: what one writes the other reads, whoever
+// lives; and what is refused.
 #include "millpond/shared_memory.hpp"
 
 #include <fcntl.h>
@@ -75,7 +75,9 @@ TEST_F(shared, what_is_sent_arrives_with_its_name_and_takes_no_more_memory) {
   EXPECT_EQ(gpu->physical_bytes(), taken);
   EXPECT_EQ(wrong(got->memory), 0u);
   // Its maker lets go: whoever has it keeps it.
-  { const shared_memory gone = std::move(made).value(); }
+  {
+    const shared_memory gone = std::move(made).value();
+  }
   EXPECT_EQ(wrong(got->memory), 0u);
 }
 
@@ -103,7 +105,8 @@ TEST_F(shared, bad_messages_are_refused_and_their_descriptors_closed) {
   ASSERT_EQ(::send(sockets[0], junk, sizeof junk, 0), static_cast<ssize_t>(sizeof junk));
   const auto bare = receive_shared(sockets[1], gpu);
   EXPECT_EQ(bare.error().code, error_code::bad_input);
-  EXPECT_NE(bare.error().message.find("without a file descriptor"), std::string::npos) << bare.error().message;
+  EXPECT_NE(bare.error().message.find("without a file descriptor"), std::string::npos)
+      << bare.error().message;
   ASSERT_EQ(::send(sockets[0], junk, 100, 0), 100);
   ::shutdown(sockets[0], SHUT_WR);
   const auto cut = receive_shared(sockets[1], gpu);
@@ -126,7 +129,8 @@ TEST_F(shared, wrong_descriptors_and_sizes_are_refused_and_leave_nothing) {
   EXPECT_NE(larger.error().message.find("both sides"), std::string::npos) << larger.error().message;
   EXPECT_EQ(shared_memory::create(gpu, 0).error().code, error_code::invalid_argument);
   EXPECT_EQ(shared_memory::create(nullptr, 1).error().code, error_code::invalid_argument);
-  EXPECT_EQ(send_shared(sockets[0], *made, std::string(300, 'x')).error().code, error_code::invalid_argument);
+  EXPECT_EQ(send_shared(sockets[0], *made, std::string(300, 'x')).error().code,
+            error_code::invalid_argument);
   ::close(sockets[1]);
   sockets[1] = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   EXPECT_EQ(send_shared(sockets[0], *made).error().code, error_code::output_failure);
@@ -171,14 +175,17 @@ TEST_F(shared, every_driver_call_of_making_sending_and_importing_may_fail_and_no
           refuse(fd.error());
         } else {
           auto got = shared_memory::import(failing, fd->get(), made->bytes());
-          if (!got) refuse(got.error());
-          else EXPECT_EQ(wrong(*got), 0u);
+          if (!got)
+            refuse(got.error());
+          else
+            EXPECT_EQ(wrong(*got), 0u);
         }
         EXPECT_EQ(wrong(*made), 0u);
       }
     }
     EXPECT_EQ(gpu->physical_bytes(), 0u) << failing->failed();
-    EXPECT_EQ(gpu->leaks().handles + gpu->leaks().reservations + gpu->leaks().mappings, 0u) << failing->failed();
+    EXPECT_EQ(gpu->leaks().handles + gpu->leaks().reservations + gpu->leaks().mappings, 0u)
+        << failing->failed();
     if (failing->failed().empty()) {
       EXPECT_FALSE(refused);
       EXPECT_GE(failed.size(), 8u);

@@ -1,4 +1,5 @@
-// On a real card: growing in place, sleep and wake, and memory shared with another process, each with its contents checked.
+// On a real card: growing in place, sleep and wake, and memory shared with another process, each
+// with its contents checked.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -51,7 +52,8 @@ class on_card : public ::testing::Test {
     return free;
   }
   static double ms_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+        .count();
   }
 
   std::shared_ptr<driver> gpu;
@@ -121,7 +123,8 @@ TEST_F(on_card, a_pool_sleeps_and_wakes_with_its_contents_at_their_addresses) {
     ASSERT_TRUE(woke.has_value()) << woke.error().message;
     for (std::size_t i = 2; i < all.size(); ++i) {
       if (all[i].at == nullptr) continue;
-      EXPECT_EQ(wrong(reinterpret_cast<device_address>(all[i].at), all[i].bytes, 100 + i), 0u) << "block " << i;
+      EXPECT_EQ(wrong(reinterpret_cast<device_address>(all[i].at), all[i].bytes, 100 + i), 0u)
+          << "block " << i;
     }
     void* const more = p.allocate(300 * MiB, s);
     write(reinterpret_cast<device_address>(more), 300 * MiB, 9);

@@ -120,14 +120,16 @@ TEST(shelf, emptying_takes_everything) {
   for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(s.put_large(large[i], no_limit));
   std::size_t small_ones = 0;
   std::vector<std::uint32_t> large_ones;
-  s.empty([&](const shelf::chain& c) { small_ones += c.count; }, [&](std::uint32_t id) { large_ones.push_back(id); });
+  s.empty([&](const shelf::chain& c) { small_ones += c.count; },
+          [&](std::uint32_t id) { large_ones.push_back(id); });
   EXPECT_EQ(small_ones, 4u);
   EXPECT_EQ(large_ones.size(), 3u);
   EXPECT_EQ(s.bytes(), 0u);
 }
 
-// Each block is somewhere once: with one thread, or here. A mark in the record, written by whoever holds it, would show a
-// block that two threads hold, and ThreadSanitizer a record that is read before it was published.
+// Each block is somewhere once: with one thread, or here. A mark in the record, written by whoever
+// holds it, would show a block that two threads hold, and ThreadSanitizer a record that is read
+// before it was published.
 TEST(shelf, threads_put_and_take_and_no_block_is_lost_or_doubled) {
   constexpr std::size_t threads = 4;
   constexpr std::size_t each = 64;
@@ -179,8 +181,10 @@ TEST(shelf, threads_put_and_take_and_no_block_is_lost_or_doubled) {
         heap::segment& m = large[mine_large.back() - 1];
         if (m.requested != t + 1) doubled.fetch_add(1);
         m.requested = 0;
-        if (s.put_large(m, no_limit)) mine_large.pop_back();
-        else m.requested = t + 1;
+        if (s.put_large(m, no_limit))
+          mine_large.pop_back();
+        else
+          m.requested = t + 1;
       } else if (const std::uint32_t id = s.take_large(1 * MiB); id != 0) {
         if (large[id - 1].requested != 0) doubled.fetch_add(1);
         large[id - 1].requested = t + 1;

@@ -19,7 +19,9 @@ namespace {
 
 class trace_file_test : public testing::Test {
  protected:
-  std::string path_ = (std::filesystem::temp_directory_path() / ("millpond_trace_file" + std::to_string(getpid()) + ".mpt")).string();
+  std::string path_ = (std::filesystem::temp_directory_path() /
+                       ("millpond_trace_file" + std::to_string(getpid()) + ".mpt"))
+                          .string();
   ~trace_file_test() override { std::filesystem::remove(path_); }
   trace::trace_data read() {
     auto loaded = trace::load_trace(path_);
@@ -32,7 +34,8 @@ TEST_F(trace_file_test, holds_each_event_with_the_callers_line_and_words) {
   auto gpu = simulated_gpu::create();
   ASSERT_TRUE(gpu);
   device_resource memory(*gpu);
-  auto file = trace_file::create(path_, {.program = "a server", .device_name = {}, .simulated = true});
+  auto file =
+      trace_file::create(path_, {.program = "a server", .device_name = {}, .simulated = true});
   ASSERT_TRUE(file) << file.error().message;
   {
     trace_resource traced(memory, (*file)->sink());

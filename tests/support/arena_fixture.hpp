@@ -1,4 +1,5 @@
-// Captures attached to an arena on a simulated GPU whose checker is told which of them share memory.
+// Captures attached to an arena on a simulated GPU whose checker is told which of them share
+// memory.
 #pragma once
 #include <vector>
 
@@ -8,7 +9,8 @@ namespace millpond {
 
 class pool_arena : public pool_test {
  protected:
-  // Begins a capture and attaches it; the checker is told that its graph shares memory with the arena's others.
+  // Begins a capture and attaches it; the checker is told that its graph shares memory with the
+  // arena's others.
   void begin(const graph_arena& arena, stream_handle s, capture_mode mode = capture_mode::global) {
     ok(gpu->capture_begin(s, mode));
     const auto attached = attach(arena, s);
@@ -32,7 +34,8 @@ class pool_arena : public pool_test {
     return exec;
   }
   // A graph of so many layers, each reading the one before.
-  graph_exec_handle layers(const graph_arena& arena, stream_handle s, int count, std::uint64_t bytes) {
+  graph_exec_handle layers(const graph_arena& arena, stream_handle s, int count,
+                           std::uint64_t bytes) {
     begin(arena, s);
     void* last = take(bytes, s);
     work(last, s, 10 * microsecond, bytes);

@@ -1,7 +1,7 @@
-// A driver of host memory whose calls can be watched: each is logged, any can fail at an index, frees of what is
-// not there are refused, and blocks are aligned to as little as 256 bytes, which is what CUDA promises and half
-// of what it does. For tests of what the resources do when a driver is at its least; streams and virtual memory are
-// the simulated GPU's.
+// A driver of host memory whose calls can be watched: each is logged, any can fail at an index,
+// frees of what is not there are refused, and blocks are aligned to as little as 256 bytes, which
+// is what CUDA promises and half of what it does. For tests of what the resources do when a driver
+// is at its least; streams and virtual memory are the simulated GPU's.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -39,7 +39,9 @@ class bare_driver final : public driver {
   const device_info& info() const noexcept override { return info_; }
   bool alive() const noexcept override { return alive_; }
   call_result bind_thread() noexcept override { return answer("cuCtxSetCurrent"); }
-  call_result memory_info(std::uint64_t*, std::uint64_t*) noexcept override { return unused("memory_info"); }
+  call_result memory_info(std::uint64_t*, std::uint64_t*) noexcept override {
+    return unused("memory_info");
+  }
   call_result context_synchronize() noexcept override { return answer("cuCtxSynchronize"); }
 
   call_result memory_allocate(device_address* out, std::uint64_t bytes) noexcept override {
@@ -82,14 +84,19 @@ class bare_driver final : public driver {
   call_result pool_set_release_threshold(pool_handle, std::uint64_t) noexcept override {
     return answer("cuMemPoolSetAttribute");
   }
-  call_result pool_get_usage(pool_handle, pool_usage*) noexcept override { return answer("cuMemPoolGetAttribute"); }
-  call_result pool_trim(pool_handle, std::uint64_t) noexcept override { return answer("cuMemPoolTrimTo"); }
+  call_result pool_get_usage(pool_handle, pool_usage*) noexcept override {
+    return answer("cuMemPoolGetAttribute");
+  }
+  call_result pool_trim(pool_handle, std::uint64_t) noexcept override {
+    return answer("cuMemPoolTrimTo");
+  }
   call_result pool_allocate(device_address* out, std::uint64_t bytes, pool_handle,
                             stream_handle) noexcept override {
     return take("cuMemAllocFromPoolAsync", memory_kind::driver_pool, out, bytes);
   }
   call_result pool_free(device_address at, stream_handle) noexcept override {
-    return give("cuMemFreeAsync", at, [](memory_kind kind) { return kind == memory_kind::driver_pool; });
+    return give("cuMemFreeAsync", at,
+                [](memory_kind kind) { return kind == memory_kind::driver_pool; });
   }
   call_result stream_capture(stream_handle, capture_info* out) noexcept override {
     out->status = capturing ? capture_status::active : capture_status::none;
@@ -98,47 +105,77 @@ class bare_driver final : public driver {
   call_result exchange_capture_mode(capture_mode*) noexcept override {
     return answer("cuThreadExchangeStreamCaptureMode");
   }
-  call_result stream_synchronize(stream_handle) noexcept override { return answer("cuStreamSynchronize"); }
+  call_result stream_synchronize(stream_handle) noexcept override {
+    return answer("cuStreamSynchronize");
+  }
   call_result copy_async(device_address to, device_address from, std::uint64_t bytes,
                          stream_handle) noexcept override {
     const call_result done = answer("cuMemcpyAsync");
-    if (done.ok()) std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+    if (done.ok())
+      std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
     return done;
   }
 
-  call_result host_register(void*, std::uint64_t) noexcept override { return unused("host_register"); }
+  call_result host_register(void*, std::uint64_t) noexcept override {
+    return unused("host_register");
+  }
   call_result host_unregister(void*) noexcept override { return unused("host_unregister"); }
   call_result address_reserve(device_address*, std::uint64_t, std::uint64_t) noexcept override {
     return unused("address_reserve");
   }
-  call_result address_free(device_address, std::uint64_t) noexcept override { return unused("address_free"); }
-  call_result physical_create(physical_handle*, std::uint64_t, memory_place, shareable) noexcept override {
+  call_result address_free(device_address, std::uint64_t) noexcept override {
+    return unused("address_free");
+  }
+  call_result physical_create(physical_handle*, std::uint64_t, memory_place,
+                              shareable) noexcept override {
     return unused("physical_create");
   }
-  call_result physical_release(physical_handle) noexcept override { return unused("physical_release"); }
-  call_result map(device_address, std::uint64_t, physical_handle) noexcept override { return unused("map"); }
+  call_result physical_release(physical_handle) noexcept override {
+    return unused("physical_release");
+  }
+  call_result map(device_address, std::uint64_t, physical_handle) noexcept override {
+    return unused("map");
+  }
   call_result unmap(device_address, std::uint64_t) noexcept override { return unused("unmap"); }
   call_result set_access(device_address, std::uint64_t, memory_place) noexcept override {
     return unused("set_access");
   }
-  call_result export_handle(int*, physical_handle) noexcept override { return unused("export_handle"); }
-  call_result import_handle(physical_handle*, int) noexcept override { return unused("import_handle"); }
+  call_result export_handle(int*, physical_handle) noexcept override {
+    return unused("export_handle");
+  }
+  call_result import_handle(physical_handle*, int) noexcept override {
+    return unused("import_handle");
+  }
   call_result stream_create(stream_handle*) noexcept override { return unused("stream_create"); }
   call_result stream_destroy(stream_handle) noexcept override { return unused("stream_destroy"); }
-  call_result stream_id(stream_handle, std::uint64_t*) noexcept override { return unused("stream_id"); }
-  call_result stream_device(stream_handle, int*) noexcept override { return unused("stream_device"); }
+  call_result stream_id(stream_handle, std::uint64_t*) noexcept override {
+    return unused("stream_id");
+  }
+  call_result stream_device(stream_handle, int*) noexcept override {
+    return unused("stream_device");
+  }
   call_result stream_query(stream_handle) noexcept override { return unused("stream_query"); }
   call_result stream_wait_event(stream_handle, event_handle) noexcept override {
     return unused("stream_wait_event");
   }
   call_result event_create(event_handle*) noexcept override { return unused("event_create"); }
   call_result event_destroy(event_handle) noexcept override { return unused("event_destroy"); }
-  call_result event_record(event_handle, stream_handle) noexcept override { return unused("event_record"); }
+  call_result event_record(event_handle, stream_handle) noexcept override {
+    return unused("event_record");
+  }
   call_result event_query(event_handle) noexcept override { return unused("event_query"); }
-  call_result event_synchronize(event_handle) noexcept override { return unused("event_synchronize"); }
-  call_result context_record_event(event_handle) noexcept override { return unused("context_record_event"); }
-  call_result capture_begin(stream_handle, capture_mode) noexcept override { return unused("capture_begin"); }
-  call_result capture_end(stream_handle, graph_handle*) noexcept override { return unused("capture_end"); }
+  call_result event_synchronize(event_handle) noexcept override {
+    return unused("event_synchronize");
+  }
+  call_result context_record_event(event_handle) noexcept override {
+    return unused("context_record_event");
+  }
+  call_result capture_begin(stream_handle, capture_mode) noexcept override {
+    return unused("capture_begin");
+  }
+  call_result capture_end(stream_handle, graph_handle*) noexcept override {
+    return unused("capture_end");
+  }
   call_result graph_retain(graph_handle, void (*)(void*), void*) noexcept override {
     return unused("graph_retain");
   }
@@ -149,14 +186,19 @@ class bare_driver final : public driver {
     return unused("graph_launch");
   }
   call_result graph_destroy(graph_handle) noexcept override { return unused("graph_destroy"); }
-  call_result graph_exec_destroy(graph_exec_handle) noexcept override { return unused("graph_exec_destroy"); }
-  call_result set_async(device_address, unsigned char, std::uint64_t, stream_handle) noexcept override {
+  call_result graph_exec_destroy(graph_exec_handle) noexcept override {
+    return unused("graph_exec_destroy");
+  }
+  call_result set_async(device_address, unsigned char, std::uint64_t,
+                        stream_handle) noexcept override {
     return unused("set_async");
   }
-  call_result prefetch_async(device_address, std::uint64_t, memory_place, stream_handle) noexcept override {
+  call_result prefetch_async(device_address, std::uint64_t, memory_place,
+                             stream_handle) noexcept override {
     return unused("prefetch_async");
   }
-  call_result advise(device_address, std::uint64_t, managed_advice, memory_place) noexcept override {
+  call_result advise(device_address, std::uint64_t, managed_advice,
+                     memory_place) noexcept override {
     return unused("advise");
   }
   call_result host_function(stream_handle, void (*)(void*), void*) noexcept override {
@@ -165,7 +207,8 @@ class bare_driver final : public driver {
   call_result identity_write(std::span<const identity_block>, stream_handle) noexcept override {
     return unused("identity_write");
   }
-  call_result identity_check(std::span<const identity_block>, identity_report*, stream_handle) noexcept override {
+  call_result identity_check(std::span<const identity_block>, identity_report*,
+                             stream_handle) noexcept override {
     return unused("identity_check");
   }
   call_result spin(std::uint64_t, stream_handle) noexcept override { return unused("spin"); }
@@ -191,7 +234,8 @@ class bare_driver final : public driver {
     const std::lock_guard lock(mutex_);
     return answer_locked(call);
   }
-  call_result take(const char* call, memory_kind kind, device_address* out, std::uint64_t bytes) noexcept {
+  call_result take(const char* call, memory_kind kind, device_address* out,
+                   std::uint64_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
     const call_result made = answer_locked(call);
     if (!made.ok()) return made;
@@ -207,7 +251,8 @@ class bare_driver final : public driver {
     const call_result made = answer_locked(call);
     if (!made.ok()) return made;
     const auto found = blocks_.find(at);
-    if (found == blocks_.end() || !accepts(found->second.kind)) return {driver_status::invalid_value, call};
+    if (found == blocks_.end() || !accepts(found->second.kind))
+      return {driver_status::invalid_value, call};
     std::free(found->second.raw);
     blocks_.erase(found);
     return made;

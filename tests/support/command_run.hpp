@@ -31,7 +31,9 @@ class command_run : public ::testing::Test {
   }
   // Where the tests run; millpond_here: in the folder.
   answer millpond(const std::string& arguments) const { return shell("", arguments); }
-  answer millpond_here(const std::string& arguments) const { return shell("cd " + folder_.string() + " && ", arguments); }
+  answer millpond_here(const std::string& arguments) const {
+    return shell("cd " + folder_.string() + " && ", arguments);
+  }
 
   std::string write(const char* name, const std::string& text) const {
     std::ofstream(folder_ / name, std::ios::binary) << text;
@@ -46,8 +48,8 @@ class command_run : public ::testing::Test {
  private:
   answer shell(const std::string& before, const std::string& arguments) const {
     const auto out = folder_ / "out", err = folder_ / "err";
-    const std::string line = before + MILLPOND_BINARY_DIR + "/millpond " + arguments + " >" + out.string() + " 2>" + err.string() +
-                             " </dev/null";
+    const std::string line = before + MILLPOND_BINARY_DIR + "/millpond " + arguments + " >" +
+                             out.string() + " 2>" + err.string() + " </dev/null";
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
   }

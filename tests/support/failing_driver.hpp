@@ -1,4 +1,5 @@
-// A driver whose Nth call fails, or several from the Nth on, and only the calls of whoever holds this one count.
+// A driver whose Nth call fails, or several from the Nth on, and only the calls of whoever holds
+// this one count.
 #pragma once
 #include <string>
 

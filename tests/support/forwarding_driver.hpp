@@ -56,7 +56,8 @@ class forwarding_driver : public driver {
     return through(sim::call::pool_destroy, [&] { return to_->pool_destroy(pool); });
   }
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override {
-    return through(sim::call::pool_attribute, [&] { return to_->pool_set_release_threshold(pool, bytes); });
+    return through(sim::call::pool_attribute,
+                   [&] { return to_->pool_set_release_threshold(pool, bytes); });
   }
   call_result pool_get_usage(pool_handle pool, pool_usage* out) noexcept override {
     return through(sim::call::pool_usage, [&] { return to_->pool_get_usage(pool, out); });
@@ -66,21 +67,24 @@ class forwarding_driver : public driver {
   }
   call_result pool_allocate(device_address* out, std::uint64_t bytes, pool_handle pool,
                             stream_handle stream) noexcept override {
-    return through(sim::call::pool_allocate, [&] { return to_->pool_allocate(out, bytes, pool, stream); });
+    return through(sim::call::pool_allocate,
+                   [&] { return to_->pool_allocate(out, bytes, pool, stream); });
   }
   call_result pool_free(device_address at, stream_handle stream) noexcept override {
     return through(sim::call::pool_free, [&] { return to_->pool_free(at, stream); });
   }
   call_result address_reserve(device_address* out, std::uint64_t bytes,
                               std::uint64_t alignment) noexcept override {
-    return through(sim::call::address_reserve, [&] { return to_->address_reserve(out, bytes, alignment); });
+    return through(sim::call::address_reserve,
+                   [&] { return to_->address_reserve(out, bytes, alignment); });
   }
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override {
     return through(sim::call::address_free, [&] { return to_->address_free(at, bytes); });
   }
   call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
                               shareable share) noexcept override {
-    return through(sim::call::physical_create, [&] { return to_->physical_create(out, bytes, place, share); });
+    return through(sim::call::physical_create,
+                   [&] { return to_->physical_create(out, bytes, place, share); });
   }
   call_result physical_release(physical_handle handle) noexcept override {
     return through(sim::call::physical_release, [&] { return to_->physical_release(handle); });
@@ -121,7 +125,8 @@ class forwarding_driver : public driver {
     return through(sim::call::stream_synchronize, [&] { return to_->stream_synchronize(stream); });
   }
   call_result stream_wait_event(stream_handle stream, event_handle event) noexcept override {
-    return through(sim::call::stream_wait_event, [&] { return to_->stream_wait_event(stream, event); });
+    return through(sim::call::stream_wait_event,
+                   [&] { return to_->stream_wait_event(stream, event); });
   }
   call_result event_create(event_handle* out) noexcept override {
     return through(sim::call::event_create, [&] { return to_->event_create(out); });
@@ -139,13 +144,15 @@ class forwarding_driver : public driver {
     return through(sim::call::event_synchronize, [&] { return to_->event_synchronize(event); });
   }
   call_result context_record_event(event_handle event) noexcept override {
-    return through(sim::call::context_record_event, [&] { return to_->context_record_event(event); });
+    return through(sim::call::context_record_event,
+                   [&] { return to_->context_record_event(event); });
   }
   call_result stream_capture(stream_handle stream, capture_info* out) noexcept override {
     return through(sim::call::stream_capture, [&] { return to_->stream_capture(stream, out); });
   }
   call_result exchange_capture_mode(capture_mode* mode) noexcept override {
-    return through(sim::call::exchange_capture_mode, [&] { return to_->exchange_capture_mode(mode); });
+    return through(sim::call::exchange_capture_mode,
+                   [&] { return to_->exchange_capture_mode(mode); });
   }
   call_result capture_begin(stream_handle stream, capture_mode mode) noexcept override {
     return through(sim::call::capture_begin, [&] { return to_->capture_begin(stream, mode); });
@@ -155,10 +162,12 @@ class forwarding_driver : public driver {
   }
   call_result graph_retain(graph_handle graph, void (*destroy)(void*),
                            void* data) noexcept override {
-    return through(sim::call::graph_retain, [&] { return to_->graph_retain(graph, destroy, data); });
+    return through(sim::call::graph_retain,
+                   [&] { return to_->graph_retain(graph, destroy, data); });
   }
   call_result graph_instantiate(graph_exec_handle* out, graph_handle graph) noexcept override {
-    return through(sim::call::graph_instantiate, [&] { return to_->graph_instantiate(out, graph); });
+    return through(sim::call::graph_instantiate,
+                   [&] { return to_->graph_instantiate(out, graph); });
   }
   call_result graph_launch(graph_exec_handle exec, stream_handle stream) noexcept override {
     return through(sim::call::graph_launch, [&] { return to_->graph_launch(exec, stream); });
@@ -187,7 +196,8 @@ class forwarding_driver : public driver {
   }
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override {
-    return through(sim::call::host_function, [&] { return to_->host_function(stream, function, data); });
+    return through(sim::call::host_function,
+                   [&] { return to_->host_function(stream, function, data); });
   }
   call_result identity_write(std::span<const identity_block> blocks,
                              stream_handle stream) noexcept override {

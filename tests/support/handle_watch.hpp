@@ -1,6 +1,6 @@
-// Watches which streams a library names to the driver while it serves one call of the program. It may name the
-// stream of that call, and streams that the program promised to keep; a handle of any other stream may be
-// dead by now, and then the real driver crashes.
+// Watches which streams a library names to the driver while it serves one call of the program. It
+// may name the stream of that call, and streams that the program promised to keep; a handle of any
+// other stream may be dead by now, and then the real driver crashes.
 #pragma once
 #include <algorithm>
 #include <mutex>
@@ -15,7 +15,8 @@ class handle_watch final : public forwarding_driver {
  public:
   using forwarding_driver::forwarding_driver;
 
-  // While one lives on a thread, that thread's calls serve a call of the program that names `stream`.
+  // While one lives on a thread, that thread's calls serve a call of the program that names
+  // `stream`.
   class serving {
    public:
     explicit serving(stream_handle stream) noexcept : before_(now()) { now() = {true, stream}; }

@@ -1,4 +1,5 @@
-// A pool whose blocks are taken and given by lane handles, with the checker told of each as in pool_fixture.hpp.
+// A pool whose blocks are taken and given by lane handles, with the checker told of each as in
+// pool_fixture.hpp.
 #pragma once
 #include "support/pool_fixture.hpp"
 

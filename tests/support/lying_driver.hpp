@@ -1,5 +1,5 @@
-// A driver that breaks one rule at a time, for tests that must see it caught: what the pool asks is answered
-// wrongly, or what it orders is not done.
+// A driver that breaks one rule at a time, for tests that must see it caught: what the pool asks is
+// answered wrongly, or what it orders is not done.
 #pragma once
 #include <map>
 #include <mutex>
@@ -11,13 +11,14 @@ namespace millpond {
 
 enum class lie : std::uint8_t {
   none,
-  event_passed_early,       // cuEventQuery: always passed
-  event_not_recorded,       // cuEventRecord does nothing: the event is as it was made, which is passed
+  event_passed_early,  // cuEventQuery: always passed
+  event_not_recorded,  // cuEventRecord does nothing: the event is as it was made, which is passed
   identity_is_the_handle,   // cuStreamGetId answers the handle's value
   nothing_captures,         // cuStreamGetCaptureInfo: no stream captures
   no_capture_mode,          // cuThreadExchangeStreamCaptureMode is not carried out
   context_event_empty,      // cuCtxRecordEvent does nothing
-  context_event_on_stream,  // cuCtxRecordEvent records on one new stream: not behind a destroyed stream's work
+  context_event_on_stream,  // cuCtxRecordEvent records on one new stream: not behind a destroyed
+                            // stream's work
   wait_not_put,             // cuStreamWaitEvent does nothing
   graph_gone_at_once,       // a graph's release is told while the graph lives
   two_maps_of_one_memory,   // cuMemMap of a new handle maps an older one again
@@ -26,7 +27,8 @@ enum class lie : std::uint8_t {
 
 class lying_driver final : public forwarding_driver {
  public:
-  lying_driver(std::shared_ptr<driver> to, lie which) : forwarding_driver(std::move(to)), lie_(which) {
+  lying_driver(std::shared_ptr<driver> to, lie which)
+      : forwarding_driver(std::move(to)), lie_(which) {
     if (lie_ == lie::context_event_on_stream) static_cast<void>(this->to().stream_create(&other_));
   }
   ~lying_driver() override {
@@ -52,7 +54,8 @@ class lying_driver final : public forwarding_driver {
     return {driver_status::success, "cuStreamGetCaptureInfo"};
   }
   call_result exchange_capture_mode(capture_mode* mode) noexcept override {
-    if (lie_ == lie::no_capture_mode) return {driver_status::success, "cuThreadExchangeStreamCaptureMode"};
+    if (lie_ == lie::no_capture_mode)
+      return {driver_status::success, "cuThreadExchangeStreamCaptureMode"};
     return forwarding_driver::exchange_capture_mode(mode);
   }
   call_result context_record_event(event_handle e) noexcept override {
@@ -64,8 +67,10 @@ class lying_driver final : public forwarding_driver {
     if (lie_ == lie::wait_not_put) return {driver_status::success, "cuStreamWaitEvent"};
     return forwarding_driver::stream_wait_event(s, e);
   }
-  call_result graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept override {
-    if (lie_ != lie::graph_gone_at_once) return forwarding_driver::graph_retain(graph, destroy, data);
+  call_result graph_retain(graph_handle graph, void (*destroy)(void*),
+                           void* data) noexcept override {
+    if (lie_ != lie::graph_gone_at_once)
+      return forwarding_driver::graph_retain(graph, destroy, data);
     early_.emplace_back(destroy, data);
     return {driver_status::success, "cuGraphRetainUserObject"};
   }
@@ -73,10 +78,12 @@ class lying_driver final : public forwarding_driver {
   void tell_graphs_gone() {
     for (const auto& [destroy, data] : std::exchange(early_, {})) destroy(data);
   }
-  call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override {
+  call_result map(device_address at, std::uint64_t bytes,
+                  physical_handle handle) noexcept override {
     mapped_[at] = bytes;
     const auto known = first_.emplace(bytes, handle).first;
-    return forwarding_driver::map(at, bytes, lie_ == lie::two_maps_of_one_memory ? known->second : handle);
+    return forwarding_driver::map(at, bytes,
+                                  lie_ == lie::two_maps_of_one_memory ? known->second : handle);
   }
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override {
     if (lie_ == lie::lossy_unmap && victim_ != 0) {

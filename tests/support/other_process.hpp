@@ -1,5 +1,6 @@
-// Another process of the same test program, which runs one disabled test with one end of a socket. The tests of what
-// processes share need one that can be killed, and on a card one that was not forked from a process that uses CUDA.
+// Another process of the same test program, which runs one disabled test with one end of a socket.
+// The tests of what processes share need one that can be killed, and on a card one that was not
+// forked from a process that uses CUDA.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -18,8 +19,10 @@ class other_process {
  public:
   // The socket becomes descriptor 3 there.
   other_process(const std::string& test, int socket) {
-    std::string words[] = {"other_process", "--gtest_filter=" + test, "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
-    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), nullptr};
+    std::string words[] = {"other_process", "--gtest_filter=" + test,
+                           "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
+    char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(),
+                         nullptr};
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     // Through a high number, so that the end is without close-on-exec even where it is 3 already.

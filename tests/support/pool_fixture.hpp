@@ -1,6 +1,6 @@
-// A pool on a simulated GPU with the checker told of everything: what the pool hands out, what the program
-// frees and where it says that it uses a block. At the end nothing may be broken or left, unless the test
-// says otherwise.
+// A pool on a simulated GPU with the checker told of everything: what the pool hands out, what the
+// program frees and where it says that it uses a block. At the end nothing may be broken or left,
+// unless the test says otherwise.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -32,7 +32,8 @@ class pool_test : public sim_test {
     options.times = simulated_gpu_options::call_times::median;
     return options;
   }
-  void start(pool_options options = {}, simulated_gpu_options of_gpu = steady(), const wrapper& wrap = {}) {
+  void start(pool_options options = {}, simulated_gpu_options of_gpu = steady(),
+             const wrapper& wrap = {}) {
     make(std::move(of_gpu));
     std::shared_ptr<driver> used = gpu;
     if (wrap) used = wrap(gpu);
@@ -47,7 +48,9 @@ class pool_test : public sim_test {
     p->set_error_sink([this](const error& e) { errors.push_back(e); });
   }
 
-  static std::string place_of(const std::source_location& at) { return "line " + std::to_string(at.line()); }
+  static std::string place_of(const std::source_location& at) {
+    return "line " + std::to_string(at.line());
+  }
 
   // nullptr, with the error in `refusal`, where the pool refuses.
   void* take(std::uint64_t bytes, stream_handle s, std::uint64_t alignment = default_alignment,
@@ -61,14 +64,16 @@ class pool_test : public sim_test {
       refusal = got.error();
       return nullptr;
     }
-    if (*got != nullptr) gpu->note_allocate(reinterpret_cast<device_address>(*got), bytes, s, place_of(at));
+    if (*got != nullptr)
+      gpu->note_allocate(reinterpret_cast<device_address>(*got), bytes, s, place_of(at));
     sizes_[*got] = bytes;
     return *got;
   }
   void give(void* ptr, stream_handle s, std::source_location at = std::source_location::current()) {
     const auto found = sizes_.find(ptr);
     const std::uint64_t bytes = found == sizes_.end() ? 0 : found->second;
-    if (ptr != nullptr) gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, s, place_of(at));
+    if (ptr != nullptr)
+      gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, s, place_of(at));
     sizes_.erase(ptr);
     const simulated_gpu::library_scope library;
     const handle_watch::serving call(s);

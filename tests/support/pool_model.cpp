@@ -29,7 +29,8 @@ class machine {
     of.limit_bytes = how.limit_bytes;
     of.max_wait_ns = 1'000'000;
     of.clock = [g = gpu_.get()] { return g->now_ns(); };
-    // Spills what the program can spare. Called with no lock of the pool held, or its own free would never return.
+    // Spills what the program can spare. Called with no lock of the pool held, or its own free
+    // would never return.
     of.on_pressure = [this](std::uint64_t) {
       const device_address at = capturing_ == nullptr ? choose(0, false) : 0;
       if (at == 0 || live_.at(at).stream == per_thread_stream) return false;
@@ -61,8 +62,7 @@ class machine {
       case action::renew_stream: return renew(op);
       case action::begin_capture: return begin_capture(op);
       case action::end_capture: return end_capture();
-      case action::launch:
-        return launch(op);
+      case action::launch: return launch(op);
       case action::drop_graph:
         if (!graphs_.empty()) {
           const auto at = graphs_.begin() + op.other % graphs_.size();
@@ -89,7 +89,8 @@ class machine {
       const violation v = gpu_->violations().front();
       fail(v.rule + ": " + v.text);
     }
-    if (failure_.empty() && gpu_->device_waits() != 0) fail("a call of the pool waited for the whole device");
+    if (failure_.empty() && gpu_->device_waits() != 0)
+      fail("a call of the pool waited for the whole device");
     return failure_;
   }
   [[nodiscard]] const coverage& covered() const noexcept { return covered_; }
@@ -99,15 +100,19 @@ class machine {
     for (const captured& g : graphs_) static_cast<void>(gpu_->graph_exec_destroy(g.exec));
     if (last_launch_ != nullptr) static_cast<void>(gpu_->event_destroy(last_launch_));
     arena_ = {};
-    while (!live_.empty()) give(live_.begin()->first, live_.begin()->second.stream, live_.begin()->second.thread);
+    while (!live_.empty())
+      give(live_.begin()->first, live_.begin()->second.stream, live_.begin()->second.thread);
     const pool_statistics end = pool_->statistics();
-    if (end.live_blocks != 0) fail(std::to_string(end.live_blocks) + " blocks count as live when all are freed");
+    if (end.live_blocks != 0)
+      fail(std::to_string(end.live_blocks) + " blocks count as live when all are freed");
     gpu_->advance(10'000'000'000);
     for (int i = 0; i < 4; ++i) {
       for (const named& s : streams_) give_take(s.handle);
       trim(0);
     }
-    if (pool_->statistics().reserved_bytes != 0) fail("a trim with all freed and done leaves " + format_bytes(pool_->statistics().reserved_bytes));
+    if (pool_->statistics().reserved_bytes != 0)
+      fail("a trim with all freed and done leaves " +
+           format_bytes(pool_->statistics().reserved_bytes));
     pool_->check();
     {
       const simulated_gpu::library_scope library;
@@ -115,7 +120,8 @@ class machine {
     }
     for (named& s : streams_) static_cast<void>(gpu_->stream_destroy(s.handle));
     if (gpu_->violation_count() > 0 && failure_.empty()) fail(gpu_->violations().front().text);
-    if (failure_.empty() && gpu_->leaks().total() != 0) fail("left at the end: " + to_string(gpu_->leaks()));
+    if (failure_.empty() && gpu_->leaks().total() != 0)
+      fail("left at the end: " + to_string(gpu_->leaks()));
     count(rule::ends);
     return failure_;
   }
@@ -137,14 +143,17 @@ class machine {
     graph_exec_handle exec = nullptr;
     bool shares = false;  // the arena
   };
-  // What the reference remembers of freed memory: who freed it, and whether the pool may still owe it a fence.
+  // What the reference remembers of freed memory: who freed it, and whether the pool may still owe
+  // it a fence.
   struct past {
     std::uint64_t end = 0;
     stream_handle stream = nullptr;
     std::uint64_t freed_ns = 0;
   };
 
-  void count(rule which, std::uint64_t times = 1) { covered_[static_cast<std::size_t>(which)] += times; }
+  void count(rule which, std::uint64_t times = 1) {
+    covered_[static_cast<std::size_t>(which)] += times;
+  }
 
   void become(std::uint32_t thread) {
     thread_ = thread;
@@ -153,8 +162,11 @@ class machine {
   void fail(std::string text) {
     if (failure_.empty()) failure_ = std::move(text);
   }
-  [[nodiscard]] bool captures(stream_handle s) const noexcept { return capturing_ != nullptr && s == capturing_; }
-  // The null and legacy streams may not be named while a capture runs on a stream that waits for them.
+  [[nodiscard]] bool captures(stream_handle s) const noexcept {
+    return capturing_ != nullptr && s == capturing_;
+  }
+  // The null and legacy streams may not be named while a capture runs on a stream that waits for
+  // them.
   stream_handle pick(std::uint32_t n) const {
     const std::uint32_t which = n % (streams + 3);
     if (which < streams) return streams_[which].handle;
@@ -173,7 +185,8 @@ class machine {
   // By the plain call, by a lane handle of the stream, or inside a capture by a lane of that.
   result<void*> ask(const operation& op, stream_handle s) {
     const std::uint64_t alignment = op.other % 16 == 0 ? max_alignment : 512;
-    const bool by_lane = op.other % 4 == 1 && s != per_thread_stream && s != nullptr && s != legacy_stream;
+    const bool by_lane =
+        op.other % 4 == 1 && s != per_thread_stream && s != nullptr && s != legacy_stream;
     try {
       if (by_lane && captures(s)) {
         if (!inside_) inside_.emplace(pool_->capture_lane(s));
@@ -200,7 +213,8 @@ class machine {
     }
     if (capturing_ != nullptr && s != capturing_) count(rule::capture_calls);
     if (!got) {
-      if (got.error().code != error_code::out_of_memory) fail("an allocation was refused: " + got.error().message);
+      if (got.error().code != error_code::out_of_memory)
+        fail("an allocation was refused: " + got.error().message);
       ++refused;
       return;
     }
@@ -208,11 +222,13 @@ class machine {
     count(rule::no_device_waits);
     if (reinterpret_cast<std::uintptr_t>(s) <= 2) count(rule::special_handles);
     const auto at = reinterpret_cast<device_address>(*got);
-    if (at % 512 != 0 || (op.other % 16 == 0 && at % max_alignment != 0)) fail("a block is not aligned");
+    if (at % 512 != 0 || (op.other % 16 == 0 && at % max_alignment != 0))
+      fail("a block is not aligned");
     // The reference: no two live blocks share a byte, and the block is as large as was asked.
     const auto next = live_.lower_bound(at);
     if (next != live_.end() && next->first < at + op.amount) fail("a block reaches into the next");
-    if (next != live_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at) fail("a block begins in another");
+    if (next != live_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at)
+      fail("a block begins in another");
     count(rule::no_overlap);
     note_reuse(at, at + op.amount, s);
     gpu_->note_allocate(at, op.amount, s, "allocate");
@@ -220,14 +236,16 @@ class machine {
   }
   // Asking a fence costs 200 ns; the audit build's questions at a lane handle some 30 each.
   static constexpr std::uint64_t too_soon_for_a_fence_ns = 200;
-  // Who had the memory before: by address, which is most of it (pages that moved are the checker's).
+  // Who had the memory before: by address, which is most of it (pages that moved are the
+  // checker's).
   void note_reuse(device_address begin, device_address end, stream_handle s) {
     auto at = past_.lower_bound(begin);
     if (at != past_.begin() && std::prev(at)->second.end > begin) --at;
     bool other = false, own = false;
     while (at != past_.end() && at->first < end) {
       other = other || at->second.stream != s;
-      own = own || (at->second.stream == s && gpu_->now_ns() - at->second.freed_ns < too_soon_for_a_fence_ns);
+      own = own || (at->second.stream == s &&
+                    gpu_->now_ns() - at->second.freed_ns < too_soon_for_a_fence_ns);
       at = past_.erase(at);
     }
     if (other) count(rule::order);
@@ -235,8 +253,8 @@ class machine {
   }
   void give(device_address at, stream_handle on, std::uint32_t thread, bool by_lane = false) {
     become(thread);
-    // One real thread speaks for all, and its lane for the per-thread handle is that of whoever allocated last: a real
-    // thread has its own, so let this one meet its stream first.
+    // One real thread speaks for all, and its lane for the per-thread handle is that of whoever
+    // allocated last: a real thread has its own, so let this one meet its stream first.
     if (on == per_thread_stream) give_take(on);
     const held was = live_.at(at);
     live_.erase(at);
@@ -281,7 +299,8 @@ class machine {
     stream_handle on = h.stream;
     const stream_handle wanted = streams_[op.stream % streams].handle;
     if (elsewhere && !in_capture && wanted != on && order(on, wanted)) on = wanted;
-    if (!in_capture && captures(on)) return;  // the program keeps its own blocks out of its captures
+    if (!in_capture && captures(on))
+      return;  // the program keeps its own blocks out of its captures
     if (capturing_ != nullptr && (on == nullptr || on == legacy_stream)) return;
     give(at, on, h.thread, op.amount % 3 == 0);
   }
@@ -289,14 +308,17 @@ class machine {
     const device_address at = choose(op.other, capturing_ != nullptr && op.thread % 2 == 0);
     if (at == 0) return;
     const held h = live_.at(at);
-    if (!h.captured && (captures(h.stream) || (capturing_ != nullptr && (h.stream == nullptr || h.stream == legacy_stream)))) return;
+    if (!h.captured && (captures(h.stream) || (capturing_ != nullptr &&
+                                               (h.stream == nullptr || h.stream == legacy_stream))))
+      return;
     become(h.thread);
     kernel_description k;
     k.name = "kernel";
     k.duration_ns = op.amount;
     // With others of the same stream: no kernel may meet one page by two addresses.
     for (const auto& [a, other] : live_) {
-      if (other.stream == h.stream && other.thread == h.thread && other.captured == h.captured && k.accesses.size() < 4) {
+      if (other.stream == h.stream && other.thread == h.thread && other.captured == h.captured &&
+          k.accesses.size() < 4) {
         k.accesses.push_back({a, other.bytes, access_kind::write});
       }
     }
@@ -313,7 +335,8 @@ class machine {
     gpu_->note_use(at, on, "use");
     {
       const simulated_gpu::library_scope library;
-      if (const auto told = pool_->record_use(reinterpret_cast<void*>(at), on); !told) fail("a use was refused: " + told.error().message);
+      if (const auto told = pool_->record_use(reinterpret_cast<void*>(at), on); !told)
+        fail("a use was refused: " + told.error().message);
     }
     h.used.insert(on);
     kernel_description k;
@@ -326,7 +349,8 @@ class machine {
     const simulated_gpu::library_scope library;
     if (pool_->trim(keep) > 0 && !live_.empty()) count(rule::mappings);
   }
-  // The stream is destroyed with its work pending, and its handle comes back; blocks go on on the new one, in order.
+  // The stream is destroyed with its work pending, and its handle comes back; blocks go on on the
+  // new one, in order.
   void renew(const operation& op) {
     named& s = streams_[op.stream % streams];
     if (captures(s.handle)) return;
@@ -339,7 +363,8 @@ class machine {
       const simulated_gpu::library_scope library;
       lanes_.erase(old);
     }
-    const bool owed = std::any_of(past_.begin(), past_.end(), [&](const auto& p) { return p.second.stream == old; });
+    const bool owed = std::any_of(past_.begin(), past_.end(),
+                                  [&](const auto& p) { return p.second.stream == old; });
     event_handle e = nullptr;
     static_cast<void>(gpu_->event_create(&e));
     static_cast<void>(gpu_->event_record(e, old));
@@ -362,15 +387,19 @@ class machine {
     capture_thread_ = 1 + op.thread % threads;
     become(capture_thread_);
     give_take(s);
-    if (!gpu_->capture_begin(s, op.other % 2 == 0 ? capture_mode::global : capture_mode::relaxed).ok()) return;
+    if (!gpu_->capture_begin(s, op.other % 2 == 0 ? capture_mode::global : capture_mode::relaxed)
+             .ok())
+      return;
     capturing_ = s;
     shares_ = op.other % 3 != 0;
     if (shares_) {
       capture_info info;
       static_cast<void>(gpu_->stream_capture(s, &info));
       const simulated_gpu::library_scope library;
-      if (const auto attached = pool_->capture_into(arena_, s); !attached) fail("a capture was not attached: " + attached.error().message);
-      for (const std::uint64_t before : arena_captures_) gpu_->note_shared_captures(before, info.id);
+      if (const auto attached = pool_->capture_into(arena_, s); !attached)
+        fail("a capture was not attached: " + attached.error().message);
+      for (const std::uint64_t before : arena_captures_)
+        gpu_->note_shared_captures(before, info.id);
       if (!arena_captures_.empty()) count(rule::shared_arena);
       arena_captures_.push_back(info.id);
     }
@@ -378,7 +407,8 @@ class machine {
   }
   // What the capture allocated goes back in it, before its end.
   void free_captured() {
-    for (device_address at = choose(0, true); at != 0; at = choose(0, true)) give(at, capturing_, capture_thread_, at % 1024 == 0);
+    for (device_address at = choose(0, true); at != 0; at = choose(0, true))
+      give(at, capturing_, capture_thread_, at % 1024 == 0);
     const simulated_gpu::library_scope library;
     inside_.reset();
   }
@@ -395,8 +425,8 @@ class machine {
     static_cast<void>(gpu_->graph_destroy(graph));
     graphs_.push_back(made);
   }
-  // The program breaks its own capture by a call that it forbids. Of a private capture's blocks it keeps none; those of a
-  // shared arena are the program's until it frees them.
+  // The program breaks its own capture by a call that it forbids. Of a private capture's blocks it
+  // keeps none; those of a shared arena are the program's until it frees them.
   void abort_capture() {
     if (capturing_ == nullptr) return;
     become(capture_thread_);
@@ -426,7 +456,8 @@ class machine {
     const stream_handle s = streams_[op.stream % streams].handle;
     const captured& of = graphs_[op.other % graphs_.size()];
     if (captures(s)) return;
-    if (of.shares && last_launch_ != nullptr) static_cast<void>(gpu_->stream_wait_event(s, last_launch_));
+    if (of.shares && last_launch_ != nullptr)
+      static_cast<void>(gpu_->stream_wait_event(s, last_launch_));
     static_cast<void>(gpu_->graph_launch(of.exec, s));
     if (of.shares) {
       if (last_launch_ == nullptr) static_cast<void>(gpu_->event_create(&last_launch_));
@@ -441,10 +472,12 @@ class machine {
     if (!none || *none != nullptr) fail("zero bytes gave something");
     pool_->deallocate(nullptr, op.amount, s);
     const auto wrong = pool_->try_allocate(512, 3 * (1 + op.other), s);
-    if (wrong || wrong.error().code != error_code::invalid_argument) fail("a wrong alignment was served");
+    if (wrong || wrong.error().code != error_code::invalid_argument)
+      fail("a wrong alignment was served");
     count(rule::zero_and_null);
   }
-  // A free with a wrong size, of an inner address or of foreign memory: refused, and the block is as it was.
+  // A free with a wrong size, of an inner address or of foreign memory: refused, and the block is
+  // as it was.
   void wrong_call(const operation& op) {
     const device_address at = choose(op.other, false);
     if (at == 0 || captures(live_.at(at).stream)) return;
@@ -467,7 +500,9 @@ class machine {
   // The next calls that would give memory fail.
   void fail_growth(const operation& op) {
     fault_plan plan;
-    plan.faults.push_back({.call = op.amount % 2 == 0 ? "cuMemCreate" : "cuMemMap", .at = 1, .count = 1 + op.other % 3});
+    plan.faults.push_back({.call = op.amount % 2 == 0 ? "cuMemCreate" : "cuMemMap",
+                           .at = 1,
+                           .count = 1 + op.other % 3});
     gpu_->set_faults(plan);
     operation large = op;
     large.amount = 48 * MiB;
@@ -479,7 +514,7 @@ class machine {
   // In a child every call refuses, and it touches nothing.
   void fork() {
     if (forks_++ > 0) return;  // one a program: a process is dear
-    std::fflush(stdout);  // or the child may print it again
+    std::fflush(stdout);       // or the child may print it again
     const pid_t child = ::fork();
     if (child == 0) {
       const auto got = pool_->try_allocate(512, 512, streams_[0].handle);
@@ -487,7 +522,8 @@ class machine {
       _exit(refused_here ? 0 : 1);
     }
     int status = 1;
-    if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) return fail("a forked child was served");
+    if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0)
+      return fail("a forked child was served");
     count(rule::forks);
   }
 

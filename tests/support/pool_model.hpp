@@ -1,7 +1,8 @@
-// Random programs for the pool: logical threads, streams that come and go, uses on other streams, captures of their own memory
-// and into a shared arena, broken captures, lanes, calls that are wrong and driver calls that fail, on the
-// simulated GPU with its checker, beside a reference that knows which blocks live. A program is a list of plain
-// operations of which any part is a program too, so that a failing one can be shrunk.
+// Random programs for the pool: logical threads, streams that come and go, uses on other streams,
+// captures of their own memory and into a shared arena, broken captures, lanes, calls that are
+// wrong and driver calls that fail, on the simulated GPU with its checker, beside a reference that
+// knows which blocks live. A program is a list of plain operations of which any part is a program
+// too, so that a failing one can be shrunk.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,23 +20,41 @@ namespace millpond::model {
 inline constexpr std::uint32_t threads = 4;  // logical ones: the simulated GPU is told who calls
 
 enum class action : std::uint8_t {
-  allocate, free, free_elsewhere, kernel, use, advance, trim, renew_stream, begin_capture, end_capture, launch,
-  drop_graph, abort_capture, renew_arena, nothing, wrong_call, fail_growth, fork, count_,
+  allocate,
+  free,
+  free_elsewhere,
+  kernel,
+  use,
+  advance,
+  trim,
+  renew_stream,
+  begin_capture,
+  end_capture,
+  launch,
+  drop_graph,
+  abort_capture,
+  renew_arena,
+  nothing,
+  wrong_call,
+  fail_growth,
+  fork,
+  count_,
 };
 struct operation {
   action what = action::allocate;
   std::uint32_t thread = 0;
-  std::uint32_t stream = 0;   // which stream, or block, or graph: taken modulo how many there are
+  std::uint32_t stream = 0;  // which stream, or block, or graph: taken modulo how many there are
   std::uint32_t other = 0;
-  std::uint64_t amount = 0;   // bytes or nanoseconds
+  std::uint64_t amount = 0;  // bytes or nanoseconds
 };
 using program = std::vector<operation>;
 
-// The rules that must hold (docs/architecture.md), each with how often a program could have broken it.
+// The rules that must hold (docs/architecture.md), each with how often a program could have broken
+// it.
 enum class rule : std::uint8_t {
-  order,            // memory handed out that another stream had freed
-  own_order,        // memory handed out again on the stream that freed it while its work was pending
-  identity,         // streams destroyed whose handle came back
+  order,      // memory handed out that another stream had freed
+  own_order,  // memory handed out again on the stream that freed it while its work was pending
+  identity,   // streams destroyed whose handle came back
   special_handles,  // calls on the null, legacy and per-thread streams
   other_uses,       // frees of blocks that record_use had named streams for
   capture_calls,    // calls of the pool while a capture ran, other than for it
@@ -65,10 +84,10 @@ struct settings {
   std::function<std::shared_ptr<driver>(std::shared_ptr<simulated_gpu>)> wrap;
 };
 struct outcome {
-  std::string failure;         // empty where all held
-  std::size_t failed_at = 0;   // the operation
-  std::uint64_t operations = 0;    // allocations and frees
-  std::uint64_t refused = 0;       // allocations out of memory
+  std::string failure;           // empty where all held
+  std::size_t failed_at = 0;     // the operation
+  std::uint64_t operations = 0;  // allocations and frees
+  std::uint64_t refused = 0;     // allocations out of memory
   coverage covered{};
 };
 

@@ -1,6 +1,7 @@
-// pool_pairs lane|plain|streams|capture N: N pairs of an allocation and a free in a warm pool over the null driver, and the driver
-// calls that they made. Run under callgrind, the difference of two Ns is what a pair costs in instructions.
-// streams: by the plain call, going round 4096 streams, once they have settled. capture: by a lane inside a capture.
+// pool_pairs lane|plain|streams|capture N: N pairs of an allocation and a free in a warm pool over
+// the null driver, and the driver calls that they made. Run under callgrind, the difference of two
+// Ns is what a pair costs in instructions. streams: by the plain call, going round 4096 streams,
+// once they have settled. capture: by a lane inside a capture.
 #include <cstdlib>
 #include <iostream>
 #include <optional>
@@ -20,12 +21,14 @@ class capturing_driver final : public millpond::forwarding_driver {
   ~capturing_driver() override {
     if (destroy_ != nullptr) destroy_(data_);
   }
-  millpond::call_result stream_capture(millpond::stream_handle s, millpond::capture_info* out) noexcept override {
+  millpond::call_result stream_capture(millpond::stream_handle s,
+                                       millpond::capture_info* out) noexcept override {
     const millpond::call_result answer = forwarding_driver::stream_capture(s, out);
     if (captures) *out = {millpond::capture_status::active, 1, nullptr};
     return answer;
   }
-  millpond::call_result graph_retain(millpond::graph_handle, void (*destroy)(void*), void* data) noexcept override {
+  millpond::call_result graph_retain(millpond::graph_handle, void (*destroy)(void*),
+                                     void* data) noexcept override {
     destroy_ = destroy;
     data_ = data;
     return {};
@@ -65,7 +68,7 @@ int main(int count, char** words) {
   for (std::size_t warm = 0; warm < 8 * streams + 8; ++warm) pair(warm);
   gpu->reset_counters();
   for (std::size_t i = 0; i < pairs; ++i) pair(i);
-  std::cout << "driver_calls " << gpu->total_calls() << " identity " << gpu->calls("cuStreamGetId") << " capture "
-            << gpu->calls("cuStreamGetCaptureInfo") << "\n";
+  std::cout << "driver_calls " << gpu->total_calls() << " identity " << gpu->calls("cuStreamGetId")
+            << " capture " << gpu->calls("cuStreamGetCaptureInfo") << "\n";
   front->captures = false;
 }

@@ -5,7 +5,8 @@
 //     mine.make = [](std::shared_ptr<driver> gpu) { return make_subject<device_resource>(gpu); };
 //     INSTANTIATE_TEST_SUITE_P(kinds, resource_contract, ::testing::Values(mine), contract_name);
 //
-// The tests themselves are in resource_contract_tests.hpp, which one file of each test program includes.
+// The tests themselves are in resource_contract_tests.hpp, which one file of each test program
+// includes.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -68,8 +69,12 @@ struct contract_case {
   std::vector<error_code> other_kind{error_code::wrong_kind, error_code::foreign_pointer};
 };
 
-inline void PrintTo(const contract_case& of, std::ostream* out) { *out << of.name; }
-inline std::string contract_name(const ::testing::TestParamInfo<contract_case>& info) { return info.param.name; }
+inline void PrintTo(const contract_case& of, std::ostream* out) {
+  *out << of.name;
+}
+inline std::string contract_name(const ::testing::TestParamInfo<contract_case>& info) {
+  return info.param.name;
+}
 
 // A simulated GPU with so much device memory and as much host memory to pin.
 [[nodiscard]] std::shared_ptr<simulated_gpu> small_gpu(std::uint64_t bytes);
@@ -77,7 +82,8 @@ inline std::string contract_name(const ::testing::TestParamInfo<contract_case>& 
 class resource_contract : public ::testing::TestWithParam<contract_case> {
  protected:
   void SetUp() override;
-  void TearDown() override;  // ends the subject; on a simulated GPU nothing may be left and no rule broken
+  void TearDown()
+      override;  // ends the subject; on a simulated GPU nothing may be left and no rule broken
 
   [[nodiscard]] memory_resource& memory() { return *subject_->memory; }
   [[nodiscard]] driver& gpu() { return *gpu_; }
@@ -86,9 +92,10 @@ class resource_contract : public ::testing::TestWithParam<contract_case> {
   [[nodiscard]] stream_handle new_stream();
   void make_on(std::shared_ptr<driver> gpu);
 
-  // Writes the identity into the block and checks it, by kernels where they reach the memory and by the CPU
-  // where that does; answers the words that were wrong.
-  void write_identity(void* block, std::uint64_t bytes, std::uint64_t identity, stream_handle stream);
+  // Writes the identity into the block and checks it, by kernels where they reach the memory and by
+  // the CPU where that does; answers the words that were wrong.
+  void write_identity(void* block, std::uint64_t bytes, std::uint64_t identity,
+                      stream_handle stream);
   [[nodiscard]] std::uint64_t wrong_words(void* block, std::uint64_t bytes, std::uint64_t identity,
                                           stream_handle stream);
   // The failed free has one of the codes, says something, and changed nothing.

@@ -20,7 +20,8 @@ namespace millpond::testing {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(resource_contract);
 
-// --- The fixture --------------------------------------------------------------------------------------
+// --- The fixture
+// --------------------------------------------------------------------------------------
 
 std::shared_ptr<simulated_gpu> small_gpu(std::uint64_t bytes) {
   simulated_gpu_options options;
@@ -32,7 +33,9 @@ std::shared_ptr<simulated_gpu> small_gpu(std::uint64_t bytes) {
   return *made;
 }
 
-void resource_contract::SetUp() { make_on(GetParam().open ? GetParam().open() : small_gpu(2 * GiB)); }
+void resource_contract::SetUp() {
+  make_on(GetParam().open ? GetParam().open() : small_gpu(2 * GiB));
+}
 
 void resource_contract::make_on(std::shared_ptr<driver> gpu) {
   TearDown();
@@ -50,7 +53,8 @@ void resource_contract::TearDown() {
   streams_.clear();
   if (simulated_gpu* const simulated = simulator(); simulated != nullptr) {
     EXPECT_EQ(to_string(simulated->leaks()), "nothing");
-    for (const violation& each : simulated->violations()) ADD_FAILURE() << each.rule << ": " << each.text;
+    for (const violation& each : simulated->violations())
+      ADD_FAILURE() << each.rule << ": " << each.text;
   }
   gpu_.reset();
 }
@@ -76,12 +80,13 @@ void resource_contract::write_identity(void* block, std::uint64_t bytes, std::ui
   }
 }
 
-std::uint64_t resource_contract::wrong_words(void* block, std::uint64_t bytes, std::uint64_t identity,
-                                             stream_handle stream) {
+std::uint64_t resource_contract::wrong_words(void* block, std::uint64_t bytes,
+                                             std::uint64_t identity, stream_handle stream) {
   std::uint64_t wrong = 0;
   if (memory().device_accessible()) {
     pinned_resource pinned(gpu_);
-    auto* const report = static_cast<identity_report*>(pinned.allocate(sizeof(identity_report), nullptr));
+    auto* const report =
+        static_cast<identity_report*>(pinned.allocate(sizeof(identity_report), nullptr));
     *report = {};
     const identity_block one{reinterpret_cast<device_address>(block), bytes, identity};
     EXPECT_TRUE(gpu_->identity_check({&one, 1}, report, stream).ok());
@@ -100,14 +105,16 @@ std::uint64_t resource_contract::wrong_words(void* block, std::uint64_t bytes, s
   return wrong;
 }
 
-void resource_contract::expect_refused(const result<void>& answer, const std::vector<error_code>& codes) {
+void resource_contract::expect_refused(const result<void>& answer,
+                                       const std::vector<error_code>& codes) {
   ASSERT_FALSE(answer.has_value());
   EXPECT_THAT(codes, ::testing::Contains(answer.error().code))
       << to_string(answer.error().code) << ": " << answer.error().message;
   EXPECT_FALSE(answer.error().message.empty());
 }
 
-// --- What is asked for is what is given -----------------------------------------------------------------
+// --- What is asked for is what is given
+// -----------------------------------------------------------------
 
 TEST_P(resource_contract, zero_bytes_give_nullptr_and_nullptr_may_be_freed) {
   EXPECT_EQ(memory().allocate(0, nullptr), nullptr);
@@ -125,7 +132,8 @@ TEST_P(resource_contract, every_alignment_up_to_two_mebibytes_is_honoured) {
       EXPECT_TRUE(is_aligned(reinterpret_cast<std::uint64_t>(blocks.back().first), alignment))
           << bytes << " bytes aligned to " << alignment;
     }
-    for (const auto& [block, bytes] : blocks) EXPECT_TRUE(memory().try_deallocate(block, bytes, stream));
+    for (const auto& [block, bytes] : blocks)
+      EXPECT_TRUE(memory().try_deallocate(block, bytes, stream));
   }
 }
 
@@ -138,7 +146,8 @@ TEST_P(resource_contract, the_default_alignment_is_honoured_where_none_is_asked_
 }
 
 TEST_P(resource_contract, alignments_that_no_one_can_serve_are_refused) {
-  for (const std::uint64_t bad : {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{768}, 4 * MiB}) {
+  for (const std::uint64_t bad :
+       {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{768}, 4 * MiB}) {
     const auto answer = memory().try_allocate(100, bad, nullptr);
     ASSERT_FALSE(answer.has_value()) << bad;
     EXPECT_EQ(answer.error().code, error_code::invalid_argument);
@@ -148,7 +157,8 @@ TEST_P(resource_contract, alignments_that_no_one_can_serve_are_refused) {
 
 TEST_P(resource_contract, sizes_from_one_byte_to_the_largest_hold_their_contents) {
   const stream_handle stream = new_stream();
-  for (std::uint64_t bytes = 1; bytes <= GetParam().largest_bytes; bytes = 4 * bytes + (bytes < 64 ? 1 : 0)) {
+  for (std::uint64_t bytes = 1; bytes <= GetParam().largest_bytes;
+       bytes = 4 * bytes + (bytes < 64 ? 1 : 0)) {
     void* const block = memory().allocate(bytes, stream);
     ASSERT_NE(block, nullptr);
     // The CPU need not write gigabytes to know that both ends are there.
@@ -180,18 +190,21 @@ TEST_P(resource_contract, blocks_do_not_overlap_and_keep_their_contents_among_ot
       const auto address = reinterpret_cast<std::uint64_t>(block);
       const auto next = ranges.lower_bound(address);
       ASSERT_TRUE(next == ranges.end() || address + bytes <= next->first);
-      ASSERT_TRUE(next == ranges.begin() || std::prev(next)->first + std::prev(next)->second <= address);
+      ASSERT_TRUE(next == ranges.begin() ||
+                  std::prev(next)->first + std::prev(next)->second <= address);
       ranges[address] = bytes;
       write_identity(block, bytes, step, stream);
       live.push_back({block, bytes, step});
     } else {
       const std::size_t at = numbers.below(live.size());
       if (step % 8 == 0) {
-        ASSERT_EQ(wrong_words(live[at].block, live[at].bytes, live[at].identity, stream), 0u) << step;
+        ASSERT_EQ(wrong_words(live[at].block, live[at].bytes, live[at].identity, stream), 0u)
+            << step;
       }
       ranges.erase(reinterpret_cast<std::uint64_t>(live[at].block));
       // A size that is not told is as good as one that is.
-      ASSERT_TRUE(memory().try_deallocate(live[at].block, step % 3 == 0 ? 0 : live[at].bytes, stream));
+      ASSERT_TRUE(
+          memory().try_deallocate(live[at].block, step % 3 == 0 ? 0 : live[at].bytes, stream));
       live[at] = live.back();
       live.pop_back();
     }
@@ -205,7 +218,8 @@ TEST_P(resource_contract, blocks_do_not_overlap_and_keep_their_contents_among_ot
 
 TEST_P(resource_contract, what_one_stream_still_uses_another_does_not_get) {
   simulated_gpu* const checked = simulator();
-  if (checked == nullptr || !memory().device_accessible()) GTEST_SKIP() << "the simulated GPU's checker judges kernels";
+  if (checked == nullptr || !memory().device_accessible())
+    GTEST_SKIP() << "the simulated GPU's checker judges kernels";
   const stream_handle slow = new_stream();
   const stream_handle other = new_stream();
   constexpr std::uint64_t bytes = 3 * MiB;
@@ -231,10 +245,12 @@ TEST_P(resource_contract, what_one_stream_still_uses_another_does_not_get) {
   }
 }
 
-// --- When there is none ---------------------------------------------------------------------------------
+// --- When there is none
+// ---------------------------------------------------------------------------------
 
 TEST_P(resource_contract, more_than_anyone_has_is_out_of_memory_and_harms_nothing) {
-  for (const std::uint64_t bytes : {std::uint64_t{1} << 50, max_bytes, max_bytes + 1, ~std::uint64_t{0}}) {
+  for (const std::uint64_t bytes :
+       {std::uint64_t{1} << 50, max_bytes, max_bytes + 1, ~std::uint64_t{0}}) {
     const auto answer = memory().try_allocate(bytes, max_alignment, nullptr);
     ASSERT_FALSE(answer.has_value());
     EXPECT_EQ(answer.error().code, error_code::out_of_memory) << answer.error().message;
@@ -245,7 +261,8 @@ TEST_P(resource_contract, more_than_anyone_has_is_out_of_memory_and_harms_nothin
 }
 
 TEST_P(resource_contract, at_the_end_of_memory_it_says_so_and_serves_again_what_is_freed) {
-  if (!GetParam().bounded || simulator() == nullptr) GTEST_SKIP() << "its memory has no small bound";
+  if (!GetParam().bounded || simulator() == nullptr)
+    GTEST_SKIP() << "its memory has no small bound";
   make_on(small_gpu(256 * MiB));
   std::vector<void*> blocks;
   for (;;) {
@@ -265,12 +282,14 @@ TEST_P(resource_contract, at_the_end_of_memory_it_says_so_and_serves_again_what_
   for (void* block : blocks) EXPECT_TRUE(memory().try_deallocate(block, 10 * MiB, nullptr));
 }
 
-// --- Frees that are wrong -------------------------------------------------------------------------------
+// --- Frees that are wrong
+// -------------------------------------------------------------------------------
 
 TEST_P(resource_contract, a_block_of_another_kind_is_refused_and_stays) {
   pageable_resource pageable(nullptr);
   pinned_resource pinned(std::shared_ptr<driver>(std::shared_ptr<void>(), &gpu()));
-  for (memory_resource* other : {static_cast<memory_resource*>(&pageable), static_cast<memory_resource*>(&pinned)}) {
+  for (memory_resource* other :
+       {static_cast<memory_resource*>(&pageable), static_cast<memory_resource*>(&pinned)}) {
     if (other->kind() == memory().kind()) continue;
     void* const block = other->allocate(4096, nullptr);
     expect_refused(memory().try_deallocate(block, 4096, nullptr), GetParam().other_kind);
@@ -291,7 +310,8 @@ TEST_P(resource_contract, an_interior_pointer_is_refused_and_the_block_stays) {
   void* const block = memory().allocate(64 * KiB, stream);
   write_identity(block, 64 * KiB, 5, stream);
   for (const std::uint64_t offset : {std::uint64_t{1}, std::uint64_t{512}, 64 * KiB - 1}) {
-    expect_refused(memory().try_deallocate(static_cast<char*>(block) + offset, 0, stream), GetParam().interior);
+    expect_refused(memory().try_deallocate(static_cast<char*>(block) + offset, 0, stream),
+                   GetParam().interior);
   }
   EXPECT_EQ(wrong_words(block, 64 * KiB, 5, stream), 0u);
   EXPECT_TRUE(memory().try_deallocate(block, 64 * KiB, stream));
@@ -323,14 +343,15 @@ TEST_P(resource_contract, errors_of_deallocate_reach_the_sink_and_are_counted) {
   EXPECT_EQ(memory().deallocation_errors(), 2u);
 }
 
-// --- Threads and processes ------------------------------------------------------------------------------
+// --- Threads and processes
+// ------------------------------------------------------------------------------
 
 TEST_P(resource_contract, threads_share_it_and_free_each_others_blocks) {
   constexpr int thread_count = 4;
   std::vector<stream_handle> streams;
   for (int t = 0; t < thread_count; ++t) streams.push_back(new_stream());
   std::mutex mutex;
-  std::map<std::uint64_t, std::uint64_t> ranges;                // of all live blocks
+  std::map<std::uint64_t, std::uint64_t> ranges;                 // of all live blocks
   std::vector<std::pair<void*, std::uint64_t>> left_for_others;  // on no stream that is still busy
   std::atomic<int> overlaps{0}, refused{0};
   std::vector<std::thread> threads;
@@ -348,7 +369,8 @@ TEST_P(resource_contract, threads_share_it_and_free_each_others_blocks) {
           const auto address = reinterpret_cast<std::uint64_t>(block);
           const auto next = ranges.lower_bound(address);
           if (next != ranges.end() && address + bytes > next->first) ++overlaps;
-          if (next != ranges.begin() && std::prev(next)->first + std::prev(next)->second > address) ++overlaps;
+          if (next != ranges.begin() && std::prev(next)->first + std::prev(next)->second > address)
+            ++overlaps;
           ranges[address] = bytes;
           left_for_others.emplace_back(block, bytes);
           if (left_for_others.size() < 20) continue;
@@ -377,8 +399,8 @@ TEST_P(resource_contract, a_forked_child_is_refused) {
   if (child == 0) {
     const auto allocated = memory().try_allocate(4096, 512, nullptr);
     const auto freed = memory().try_deallocate(block, 4096, nullptr);
-    const bool refused = !allocated && allocated.error().code == error_code::not_permitted && !freed &&
-                         freed.error().code == error_code::not_permitted;
+    const bool refused = !allocated && allocated.error().code == error_code::not_permitted &&
+                         !freed && freed.error().code == error_code::not_permitted;
     _exit(refused ? 0 : 1);
   }
   int status = 0;
@@ -387,12 +409,15 @@ TEST_P(resource_contract, a_forked_child_is_refused) {
   EXPECT_TRUE(memory().try_deallocate(block, 4096, nullptr));
 }
 
-// --- Driver calls that fail -----------------------------------------------------------------------------
+// --- Driver calls that fail
+// -----------------------------------------------------------------------------
 
 namespace contract_faults {
 
-// Everything that went wrong in one small life of a resource. A free that is refused is tried again.
-inline std::vector<std::string> live_once(const contract_case& of, const std::shared_ptr<simulated_gpu>& gpu) {
+// Everything that went wrong in one small life of a resource. A free that is refused is tried
+// again.
+inline std::vector<std::string> live_once(const contract_case& of,
+                                          const std::shared_ptr<simulated_gpu>& gpu) {
   std::vector<std::string> errors;
   stream_handle stream = nullptr;
   if (const call_result made = gpu->stream_create(&stream); !made.ok()) return {to_string(made)};
@@ -405,7 +430,8 @@ inline std::vector<std::string> live_once(const contract_case& of, const std::sh
       gpu->set_faults({});
       subject = std::make_unique<contract_subject>(of.make(gpu));
     }
-    subject->memory->set_error_sink([&](const error& failure) { errors.push_back(failure.message); });
+    subject->memory->set_error_sink(
+        [&](const error& failure) { errors.push_back(failure.message); });
     std::vector<std::pair<void*, std::uint64_t>> blocks;
     for (const std::uint64_t bytes : {std::uint64_t{100}, 64 * KiB, 3 * MiB, 40 * MiB}) {
       for (const std::uint64_t alignment : {std::uint64_t{512}, 2 * MiB}) {
@@ -429,7 +455,8 @@ inline std::vector<std::string> live_once(const contract_case& of, const std::sh
     const auto usable = subject->memory->try_allocate(5 * MiB, 512, stream);
     if (!usable) {
       errors.push_back("not usable afterwards: " + usable.error().message);
-    } else if (const auto freed = subject->memory->try_deallocate(*usable, 5 * MiB, stream); !freed) {
+    } else if (const auto freed = subject->memory->try_deallocate(*usable, 5 * MiB, stream);
+               !freed) {
       errors.push_back("not usable afterwards: " + freed.error().message);
     }
     static_cast<void>(gpu->context_synchronize());
@@ -446,7 +473,9 @@ TEST_P(resource_contract, every_driver_call_failing_in_turn_is_named_and_nothing
   ASSERT_THAT(contract_faults::live_once(GetParam(), clean), ::testing::IsEmpty());
   std::uint64_t planted = 0, told = 0;
   for (const call_count& each : clean->call_table()) {
-    if (each.call == "cuStreamCreate" || each.call == "cuStreamDestroy" || each.call == "cuCtxSynchronize") continue;
+    if (each.call == "cuStreamCreate" || each.call == "cuStreamDestroy" ||
+        each.call == "cuCtxSynchronize")
+      continue;
     for (std::uint64_t at = 1; at <= each.count; ++at) {
       for (const driver_status status : {driver_status::out_of_memory, driver_status::unknown}) {
         const auto gpu = small_gpu(GiB);

@@ -1,4 +1,5 @@
-// soak --minutes N [--seed S] | --replay FILE: random programs on the simulated GPU until the time is over.
+// soak --minutes N [--seed S] | --replay FILE: random programs on the simulated GPU until the time
+// is over.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -16,7 +17,8 @@ using millpond::model::program;
 
 int tell(std::uint64_t seed, const outcome& result) {
   if (result.failure.empty()) return 0;
-  std::cout << "seed " << seed << ", operation " << result.failed_at << ": " << result.failure << "\n";
+  std::cout << "seed " << seed << ", operation " << result.failed_at << ": " << result.failure
+            << "\n";
   return 1;
 }
 
@@ -60,11 +62,13 @@ int soak(double minutes, std::uint64_t seed) {
       std::cout << operations << " operations, seed " << seed << std::endl;
     }
   }
-  std::cout << operations << " operations (allocations and frees), " << refused << " refused for want of memory\n"
+  std::cout << operations << " operations (allocations and frees), " << refused
+            << " refused for want of memory\n"
             << "seeds " << first << " to " << seed - 1 << "\n"
             << "rules covered, and how often a broken one would have shown:\n";
   for (std::size_t i = 0; i < covered.size(); ++i) {
-    std::cout << std::setw(12) << covered[i] << "  " << to_string(static_cast<millpond::model::rule>(i)) << "\n";
+    std::cout << std::setw(12) << covered[i] << "  "
+              << to_string(static_cast<millpond::model::rule>(i)) << "\n";
   }
   // A rule that nothing tried is not kept, it is untested.
   const auto untried = std::count(covered.begin(), covered.end(), std::uint64_t{0});
@@ -80,10 +84,14 @@ int main(int count, char** words) {
   std::uint64_t seed = 1;
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string word = words[i];
-    if (word == "--minutes") minutes = std::atof(words[i + 1]);
-    else if (word == "--seed") seed = std::strtoull(words[i + 1], nullptr, 10);
-    else if (word == "--replay") return replay(words[i + 1]);
-    else count = -1;
+    if (word == "--minutes")
+      minutes = std::atof(words[i + 1]);
+    else if (word == "--seed")
+      seed = std::strtoull(words[i + 1], nullptr, 10);
+    else if (word == "--replay")
+      return replay(words[i + 1]);
+    else
+      count = -1;
   }
   if (count < 0 || count % 2 == 0 || minutes <= 0) {
     std::cerr << "usage: soak [--minutes N] [--seed S] | --replay FILE\n";

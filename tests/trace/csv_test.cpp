@@ -44,7 +44,10 @@ TEST(csv, each_row_is_an_event) {
   ASSERT_EQ(back->events.size(), 7u);
   const auto& e = back->events;
   EXPECT_EQ(e[0].what, action::segment_allocate);
-  EXPECT_EQ(e[1], (event{.sequence = 1, .time_ns = 5000, .stream = 3, .address = 0x7f0000000000, .bytes = 512}));
+  EXPECT_EQ(
+      e[1],
+      (event{
+          .sequence = 1, .time_ns = 5000, .stream = 3, .address = 0x7f0000000000, .bytes = 512}));
   EXPECT_EQ(e[2].what, action::free);
   EXPECT_EQ(e[3].what, action::mark);
   EXPECT_EQ(back->info.strings.at(static_cast<std::uint32_t>(e[3].object)), "snapshot");
@@ -68,27 +71,36 @@ TEST(csv, a_broken_row_is_named_with_its_line_what_was_expected_and_what_was_the
   EXPECT_THAT(message_of(header + "alloc,1,a,1,0\nallok,1,a,1,0\n"),
               HasSubstr("file.csv:3: expected an action (alloc, free_requested"));
   EXPECT_THAT(message_of(header + "allok,1,a,1,0\n"), HasSubstr("found 'allok'"));
-  EXPECT_THAT(message_of(header + "alloc,1,a,1\n"), HasSubstr("file.csv:2: expected 5 fields, found 'alloc,1,a,1'"));
+  EXPECT_THAT(message_of(header + "alloc,1,a,1\n"),
+              HasSubstr("file.csv:2: expected 5 fields, found 'alloc,1,a,1'"));
   EXPECT_THAT(message_of(header + "alloc,1,a,1,0,0\n"), HasSubstr("expected 5 fields"));
-  EXPECT_THAT(message_of(header + "alloc,-1,a,1,0\n"), HasSubstr("a time in whole microseconds, found '-1'"));
+  EXPECT_THAT(message_of(header + "alloc,-1,a,1,0\n"),
+              HasSubstr("a time in whole microseconds, found '-1'"));
   EXPECT_THAT(message_of(header + "alloc,99999999999999999999,a,1,0\n"), HasSubstr("a time"));
-  EXPECT_THAT(message_of(header + "alloc,1,g,1,0\n"), HasSubstr("an address in hexadecimal, found 'g'"));
+  EXPECT_THAT(message_of(header + "alloc,1,g,1,0\n"),
+              HasSubstr("an address in hexadecimal, found 'g'"));
   EXPECT_THAT(message_of(header + "alloc,1,,1,0\n"), HasSubstr("found nothing"));
-  EXPECT_THAT(message_of(header + "alloc,1,a,9223372036854775808,0\n"), HasSubstr("at most 2^63 - 1"));
+  EXPECT_THAT(message_of(header + "alloc,1,a,9223372036854775808,0\n"),
+              HasSubstr("at most 2^63 - 1"));
   EXPECT_THAT(message_of(header + "alloc,1,a,1.5,0\n"), HasSubstr("a size"));
   EXPECT_THAT(message_of(header + "alloc,1,a,1,x\n"), HasSubstr("a stream's number, found 'x'"));
-  EXPECT_THAT(message_of(header + std::string("alloc,1,a,\0\x01,0\n", 15)), HasSubstr("'\\x00\\x01'"));
+  EXPECT_THAT(message_of(header + std::string("alloc,1,a,\0\x01,0\n", 15)),
+              HasSubstr("'\\x00\\x01'"));
 }
 
 TEST(csv, what_is_no_trace_is_refused_with_its_first_bytes) {
   EXPECT_THAT(message_of(""), HasSubstr("an empty file"));
   EXPECT_THAT(message_of("a,b,c\n1,2,3\n"), HasSubstr("expected a trace"));
-  EXPECT_THAT(message_of(std::string("\x7f""ELF\0\0\0", 7)), HasSubstr("found '\\x7fELF\\x00"));
+  EXPECT_THAT(message_of(std::string("\x7f"
+                                     "ELF\0\0\0",
+                                     7)),
+              HasSubstr("found '\\x7fELF\\x00"));
   EXPECT_THAT(message_of("{\"json\": true}"), HasSubstr("{\"json\": true}"));
 }
 
 TEST(csv, a_huge_line_is_refused_in_bounded_memory) {
-  EXPECT_THAT(message_of(header + std::string(100 << 20, 'x')), HasSubstr("file.csv:2: expected a line of at most 65536 bytes"));
+  EXPECT_THAT(message_of(header + std::string(100 << 20, 'x')),
+              HasSubstr("file.csv:2: expected a line of at most 65536 bytes"));
   EXPECT_THAT(message_of(std::string(1 << 20, 'x')), HasSubstr("expected a trace"));
 }
 
@@ -137,7 +149,8 @@ TEST(csv, gzip_members_follow_each_other_and_broken_gzip_is_named_by_byte) {
   ASSERT_TRUE(two) << two.error().message;
   EXPECT_EQ(two->events.size(), 2u);
   for (std::size_t size = 3; size < packed.size(); ++size) {
-    EXPECT_THAT(message_of(packed.substr(0, size)), HasSubstr("expected more gzip data, found the end"));
+    EXPECT_THAT(message_of(packed.substr(0, size)),
+                HasSubstr("expected more gzip data, found the end"));
   }
   EXPECT_THAT(message_of(packed + "junk"), HasSubstr("expected gzip data"));
   std::string flipped = packed;
@@ -146,7 +159,8 @@ TEST(csv, gzip_members_follow_each_other_and_broken_gzip_is_named_by_byte) {
 }
 
 TEST(csv, a_file_that_is_not_there_or_a_folder_says_so) {
-  EXPECT_THAT(open_trace("/nonexistent/x.csv").error().message, HasSubstr("/nonexistent/x.csv: cannot be opened: No such file"));
+  EXPECT_THAT(open_trace("/nonexistent/x.csv").error().message,
+              HasSubstr("/nonexistent/x.csv: cannot be opened: No such file"));
   EXPECT_THAT(open_trace("/tmp").error().message, HasSubstr("Is a directory"));
 }
 
@@ -173,7 +187,9 @@ TEST(csv, the_recorded_traces_come_out_with_the_bytes_that_went_in) {
 
 TEST(csv, what_it_has_no_word_for_is_left_out_and_counted) {
   trace_data from;
-  from.events = {{.address = 16, .bytes = 1}, {.what = action::kernel}, {.address = 16, .what = action::free},
+  from.events = {{.address = 16, .bytes = 1},
+                 {.what = action::kernel},
+                 {.address = 16, .what = action::free},
                  {.address = 99, .bytes = 5, .of = kind::pinned}};
   std::string text;
   auto counts = export_csv(from, *make_memory_sink(text));

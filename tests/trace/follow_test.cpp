@@ -43,7 +43,8 @@ TEST_F(follow, events_are_read_as_soon_as_they_are_flushed) {
   ASSERT_TRUE(writer.flush());
   std::uint64_t written = 1, waits = 0;
   bool closed = false;
-  // Whoever follows asks for more; each time the program goes on by one event, and at the end closes.
+  // Whoever follows asks for more; each time the program goes on by one event, and at the end
+  // closes.
   auto source = follow_trace(path_, [&] {
     ++waits;
     if (written < 5) {

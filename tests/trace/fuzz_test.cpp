@@ -1,5 +1,5 @@
-// Thousands of mutations of valid inputs, from a fixed seed: no input crashes, hangs or is believed against
-// its checksum. Under the sanitizers no byte is read that is not there.
+// Thousands of mutations of valid inputs, from a fixed seed: no input crashes, hangs or is believed
+// against its checksum. Under the sanitizers no byte is read that is not there.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -20,9 +20,26 @@ std::string file_bytes(const std::string& path) {
 }
 
 // Tokens that the formats give a meaning.
-constexpr std::string_view tokens[] = {",",    "\n",   "\r\n", "0x",   "(nil)", "alloc", "free_requested", "oom",
-                                       "-1",   "18446744073709551615", "9223372036854775808", "24:00:00",
-                                       "\x80", "\x94", "\x8d", "(",    "u",     "e",     "q\xff",          "r\xff\xff\xff\xff",
+constexpr std::string_view tokens[] = {",",
+                                       "\n",
+                                       "\r\n",
+                                       "0x",
+                                       "(nil)",
+                                       "alloc",
+                                       "free_requested",
+                                       "oom",
+                                       "-1",
+                                       "18446744073709551615",
+                                       "9223372036854775808",
+                                       "24:00:00",
+                                       "\x80",
+                                       "\x94",
+                                       "\x8d",
+                                       "(",
+                                       "u",
+                                       "e",
+                                       "q\xff",
+                                       "r\xff\xff\xff\xff",
                                        "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"};
 
 std::string mutated(std::string bytes, random& numbers) {
@@ -51,7 +68,8 @@ struct counts {
   int finished = 0, failed = 0;
 };
 
-counts fuzz(const std::string& valid, std::uint64_t seed, int rounds, void (*mend)(std::string&) = nullptr) {
+counts fuzz(const std::string& valid, std::uint64_t seed, int rounds,
+            void (*mend)(std::string&) = nullptr) {
   EXPECT_TRUE(read_everything(valid).finished) << read_everything(valid).message;
   random numbers(seed);
   counts of;
@@ -67,17 +85,23 @@ counts fuzz(const std::string& valid, std::uint64_t seed, int rounds, void (*men
 }
 
 TEST(fuzz, csv) {
-  fuzz("action,time_us,addr,size,stream\nsegment_alloc,0,7f0000000000,2097152,0\nalloc,5,7f0000000000,512,3\n"
-       "free_requested,6,7f0000000000,512,3\nfree_completed,8,7f0000000000,512,3\noom,9,4096,1048576,0\n"
-       "snapshot,10,0,0,0\nalloc,11,7f0000000200,99,0\n",
-       1, 6000);
+  fuzz(
+      "action,time_us,addr,size,stream\nsegment_alloc,0,7f0000000000,2097152,0\nalloc,5,"
+      "7f0000000000,512,3\n"
+      "free_requested,6,7f0000000000,512,3\nfree_completed,8,7f0000000000,512,3\noom,9,4096,"
+      "1048576,0\n"
+      "snapshot,10,0,0,0\nalloc,11,7f0000000200,99,0\n",
+      1, 6000);
 }
 
 TEST(fuzz, rmm) {
-  fuzz("Thread,Time,Action,Pointer,Size,Stream\n1,23:59:46.191735,allocate,0x7f1a00000000,1048576,0x0\n"
-       "2,23:59:46.191800,allocate,0x7f1a00200000,256,0x55d1c0\n1,00:00:46.2,allocate failure,(nil),99,0x0\n"
-       "2,00:00:46.192000,free,0x7f1a00200000,256,0x2\n",
-       2, 6000);
+  fuzz(
+      "Thread,Time,Action,Pointer,Size,Stream\n1,23:59:46.191735,allocate,0x7f1a00000000,1048576,"
+      "0x0\n"
+      "2,23:59:46.191800,allocate,0x7f1a00200000,256,0x55d1c0\n1,00:00:46.2,allocate "
+      "failure,(nil),99,0x0\n"
+      "2,00:00:46.192000,free,0x7f1a00200000,256,0x2\n",
+      2, 6000);
 }
 
 TEST(fuzz, snapshot) {
@@ -88,7 +112,8 @@ TEST(fuzz, snapshot) {
 
 // A small one: the recorded traces take too long thousands of times.
 std::string small_gzip() {
-  const std::string text = "action,time_us,addr,size,stream\nalloc,5,a,512,3\nfree_requested,6,a,512,3\n";
+  const std::string text =
+      "action,time_us,addr,size,stream\nalloc,5,a,512,3\nfree_requested,6,a,512,3\n";
   std::string packed(200, '\0');
   z_stream stream{};
   EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
@@ -102,7 +127,9 @@ std::string small_gzip() {
   return packed;
 }
 
-TEST(fuzz, gzip) { fuzz(small_gzip(), 4, 6000); }
+TEST(fuzz, gzip) {
+  fuzz(small_gzip(), 4, 6000);
+}
 
 std::string small_mpt(int level) {
   auto made = make_inference({.requests = 2, .layers = 2});
@@ -110,7 +137,8 @@ std::string small_mpt(int level) {
   const auto stack = made->info.stacks.intern(std::vector<frame>{{1, 2, 3}, {4, 5, 6}});
   made->events[3].stack = stack;
   made->info.meta.notes = {{"a", "b"}};
-  EXPECT_TRUE(export_mpt(*made, *make_memory_sink(bytes), {.chunk_bytes = 200, .compression_level = level}));
+  EXPECT_TRUE(export_mpt(*made, *make_memory_sink(bytes),
+                         {.chunk_bytes = 200, .compression_level = level}));
   return bytes;
 }
 
@@ -139,7 +167,8 @@ TEST(fuzz, bytes_of_no_format_at_all) {
     std::string bytes(numbers.below(300), '\0');
     for (char& each : bytes) each = static_cast<char>(numbers.next());
     // After the marks by which formats are known, too.
-    const std::string_view marks[] = {"", "\x80\x04", "\x1f\x8b\x08", "action,addr,size\n", mpt::magic};
+    const std::string_view marks[] = {"", "\x80\x04", "\x1f\x8b\x08", "action,addr,size\n",
+                                      mpt::magic};
     read_everything(std::string(marks[numbers.below(5)]) + bytes);
   }
 }

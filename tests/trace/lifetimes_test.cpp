@@ -19,7 +19,9 @@ event allocate(std::uint64_t address, std::uint64_t bytes, std::uint64_t stream 
 event release(std::uint64_t address, std::uint64_t bytes = 0, std::uint64_t stream = 0) {
   return {.stream = stream, .address = address, .bytes = bytes, .what = action::free};
 }
-event completed(std::uint64_t address) { return {.address = address, .what = action::free_complete}; }
+event completed(std::uint64_t address) {
+  return {.address = address, .what = action::free_complete};
+}
 event used(std::uint64_t address, std::uint64_t stream) {
   return {.stream = stream, .address = address, .what = action::use};
 }
@@ -36,9 +38,10 @@ std::string fault_of(const std::vector<event>& events) {
 }
 
 TEST(lifetimes, blocks_have_their_events_streams_and_peak) {
-  const std::vector<event> events{allocate(0x1000, 100, 1), allocate(0x2000, 50, 2), used(0x1010, 2),
-                                  used(0x1000, 1),          used(0x1063, 3),         used(0x1000, 2),
-                                  release(0x1000, 100, 1),  allocate(0x1000, 20),    used(0x9000, 1)};
+  const std::vector<event> events{
+      allocate(0x1000, 100, 1), allocate(0x2000, 50, 2), used(0x1010, 2),
+      used(0x1000, 1),          used(0x1063, 3),         used(0x1000, 2),
+      release(0x1000, 100, 1),  allocate(0x1000, 20),    used(0x9000, 1)};
   auto found = find_lifetimes(events);
   ASSERT_TRUE(found) << found.error().message;
   ASSERT_EQ(found->blocks.size(), 3u);
@@ -64,7 +67,8 @@ TEST(lifetimes, blocks_have_their_events_streams_and_peak) {
 
 TEST(lifetimes, copies_use_both_their_sides) {
   auto found = find_lifetimes(std::vector<event>{
-      allocate(0x1000, 100), allocate(0x2000, 100),
+      allocate(0x1000, 100),
+      allocate(0x2000, 100),
       {.stream = 4, .address = 0x1000, .bytes = 8, .other = 0x2008, .what = action::copy}});
   ASSERT_TRUE(found);
   EXPECT_THAT(found->streams_of(found->blocks[0]), testing::ElementsAre(4));
@@ -73,8 +77,9 @@ TEST(lifetimes, copies_use_both_their_sides) {
 
 TEST(lifetimes, a_completion_that_is_late_marks_its_block_deferred) {
   auto found = find_lifetimes(std::vector<event>{
-      allocate(0x1000, 1), allocate(0x2000, 1), allocate(0x3000, 1), release(0x1000), completed(0x1000),
-      release(0x2000), release(0x3000), completed(0x3000), completed(0x2000), completed(0x2000), completed(0x7000)});
+      allocate(0x1000, 1), allocate(0x2000, 1), allocate(0x3000, 1), release(0x1000),
+      completed(0x1000), release(0x2000), release(0x3000), completed(0x3000), completed(0x2000),
+      completed(0x2000), completed(0x7000)});
   ASSERT_TRUE(found);
   EXPECT_FALSE(found->blocks[0].deferred);
   EXPECT_TRUE(found->blocks[1].deferred);
@@ -84,23 +89,31 @@ TEST(lifetimes, a_completion_that_is_late_marks_its_block_deferred) {
 
 TEST(lifetimes, each_fault_names_the_events_and_the_addresses) {
   EXPECT_EQ(fault_of({allocate(0x1000, 8), release(0x1000), release(0x1000)}),
-            "t: event 2 frees 0x1000 a second time: event 1 had freed the block of 8 bytes at 0x1000 that event 0 allocated");
+            "t: event 2 frees 0x1000 a second time: event 1 had freed the block of 8 bytes at "
+            "0x1000 that event 0 allocated");
   EXPECT_EQ(fault_of({release(0x1000)}), "t: event 0 frees 0x1000, which was never allocated");
   EXPECT_EQ(fault_of({allocate(0x1000, 8), release(0x1004)}),
-            "t: event 1 frees 0x1004, which is inside the live block of 8 bytes at 0x1000 that event 0 allocated");
+            "t: event 1 frees 0x1004, which is inside the live block of 8 bytes at 0x1000 that "
+            "event 0 allocated");
   EXPECT_EQ(fault_of({allocate(0x1000, 8), allocate(0x1007, 1)}),
-            "t: event 1 allocates 1 bytes at 0x1007, over the live block of 8 bytes at 0x1000 that event 0 allocated");
-  EXPECT_THAT(fault_of({allocate(0x1000, 8), allocate(0xff0, 17)}), HasSubstr("over the live block"));
-  EXPECT_THAT(fault_of({allocate(0x1000, 8), allocate(0x1000, 8)}), HasSubstr("over the live block"));
-  EXPECT_THAT(fault_of({allocate(0x1000, 8), release(0x1000, 9)}), HasSubstr("as 9 bytes: it is the block of 8 bytes"));
-  EXPECT_THAT(fault_of({allocate(UINT64_MAX - 8, 100)}), HasSubstr("past the end of the address space"));
+            "t: event 1 allocates 1 bytes at 0x1007, over the live block of 8 bytes at 0x1000 that "
+            "event 0 allocated");
+  EXPECT_THAT(fault_of({allocate(0x1000, 8), allocate(0xff0, 17)}),
+              HasSubstr("over the live block"));
+  EXPECT_THAT(fault_of({allocate(0x1000, 8), allocate(0x1000, 8)}),
+              HasSubstr("over the live block"));
+  EXPECT_THAT(fault_of({allocate(0x1000, 8), release(0x1000, 9)}),
+              HasSubstr("as 9 bytes: it is the block of 8 bytes"));
+  EXPECT_THAT(fault_of({allocate(UINT64_MAX - 8, 100)}),
+              HasSubstr("past the end of the address space"));
 }
 
 TEST(lifetimes, nothing_at_null_and_failed_allocations_are_legal) {
   event failed = allocate(0, 1 << 30);
   failed.status = 2;
-  auto found = find_lifetimes(std::vector<event>{allocate(0, 0), release(0), release(0), failed,
-                                                 allocate(0x1000, 0), allocate(0x1001, 5), release(0x1000)});
+  auto found =
+      find_lifetimes(std::vector<event>{allocate(0, 0), release(0), release(0), failed,
+                                        allocate(0x1000, 0), allocate(0x1001, 5), release(0x1000)});
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found->blocks.size(), 2u);
   EXPECT_EQ(found->failed_allocations, 1u);
@@ -108,7 +121,8 @@ TEST(lifetimes, nothing_at_null_and_failed_allocations_are_legal) {
 }
 
 TEST(lifetimes, neighbours_do_not_overlap) {
-  EXPECT_TRUE(find_lifetimes(std::vector<event>{allocate(0x1000, 16), allocate(0x1010, 16), allocate(0xff0, 16)}));
+  EXPECT_TRUE(find_lifetimes(
+      std::vector<event>{allocate(0x1000, 16), allocate(0x1010, 16), allocate(0xff0, 16)}));
 }
 
 TEST(lifetimes, tolerant_counts_every_fault_and_warns_of_the_first_few) {
@@ -127,7 +141,8 @@ TEST(lifetimes, tolerant_counts_every_fault_and_warns_of_the_first_few) {
 struct reference {
   std::map<std::uint64_t, std::pair<std::uint64_t, std::size_t>> live;  // address: bytes, block
   std::set<std::uint64_t> dead;
-  std::uint64_t bytes = 0, peak = 0, double_frees = 0, unknown = 0, overlaps = 0, wrong = 0, blocks = 0;
+  std::uint64_t bytes = 0, peak = 0, double_frees = 0, unknown = 0, overlaps = 0, wrong = 0,
+                blocks = 0;
   std::vector<std::set<std::uint64_t>> streams;
   std::vector<std::uint64_t> own;
 
@@ -167,13 +182,16 @@ struct reference {
 RC_GTEST_PROP(lifetimes, agree_with_the_simple_reference_on_any_events, (std::uint64_t spread)) {
   const std::uint64_t range = 1 + spread % 3000;
   const auto one = rc::gen::map(
-      rc::gen::tuple(rc::gen::inRange<std::uint64_t>(0, range), rc::gen::inRange<std::uint64_t>(0, 60),
-                     rc::gen::inRange<std::uint64_t>(0, 3),
-                     rc::gen::element(action::allocate, action::allocate, action::free, action::use)),
+      rc::gen::tuple(
+          rc::gen::inRange<std::uint64_t>(0, range), rc::gen::inRange<std::uint64_t>(0, 60),
+          rc::gen::inRange<std::uint64_t>(0, 3),
+          rc::gen::element(action::allocate, action::allocate, action::free, action::use)),
       [](const auto& of) {
         const auto& [address, bytes, stream, what] = of;
-        return event{.stream = stream, .address = 1 + address,
-                     .bytes = what == action::free && bytes % 8 != 0 ? 0 : bytes, .what = what};
+        return event{.stream = stream,
+                     .address = 1 + address,
+                     .bytes = what == action::free && bytes % 8 != 0 ? 0 : bytes,
+                     .what = what};
       });
   const auto events = *rc::gen::scale(20.0, rc::gen::container<std::vector<event>>(one));
   reference simple;

@@ -1,5 +1,5 @@
-// Reading streams: what it takes does not grow with the trace. Counted by the allocation functions of this test
-// program, since a process's size says little on a busy machine.
+// Reading streams: what it takes does not grow with the trace. Counted by the allocation functions
+// of this test program, since a process's size says little on a busy machine.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -33,12 +33,24 @@ void counted_free(void* dead) noexcept {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted(bytes); }
-void* operator new[](std::size_t bytes) { return counted(bytes); }
-void operator delete(void* dead) noexcept { counted_free(dead); }
-void operator delete[](void* dead) noexcept { counted_free(dead); }
-void operator delete(void* dead, std::size_t) noexcept { counted_free(dead); }
-void operator delete[](void* dead, std::size_t) noexcept { counted_free(dead); }
+void* operator new(std::size_t bytes) {
+  return counted(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return counted(bytes);
+}
+void operator delete(void* dead) noexcept {
+  counted_free(dead);
+}
+void operator delete[](void* dead) noexcept {
+  counted_free(dead);
+}
+void operator delete(void* dead, std::size_t) noexcept {
+  counted_free(dead);
+}
+void operator delete[](void* dead, std::size_t) noexcept {
+  counted_free(dead);
+}
 
 namespace millpond::trace {
 namespace {
@@ -86,7 +98,8 @@ TEST(memory, reading_takes_no_more_for_a_longer_trace) {
   }
 }
 
-// A snapshot as PyTorch's pickler writes it: each allocation has a list of 30 frames of its own, out of 300 frames that all share.
+// A snapshot as PyTorch's pickler writes it: each allocation has a list of 30 frames of its own,
+// out of 300 frames that all share.
 std::string snapshot_of(std::uint64_t events) {
   std::string text = "\x80\x04}";
   const auto word = [&](std::string_view each) {
@@ -114,7 +127,8 @@ std::string snapshot_of(std::uint64_t events) {
     if (n % 1000 == 0) text += "(";
     text += "}\x94(";
     ++memo;
-    word("action"), word(n % 2 == 0 ? "alloc" : "free_requested"), word("addr"), number(0x7f0000000000 + n / 2 % 1000 * 4096);
+    word("action"), word(n % 2 == 0 ? "alloc" : "free_requested"), word("addr"),
+        number(0x7f0000000000 + n / 2 % 1000 * 4096);
     word("size"), number(4096), word("time_us"), number(1'764'500'000'000'000 + n), word("frames");
     text += "]\x94(";
     ++memo;
@@ -142,7 +156,8 @@ TEST(memory, a_snapshot_takes_a_few_bytes_an_event_however_deep_its_stacks) {
   };
   const std::int64_t small = peak(shorter, 50'000), large = peak(longer, 250'000);
   EXPECT_LT(small, 12 << 20);
-  // Some 190 bytes of file an event; in memory the two memo cells of its dict and its list, 4 bytes each.
+  // Some 190 bytes of file an event; in memory the two memo cells of its dict and its list, 4 bytes
+  // each.
   EXPECT_LT(large - small, 200'000 * 10);
 }
 
@@ -161,7 +176,8 @@ TEST(memory, lifetimes_take_what_they_say) {
   auto made = make_churn({.operations = 400'000});
   ASSERT_TRUE(made);
   const std::int64_t peak = peak_of([&] { EXPECT_TRUE(find_lifetimes(*made)); });
-  // 64 bytes a block, twice while the vector grows, and 16 an address at a load of at least 5/16 while growing.
+  // 64 bytes a block, twice while the vector grows, and 16 an address at a load of at least 5/16
+  // while growing.
   const auto blocks = static_cast<std::int64_t>(made->events.size() / 2);
   EXPECT_LT(peak, blocks * (64 * 3 + 16 * 5) + (1 << 20));
 }
@@ -175,14 +191,15 @@ TEST(memory, loading_a_trace_takes_little_more_than_its_events) {
     events = loaded->events.size();
   });
   ASSERT_GT(events, 1'200'000u);
-  // The counted peak has the last vector in full beside the pieces, as address space; resident it is one
-  // piece more than the events.
+  // The counted peak has the last vector in full beside the pieces, as address space; resident it
+  // is one piece more than the events.
   EXPECT_LT(peak, static_cast<std::int64_t>(2 * events * sizeof(event)) + (48 << 20));
   auto loaded = load_trace(path);
   std::size_t at = 0;
   auto source = open_trace(path);
   bool same = true;
-  EXPECT_TRUE(source->for_each([&](const event& each) { same = same && each == loaded->events[at++]; }));
+  EXPECT_TRUE(
+      source->for_each([&](const event& each) { same = same && each == loaded->events[at++]; }));
   EXPECT_TRUE(same);
   EXPECT_EQ(at, events);
 }

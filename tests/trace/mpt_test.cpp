@@ -35,23 +35,29 @@ result<trace_data> read_back(std::string bytes, const open_options& options = {}
 
 // Mixes full-range values with the small and repeated ones that real traces have.
 rc::Gen<std::uint64_t> number() {
-  return rc::gen::oneOf(rc::gen::arbitrary<std::uint64_t>(), rc::gen::inRange<std::uint64_t>(0, 300),
-                        rc::gen::element<std::uint64_t>(0, UINT64_MAX, std::uint64_t{1} << 63, 0x7fff'0000'0000));
+  return rc::gen::oneOf(
+      rc::gen::arbitrary<std::uint64_t>(), rc::gen::inRange<std::uint64_t>(0, 300),
+      rc::gen::element<std::uint64_t>(0, UINT64_MAX, std::uint64_t{1} << 63, 0x7fff'0000'0000));
 }
 rc::Gen<event> any_event() {
   const auto narrow = [](auto value) {
-    return rc::gen::map(number(), [value](std::uint64_t wide) { return static_cast<decltype(value)>(wide); });
+    return rc::gen::map(number(),
+                        [value](std::uint64_t wide) { return static_cast<decltype(value)>(wide); });
   };
   return rc::gen::build<event>(
       rc::gen::set(&event::sequence, number()), rc::gen::set(&event::time_ns, number()),
       rc::gen::set(&event::stream, number()), rc::gen::set(&event::address, number()),
       rc::gen::set(&event::bytes, number()), rc::gen::set(&event::object, number()),
-      rc::gen::set(&event::other, number()), rc::gen::set(&event::duration_ns, narrow(std::uint32_t{})),
-      rc::gen::set(&event::thread, narrow(std::uint32_t{})), rc::gen::set(&event::stack, narrow(std::uint32_t{})),
-      rc::gen::set(&event::status, narrow(std::int32_t{})), rc::gen::set(&event::device, narrow(std::uint16_t{})),
+      rc::gen::set(&event::other, number()),
+      rc::gen::set(&event::duration_ns, narrow(std::uint32_t{})),
+      rc::gen::set(&event::thread, narrow(std::uint32_t{})),
+      rc::gen::set(&event::stack, narrow(std::uint32_t{})),
+      rc::gen::set(&event::status, narrow(std::int32_t{})),
+      rc::gen::set(&event::device, narrow(std::uint16_t{})),
       rc::gen::set(&event::what, rc::gen::map(rc::gen::inRange(0, action_count),
                                               [](int n) { return static_cast<action>(n); })),
-      rc::gen::set(&event::of, rc::gen::map(rc::gen::inRange(0, 5), [](int n) { return static_cast<kind>(n); })));
+      rc::gen::set(&event::of, rc::gen::map(rc::gen::inRange(0, 5),
+                                            [](int n) { return static_cast<kind>(n); })));
 }
 
 RC_GTEST_PROP(mpt, any_events_come_back_as_they_were, ()) {
@@ -116,7 +122,8 @@ TEST(mpt, every_cut_reads_up_to_the_last_whole_chunk_and_says_where) {
     ASSERT_EQ(back->info.status, read_status::cut);
     ASSERT_LE(back->info.cut_at_byte, size);
     ASSERT_EQ(back->info.warnings.size(), 1u);
-    ASSERT_THAT(back->info.warnings[0], HasSubstr("cut at byte " + std::to_string(back->info.cut_at_byte)));
+    ASSERT_THAT(back->info.warnings[0],
+                HasSubstr("cut at byte " + std::to_string(back->info.cut_at_byte)));
     ASSERT_LE(back->events.size(), events.size());
     ASSERT_GE(back->events.size(), most);  // a longer file never gives less
     most = back->events.size();
@@ -153,7 +160,8 @@ TEST(mpt, events_before_a_corrupt_chunk_are_delivered_and_the_error_stays) {
   result<std::size_t> last = std::size_t{1};
   while (last && *last > 0) {
     last = source->read(batch);
-    if (last) got.insert(got.end(), batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(*last));
+    if (last)
+      got.insert(got.end(), batch.begin(), batch.begin() + static_cast<std::ptrdiff_t>(*last));
   }
   ASSERT_FALSE(last);
   EXPECT_GT(got.size(), events.size() / 2);
@@ -163,7 +171,8 @@ TEST(mpt, events_before_a_corrupt_chunk_are_delivered_and_the_error_stays) {
 
 void fix_header_sum(std::string& bytes) {
   const auto sum = crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), 12);
-  mpt::put_fixed(reinterpret_cast<std::uint8_t*>(bytes.data()) + 12, static_cast<std::uint32_t>(sum));
+  mpt::put_fixed(reinterpret_cast<std::uint8_t*>(bytes.data()) + 12,
+                 static_cast<std::uint32_t>(sum));
 }
 
 TEST(mpt, a_newer_major_version_is_refused_and_a_newer_minor_one_is_read) {
@@ -182,7 +191,8 @@ TEST(mpt, a_newer_major_version_is_refused_and_a_newer_minor_one_is_read) {
   EXPECT_THAT(major.error().message, HasSubstr("newer millpond"));
 }
 
-// A file with one chunk of these record bytes, checksums right: what a hostile or a newer writer could make.
+// A file with one chunk of these record bytes, checksums right: what a hostile or a newer writer
+// could make.
 struct forged {
   std::string payload;
   std::uint16_t codec = 0;
@@ -206,8 +216,9 @@ struct forged {
     at = mpt::put_fixed(at, std::uint16_t{0});
     at = mpt::put_fixed(at, stored_bytes == UINT32_MAX ? size : stored_bytes);
     at = mpt::put_fixed(at, raw_bytes == UINT32_MAX ? size : raw_bytes);
-    at = mpt::put_fixed(at, static_cast<std::uint32_t>(
-                                crc32_z(0, reinterpret_cast<const Bytef*>(payload.data()), payload.size())));
+    at =
+        mpt::put_fixed(at, static_cast<std::uint32_t>(crc32_z(
+                               0, reinterpret_cast<const Bytef*>(payload.data()), payload.size())));
     mpt::put_fixed(at, static_cast<std::uint32_t>(crc32_z(0, head, mpt::chunk_header_bytes - 4)));
     bytes.append(reinterpret_cast<char*>(head), sizeof head);
     return bytes + payload;
@@ -241,22 +252,32 @@ TEST(mpt, records_that_are_wrong_though_their_checksum_is_right_are_refused) {
     EXPECT_FALSE(back);
     return back ? std::string() : back.error().message;
   };
-  EXPECT_THAT(message(forged{.payload = "\x01\x7fshort"}), HasSubstr("expected a record within its chunk, found 127 bytes"));
-  EXPECT_THAT(message(forged{.payload = std::string(1, '\x01')}), HasSubstr("no whole type and length"));
+  EXPECT_THAT(message(forged{.payload = "\x01\x7fshort"}),
+              HasSubstr("expected a record within its chunk, found 127 bytes"));
+  EXPECT_THAT(message(forged{.payload = std::string(1, '\x01')}),
+              HasSubstr("no whole type and length"));
   EXPECT_THAT(message(forged().record(1, "")), HasSubstr("an empty record"));
-  EXPECT_THAT(message(forged().record(1, std::string("\x00\x10", 2))), HasSubstr("a field that does not end"));
-  EXPECT_THAT(message(forged().record(1, std::string("\x00\x80\x10\xff\xff\x7f", 6))), HasSubstr("does not fit"));
-  EXPECT_THAT(message(forged().record(2, "\x05text")), HasSubstr("expected string 1, found string 5"));
+  EXPECT_THAT(message(forged().record(1, std::string("\x00\x10", 2))),
+              HasSubstr("a field that does not end"));
+  EXPECT_THAT(message(forged().record(1, std::string("\x00\x80\x10\xff\xff\x7f", 6))),
+              HasSubstr("does not fit"));
+  EXPECT_THAT(message(forged().record(2, "\x05text")),
+              HasSubstr("expected string 1, found string 5"));
   EXPECT_THAT(message(forged().record(3, "\x02")), HasSubstr("expected stack 1, found stack 2"));
   EXPECT_THAT(message(forged().record(3, "\x01\x02\x02")), HasSubstr("a frame that does not end"));
-  EXPECT_THAT(message(forged().record(3, "\x01" + std::string(5000 * 3, '\x02'))), HasSubstr("at most 4096"));
-  EXPECT_THAT(message(forged().record(2, "\x01" + std::string(2 << 20, 'x'))), HasSubstr("a text of at most"));
+  EXPECT_THAT(message(forged().record(3, "\x01" + std::string(5000 * 3, '\x02'))),
+              HasSubstr("at most 4096"));
+  EXPECT_THAT(message(forged().record(2, "\x01" + std::string(2 << 20, 'x'))),
+              HasSubstr("a text of at most"));
   EXPECT_THAT(message(forged().record(4, "")), HasSubstr("a metadata field"));
   EXPECT_THAT(message(forged().record(4, "\x07\x7fx")), HasSubstr("a note's name"));
-  EXPECT_THAT(message(forged().record(5, "\x09")), HasSubstr("expected an end after 0 events, found after 9"));
-  EXPECT_THAT(message(forged().record(5, std::string(1, '\0')).record(2, "\x01x")), HasSubstr("nothing after the end"));
+  EXPECT_THAT(message(forged().record(5, "\x09")),
+              HasSubstr("expected an end after 0 events, found after 9"));
+  EXPECT_THAT(message(forged().record(5, std::string(1, '\0')).record(2, "\x01x")),
+              HasSubstr("nothing after the end"));
   forged many;
-  for (int i = 0; i < 2000; ++i) many.record(4, "\x07\x05n" + std::to_string(10000 + i).substr(1) + "v");
+  for (int i = 0; i < 2000; ++i)
+    many.record(4, "\x07\x05n" + std::to_string(10000 + i).substr(1) + "v");
   EXPECT_THAT(message(many), HasSubstr("at most 1024 notes"));
 }
 
@@ -267,16 +288,20 @@ TEST(mpt, lengths_are_bounded_before_anything_is_allocated) {
     return back ? std::string() : back.error().message;
   };
   // A gigabyte of zeros in a few bytes.
-  EXPECT_THAT(message({.payload = "x", .codec = 1, .raw_bytes = 1u << 30}), HasSubstr("a chunk of at most 16777216"));
+  EXPECT_THAT(message({.payload = "x", .codec = 1, .raw_bytes = 1u << 30}),
+              HasSubstr("a chunk of at most 16777216"));
   EXPECT_THAT(message({.payload = "x", .raw_bytes = 2}), HasSubstr("stored in no more"));
   EXPECT_THAT(message({.payload = "x", .codec = 7}), HasSubstr("codec 7"));
   std::string packed(100'000, '\0');
   const std::string zeros(8 << 20, '\0');
   packed.resize(ZSTD_compress(packed.data(), packed.size(), zeros.data(), zeros.size(), 3));
-  EXPECT_THAT(message({.payload = packed, .codec = 1, .raw_bytes = 1 << 20}), HasSubstr("zstd data"));
-  EXPECT_THAT(message({.payload = packed, .codec = 1, .raw_bytes = 9 << 20}), HasSubstr("when uncompressed"));
+  EXPECT_THAT(message({.payload = packed, .codec = 1, .raw_bytes = 1 << 20}),
+              HasSubstr("zstd data"));
+  EXPECT_THAT(message({.payload = packed, .codec = 1, .raw_bytes = 9 << 20}),
+              HasSubstr("when uncompressed"));
   // A length with nothing behind it is a cut, not an allocation.
-  auto back = read_back(forged{.payload = "x", .raw_bytes = 16 << 20, .stored_bytes = 16 << 20}.file());
+  auto back =
+      read_back(forged{.payload = "x", .raw_bytes = 16 << 20, .stored_bytes = 16 << 20}.file());
   ASSERT_TRUE(back);
   EXPECT_EQ(back->info.status, read_status::cut);
 }
@@ -297,7 +322,8 @@ TEST(mpt, bytes_after_the_end_are_refused) {
 }
 
 TEST(mpt, metadata_is_known_before_the_first_event_is_read) {
-  const std::string bytes = written(some_events(1), {}, {.program = "server --x", .simulated = true});
+  const std::string bytes =
+      written(some_events(1), {}, {.program = "server --x", .simulated = true});
   auto source = open_trace_bytes("file.mpt", bytes);
   ASSERT_TRUE(source);
   EXPECT_EQ(source->info().meta.program, "server --x");
@@ -346,7 +372,8 @@ class full_sink final : public sink {
  public:
   full_sink(std::string& into, std::size_t room) : into_(into), room_(room) {}
   result<void> write(std::span<const std::uint8_t> bytes) override {
-    if (into_.size() + bytes.size() > room_) return error{error_code::output_failure, "no space left"};
+    if (into_.size() + bytes.size() > room_)
+      return error{error_code::output_failure, "no space left"};
     into_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return {};
   }

@@ -1,5 +1,5 @@
-// What a fuzzer does with bytes: read them as a trace to the end, and all that follows from it. Shared by the
-// fixed-seed tests and by the libFuzzer targets.
+// What a fuzzer does with bytes: read them as a trace to the end, and all that follows from it.
+// Shared by the fixed-seed tests and by the libFuzzer targets.
 #pragma once
 #include <zlib.h>
 
@@ -22,8 +22,8 @@ struct everything {
   std::string message;
 };
 
-// Stops the program where a promise is broken: an error without a place, an event no enum knows, an end that
-// does not stay.
+// Stops the program where a promise is broken: an error without a place, an event no enum knows, an
+// end that does not stay.
 inline everything read_everything(std::string bytes) {
   everything outcome;
   const open_options options{.memory_limit_bytes = 64 * MiB, .table_limit_bytes = 16 * MiB};
@@ -69,7 +69,8 @@ inline everything read_everything(std::string bytes) {
 // Makes the checksums of an .mpt right again, so that a mutation is not stopped at the door.
 inline void mend_checksums(std::string& bytes) {
   const auto sum = [&](std::size_t at, std::size_t count) {
-    return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()) + at, count));
+    return static_cast<std::uint32_t>(
+        crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()) + at, count));
   };
   auto* const data = reinterpret_cast<std::uint8_t*>(bytes.data());
   if (bytes.size() < mpt::header_bytes) return;

@@ -1,4 +1,5 @@
-// The recorded traces in data/traces import with exactly the events and peaks that their README states.
+// The recorded traces in data/traces import with exactly the events and peaks that their README
+// states.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +23,8 @@ class recorded_trace : public testing::TestWithParam<fact> {};
 
 TEST_P(recorded_trace, has_the_events_and_the_peak_of_its_readme) {
   const fact& known = GetParam();
-  auto trace = load_trace(std::string(MILLPOND_SOURCE_DIR "/data/traces/") + known.name + ".csv.gz");
+  auto trace =
+      load_trace(std::string(MILLPOND_SOURCE_DIR "/data/traces/") + known.name + ".csv.gz");
   ASSERT_TRUE(trace) << trace.error().message;
   EXPECT_EQ(trace->events.size(), known.events);
   EXPECT_EQ(trace->info.status, read_status::complete);
@@ -37,8 +39,8 @@ TEST_P(recorded_trace, has_the_events_and_the_peak_of_its_readme) {
   EXPECT_EQ(found->blocks.size() - found->frees, found->end_live_blocks);
 }
 
-// Counted from the files by a script of its own: rows, the running sum of alloc minus free_requested, rows
-// of alloc, and free_completed rows that do not follow their free_requested.
+// Counted from the files by a script of its own: rows, the running sum of alloc minus
+// free_requested, rows of alloc, and free_completed rows that do not follow their free_requested.
 INSTANTIATE_TEST_SUITE_P(all, recorded_trace,
                          testing::Values(fact{"resnet_serving", 26638, 835412040, 9085, 0},
                                          fact{"bert_varlen", 74041, 1018748160, 24802, 0},

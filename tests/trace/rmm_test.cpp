@@ -71,12 +71,18 @@ TEST(rmm, broken_rows_are_named) {
     return back ? std::string() : back.error().message;
   };
   EXPECT_THAT(message("1,10:00:00.0,allocate,0x1,1\n"), HasSubstr("rmm.csv:2: expected 6 fields"));
-  EXPECT_THAT(message("x,10:00:00.0,allocate,0x1,1,0x0\n"), HasSubstr("a thread's number, found 'x'"));
-  for (const char* time : {"24:00:00.0", "10:60:00.0", "10-00-00", "10:00:0", "10:00:00.", "10:00:00.1234567890", ""}) {
-    EXPECT_THAT(message("1," + std::string(time) + ",allocate,0x1,1,0x0\n"), HasSubstr("a time of day")) << time;
+  EXPECT_THAT(message("x,10:00:00.0,allocate,0x1,1,0x0\n"),
+              HasSubstr("a thread's number, found 'x'"));
+  for (const char* time : {"24:00:00.0", "10:60:00.0", "10-00-00", "10:00:0", "10:00:00.",
+                           "10:00:00.1234567890", ""}) {
+    EXPECT_THAT(message("1," + std::string(time) + ",allocate,0x1,1,0x0\n"),
+                HasSubstr("a time of day"))
+        << time;
   }
-  EXPECT_THAT(message("1,10:00:00.0,alloc,0x1,1,0x0\n"), HasSubstr("allocate, allocate failure or free, found 'alloc'"));
-  EXPECT_THAT(message("1,10:00:00.0,allocate,nil,1,0x0\n"), HasSubstr("a pointer in hexadecimal or (nil), found 'nil'"));
+  EXPECT_THAT(message("1,10:00:00.0,alloc,0x1,1,0x0\n"),
+              HasSubstr("allocate, allocate failure or free, found 'alloc'"));
+  EXPECT_THAT(message("1,10:00:00.0,allocate,nil,1,0x0\n"),
+              HasSubstr("a pointer in hexadecimal or (nil), found 'nil'"));
   EXPECT_THAT(message("1,10:00:00.0,allocate,0x1,-1,0x0\n"), HasSubstr("a size in bytes"));
   EXPECT_THAT(message("1,10:00:00.0,allocate,0x1,1,zz\n"), HasSubstr("a stream in hexadecimal"));
 }

@@ -61,7 +61,8 @@ TEST(workload, inference_is_the_scenario_that_was_measured) {
   const lifetimes found = lived(*trace);
   // 8 weights, 2 staging buffers, and an input and 8 layers a request.
   EXPECT_EQ(found.blocks.size(), 8 + 2 + 200 * 9u);
-  EXPECT_EQ(found.peak_live_by_kind[static_cast<int>(kind::device)], 8 * 4 * MiB + 9 * 32 * 256 * KiB);
+  EXPECT_EQ(found.peak_live_by_kind[static_cast<int>(kind::device)],
+            8 * 4 * MiB + 9 * 32 * 256 * KiB);
   EXPECT_EQ(found.peak_live_by_kind[static_cast<int>(kind::pinned)], 2 * 32 * 256 * KiB);
 }
 
@@ -106,7 +107,8 @@ TEST(workload, training_steps_vary_in_length_and_hold_activations_until_the_back
 
 TEST(workload, impossible_options_are_refused_with_the_reason) {
   EXPECT_EQ(make_workload("infrence").error().code, error_code::invalid_argument);
-  EXPECT_NE(make_workload("infrence").error().message.find("inference, churn and training"), std::string::npos);
+  EXPECT_NE(make_workload("infrence").error().message.find("inference, churn and training"),
+            std::string::npos);
   EXPECT_FALSE(make_inference({.requests = 0}));
   EXPECT_FALSE(make_inference({.smallest_batch = 9, .largest_batch = 8}));
   EXPECT_FALSE(make_inference({.item_bytes = UINT64_MAX}));

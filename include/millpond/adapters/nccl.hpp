@@ -1,9 +1,12 @@
-// Registers a pool's memory with NCCL, so that collectives may use it in place instead of through their own buffers.
+// Registers a pool's memory with NCCL, so that collectives may use it in place instead of through
+// their own buffers.
 //
-//     const millpond::nccl_registration whole(communicator, block, bytes);     // while the block lives
+//     const millpond::nccl_registration whole(communicator, block, bytes);     // while the block
+//     lives
 //
-// NCCL registers whole allocations of the driver best; it may refuse what it cannot use (an error, and then the
-// collective copies as before): registered() says so, nothing is thrown. Includes <nccl.h>; the program links NCCL.
+// NCCL registers whole allocations of the driver best; it may refuse what it cannot use (an error,
+// and then the collective copies as before): registered() says so, nothing is thrown. Includes
+// <nccl.h>; the program links NCCL.
 #pragma once
 #include <nccl.h>
 
@@ -16,12 +19,15 @@ class nccl_registration {
  public:
   nccl_registration() noexcept = default;
   // The block must not be freed before this ends, nor the communicator.
-  nccl_registration(ncclComm_t communicator, void* block, std::size_t bytes) noexcept : communicator_(communicator) {
+  nccl_registration(ncclComm_t communicator, void* block, std::size_t bytes) noexcept
+      : communicator_(communicator) {
     answer_ = ncclCommRegister(communicator, block, bytes, &handle_);
     if (answer_ != ncclSuccess) handle_ = nullptr;
   }
   nccl_registration(nccl_registration&& other) noexcept
-      : communicator_(other.communicator_), handle_(std::exchange(other.handle_, nullptr)), answer_(other.answer_) {}
+      : communicator_(other.communicator_),
+        handle_(std::exchange(other.handle_, nullptr)),
+        answer_(other.answer_) {}
   nccl_registration& operator=(nccl_registration&& other) noexcept {
     if (this != &other) {
       reset();
@@ -37,7 +43,8 @@ class nccl_registration {
   // What ncclCommRegister said.
   [[nodiscard]] ncclResult_t answer() const noexcept { return answer_; }
   void reset() noexcept {
-    if (handle_ != nullptr) static_cast<void>(ncclCommDeregister(communicator_, std::exchange(handle_, nullptr)));
+    if (handle_ != nullptr)
+      static_cast<void>(ncclCommDeregister(communicator_, std::exchange(handle_, nullptr)));
   }
 
  private:

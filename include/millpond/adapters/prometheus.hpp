@@ -1,13 +1,14 @@
-// millpond's metrics for prometheus-cpp: a Collectable that reads pools and counted resources when it is asked, for an
-// Exposer (HTTP), a Gateway, or a registry of the program's own.
+// millpond's metrics for prometheus-cpp: a Collectable that reads pools and counted resources when
+// it is asked, for an Exposer (HTTP), a Gateway, or a registry of the program's own.
 //
 //     auto metrics = std::make_shared<millpond::prometheus_collectable>(
 //         std::vector<millpond::metric_source>{{"activations", &pool}});
 //     prometheus::Exposer exposer("127.0.0.1:9464");
 //     exposer.RegisterCollectable(metrics);      // http://127.0.0.1:9464/metrics
 //
-// The sources must outlive the collectable. Thread-safe as metrics.hpp is. Includes prometheus-cpp's headers (Debian:
-// prometheus-cpp-dev), which are the user's to have; the program links prometheus-cpp::pull for an Exposer.
+// The sources must outlive the collectable. Thread-safe as metrics.hpp is. Includes
+// prometheus-cpp's headers (Debian: prometheus-cpp-dev), which are the user's to have; the program
+// links prometheus-cpp::pull for an Exposer.
 #pragma once
 #include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
@@ -23,7 +24,8 @@ namespace millpond {
 
 class prometheus_collectable final : public prometheus::Collectable {
  public:
-  explicit prometheus_collectable(std::vector<metric_source> sources) : sources_(std::move(sources)) {}
+  explicit prometheus_collectable(std::vector<metric_source> sources)
+      : sources_(std::move(sources)) {}
 
   [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> made;
@@ -35,7 +37,8 @@ class prometheus_collectable final : public prometheus::Collectable {
       told.type = family.type == metric_type::gauge     ? prometheus::MetricType::Gauge
                   : family.type == metric_type::counter ? prometheus::MetricType::Counter
                                                         : prometheus::MetricType::Histogram;
-      for (const metric_sample& each : family.samples) told.metric.push_back(sample(family.type, each));
+      for (const metric_sample& each : family.samples)
+        told.metric.push_back(sample(family.type, each));
       made.push_back(std::move(told));
     }
     return made;

@@ -1,12 +1,14 @@
-// millpond's memory for TensorRT 10 and 11: nvinfer1::IGpuAsyncAllocator over a pool, whose reallocate grows a block in
-// place.
+// millpond's memory for TensorRT 10 and 11: nvinfer1::IGpuAsyncAllocator over a pool, whose
+// reallocate grows a block in place.
 //
-//     millpond::tensorrt_allocator memory(pool, growable);       // growable may be nullptr: then nothing grows in place
-//     runtime->setGpuAllocator(&memory);                         // or a context's, or a builder's
+//     millpond::tensorrt_allocator memory(pool, growable);       // growable may be nullptr: then
+//     nothing grows in place runtime->setGpuAllocator(&memory);                         // or a
+//     context's, or a builder's
 //
-// Blocks that TensorRT marks as resizable come from the growable memory, all others from the pool, in the stream's order.
-// As TensorRT asks: thread-safe, noexcept, nullptr for 0 bytes and for failure, whose reason last_error() keeps. The
-// allocator must outlive the objects that use it. Includes <NvInferRuntime.h>, which is the user's to have.
+// Blocks that TensorRT marks as resizable come from the growable memory, all others from the pool,
+// in the stream's order. As TensorRT asks: thread-safe, noexcept, nullptr for 0 bytes and for
+// failure, whose reason last_error() keeps. The allocator must outlive the objects that use it.
+// Includes <NvInferRuntime.h>, which is the user's to have.
 #pragma once
 #include <NvInferRuntime.h>
 
@@ -25,21 +27,26 @@ namespace detail {
 // What both interfaces share.
 class tensorrt_memory {
  public:
-  tensorrt_memory(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable)
+  tensorrt_memory(std::shared_ptr<memory_resource> memory,
+                  std::shared_ptr<growable_blocks> growable)
       : memory_(std::move(memory)), growable_(std::move(growable)) {
     if (memory_ == nullptr || !memory_->device_accessible()) {
-      throw memory_error({error_code::wrong_kind, "tensorrt_allocator: memory that kernels reach is needed"});
+      throw memory_error(
+          {error_code::wrong_kind, "tensorrt_allocator: memory that kernels reach is needed"});
     }
   }
 
-  void* allocate(std::uint64_t bytes, std::uint64_t alignment, nvinfer1::AllocatorFlags flags, stream_handle stream) noexcept {
+  void* allocate(std::uint64_t bytes, std::uint64_t alignment, nvinfer1::AllocatorFlags flags,
+                 stream_handle stream) noexcept {
     if (bytes == 0) return nullptr;
-    const auto resizable = static_cast<nvinfer1::AllocatorFlags>(1U << static_cast<std::uint32_t>(nvinfer1::AllocatorFlag::kRESIZABLE));
+    const auto resizable = static_cast<nvinfer1::AllocatorFlags>(
+        1U << static_cast<std::uint32_t>(nvinfer1::AllocatorFlag::kRESIZABLE));
     try {
       if (growable_ != nullptr && (flags & resizable) != 0) {
         if (auto got = growable_->allocate(bytes)) return *got;
       }
-      auto got = memory_->try_allocate(bytes, alignment < default_alignment ? default_alignment : alignment, stream);
+      auto got = memory_->try_allocate(
+          bytes, alignment < default_alignment ? default_alignment : alignment, stream);
       if (got) return *got;
       return fail(got.error().message);
     } catch (const std::exception& why) {
@@ -63,7 +70,8 @@ class tensorrt_memory {
   }
   void* reallocate(void* base, std::uint64_t new_bytes) noexcept {
     try {
-      if (base == nullptr || growable_ == nullptr || growable_->capacity(base) == 0) return nullptr;  // TensorRT copies
+      if (base == nullptr || growable_ == nullptr || growable_->capacity(base) == 0)
+        return nullptr;  // TensorRT copies
       const auto grown = growable_->grow(base, new_bytes);
       return grown ? base : fail(grown.error().message);
     } catch (const std::exception& why) {
@@ -93,14 +101,19 @@ class tensorrt_memory {
 
 class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
  public:
-  explicit tensorrt_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable = nullptr)
+  explicit tensorrt_allocator(std::shared_ptr<memory_resource> memory,
+                              std::shared_ptr<growable_blocks> growable = nullptr)
       : memory_(std::move(memory), std::move(growable)) {}
 
-  void* allocateAsync(std::uint64_t size, std::uint64_t alignment, nvinfer1::AllocatorFlags flags, cudaStream_t stream) noexcept override {
+  void* allocateAsync(std::uint64_t size, std::uint64_t alignment, nvinfer1::AllocatorFlags flags,
+                      cudaStream_t stream) noexcept override {
     return memory_.allocate(size, alignment, flags, stream);
   }
-  bool deallocateAsync(void* ptr, cudaStream_t stream) noexcept override { return memory_.deallocate(ptr, stream); }
-  void* reallocate(void* base, std::uint64_t /*alignment*/, std::uint64_t new_size) noexcept override {
+  bool deallocateAsync(void* ptr, cudaStream_t stream) noexcept override {
+    return memory_.deallocate(ptr, stream);
+  }
+  void* reallocate(void* base, std::uint64_t /*alignment*/,
+                   std::uint64_t new_size) noexcept override {
     return memory_.reallocate(base, new_size);
   }
   [[nodiscard]] std::string last_error() const { return memory_.last_error(); }
@@ -109,14 +122,17 @@ class tensorrt_allocator final : public nvinfer1::IGpuAsyncAllocator {
   detail::tensorrt_memory memory_;
 };
 
-// The same for code that knows IGpuAllocator alone: no streams, so that a block is freed when its work is done, and an
-// allocation waits until the default stream's frees have run.
+// The same for code that knows IGpuAllocator alone: no streams, so that a block is freed when its
+// work is done, and an allocation waits until the default stream's frees have run.
 class tensorrt_synchronous_allocator final : public nvinfer1::IGpuAllocator {
  public:
-  explicit tensorrt_synchronous_allocator(std::shared_ptr<memory_resource> memory, std::shared_ptr<growable_blocks> growable = nullptr)
-      : gpu_(memory == nullptr ? nullptr : memory->gpu()), memory_(std::move(memory), std::move(growable)) {}
+  explicit tensorrt_synchronous_allocator(std::shared_ptr<memory_resource> memory,
+                                          std::shared_ptr<growable_blocks> growable = nullptr)
+      : gpu_(memory == nullptr ? nullptr : memory->gpu()),
+        memory_(std::move(memory), std::move(growable)) {}
 
-  void* allocate(std::uint64_t size, std::uint64_t alignment, nvinfer1::AllocatorFlags flags) noexcept override {
+  void* allocate(std::uint64_t size, std::uint64_t alignment,
+                 nvinfer1::AllocatorFlags flags) noexcept override {
     void* const ptr = memory_.allocate(size, alignment, flags, nullptr);
     if (ptr != nullptr && gpu_ != nullptr && !gpu_->stream_synchronize(nullptr).ok()) {
       static_cast<void>(memory_.deallocate(ptr, nullptr));
@@ -125,7 +141,8 @@ class tensorrt_synchronous_allocator final : public nvinfer1::IGpuAllocator {
     return ptr;
   }
   bool deallocate(void* ptr) noexcept override { return memory_.deallocate(ptr, nullptr); }
-  void* reallocate(void* base, std::uint64_t /*alignment*/, std::uint64_t new_size) noexcept override {
+  void* reallocate(void* base, std::uint64_t /*alignment*/,
+                   std::uint64_t new_size) noexcept override {
     return memory_.reallocate(base, new_size);
   }
   [[nodiscard]] std::string last_error() const { return memory_.last_error(); }

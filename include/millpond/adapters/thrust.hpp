@@ -1,4 +1,5 @@
-// millpond's memory for Thrust: an allocator for thrust::device_vector, and one for the scratch memory of algorithms.
+// millpond's memory for Thrust: an allocator for thrust::device_vector, and one for the scratch
+// memory of algorithms.
 //
 //     using memory = millpond::thrust_allocator<float>;
 //     thrust::device_vector<float, memory> x(1000, memory(*pool, stream));
@@ -6,8 +7,9 @@
 //     millpond::thrust_scratch scratch(*pool, stream);
 //     thrust::sort(thrust::cuda::par(scratch).on(stream), x.begin(), x.end());
 //
-// device_vector works on the default stream: give it nullptr, or order its stream yourself. The scratch allocator must be
-// given the stream of the policy, and goes back on it, so that algorithms in a row share their scratch memory.
+// device_vector works on the default stream: give it nullptr, or order its stream yourself. The
+// scratch allocator must be given the stream of the policy, and goes back on it, so that algorithms
+// in a row share their scratch memory.
 #pragma once
 #include <thrust/device_ptr.h>
 #include <thrust/device_reference.h>
@@ -41,10 +43,12 @@ class thrust_allocator {
   explicit thrust_allocator(memory_resource& memory, stream_handle stream = nullptr) noexcept
       : memory_(&memory), stream_(stream) {}
   template <class U>
-  thrust_allocator(const thrust_allocator<U>& other) noexcept : memory_(&other.resource()), stream_(other.stream()) {}
+  thrust_allocator(const thrust_allocator<U>& other) noexcept
+      : memory_(&other.resource()), stream_(other.stream()) {}
 
   [[nodiscard]] pointer allocate(size_type count) {
-    if (count > max_size()) throw out_of_memory("thrust_allocator: more elements than any memory holds");
+    if (count > max_size())
+      throw out_of_memory("thrust_allocator: more elements than any memory holds");
     return pointer(static_cast<T*>(memory_->allocate(count * sizeof(T), stream_)));
   }
   void deallocate(pointer ptr, size_type count) noexcept {
@@ -56,14 +60,17 @@ class thrust_allocator {
   friend bool operator==(const thrust_allocator& a, const thrust_allocator& b) noexcept {
     return a.memory_ == b.memory_ && a.stream_ == b.stream_;
   }
-  friend bool operator!=(const thrust_allocator& a, const thrust_allocator& b) noexcept { return !(a == b); }
+  friend bool operator!=(const thrust_allocator& a, const thrust_allocator& b) noexcept {
+    return !(a == b);
+  }
 
  private:
   memory_resource* memory_;
   stream_handle stream_;
 };
 
-// For thrust::cuda::par(scratch) and thrust::cuda::par_nosync(scratch). Not to be shared by threads on one stream.
+// For thrust::cuda::par(scratch) and thrust::cuda::par_nosync(scratch). Not to be shared by threads
+// on one stream.
 class thrust_scratch {
  public:
   using value_type = char;
@@ -72,7 +79,9 @@ class thrust_scratch {
   [[nodiscard]] char* allocate(std::ptrdiff_t bytes) {
     return static_cast<char*>(memory_->allocate(static_cast<std::uint64_t>(bytes), stream_));
   }
-  void deallocate(char* ptr, std::size_t bytes) noexcept { memory_->deallocate(ptr, bytes, stream_); }
+  void deallocate(char* ptr, std::size_t bytes) noexcept {
+    memory_->deallocate(ptr, bytes, stream_);
+  }
 
  private:
   memory_resource* memory_;

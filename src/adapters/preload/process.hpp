@@ -1,4 +1,5 @@
-// The process that runs under `millpond run`: its devices, made when first used, and what it is told.
+// The process that runs under `millpond run`: its devices, made when first used, and what it is
+// told.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace millpond::preload {
 
-// The device of the calling thread as the runtime says; nullptr where millpond does not serve (told once, with the
-// reason), in a forked child, and while our own calls are on the stack.
+// The device of the calling thread as the runtime says; nullptr where millpond does not serve (told
+// once, with the reason), in a forked child, and while our own calls are on the stack.
 [[nodiscard]] served_device* device_by_runtime() noexcept;
 // The same by the current context; nullptr where that is not a primary one.
 [[nodiscard]] served_device* device_by_context() noexcept;
@@ -30,21 +31,26 @@ void forget_device_by_runtime() noexcept;
 // Says a sentence to stderr the first time only.
 void say_once(std::atomic<bool>& said, const char* sentence) noexcept;
 
-// What the two interfaces have in common. Each answers nothing (false) where the program's own call must be made.
+// What the two interfaces have in common. Each answers nothing (false) where the program's own call
+// must be made.
 bool serve(served_device* device, memory_kind kind, std::uint64_t bytes, void** out) noexcept;
-bool serve_async(served_device* device, std::uint64_t bytes, stream_handle stream, void** out) noexcept;
+bool serve_async(served_device* device, std::uint64_t bytes, stream_handle stream,
+                 void** out) noexcept;
 // Frees, by cudaFree or cudaFreeHost: CUDA refuses the other kind's memory, and so do we.
 enum class freed_as : std::uint8_t { device_memory, host_memory };
 enum class taken : std::uint8_t {
   yes,
   no,      // not ours to take: the program's own call says why
-  before,  // freed before, and still an allocation of CUDA's that we keep: CUDA must not see the address
+  before,  // freed before, and still an allocation of CUDA's that we keep: CUDA must not see the
+           // address
 };
 [[nodiscard]] taken take_back(void* ptr, freed_as how) noexcept;
 [[nodiscard]] taken take_back_async(void* ptr, stream_handle stream) noexcept;
-// An address that CUDA never gave: what a call with it is answered is what `taken::before` deserves.
+// An address that CUDA never gave: what a call with it is answered is what `taken::before`
+// deserves.
 [[nodiscard]] void* nobodys_memory() noexcept;
-// For cudaIpcGetMemHandle: true where the address is ours and cannot be opened by others; says what to do.
+// For cudaIpcGetMemHandle: true where the address is ours and cannot be opened by others; says what
+// to do.
 bool refuses_ipc(const void* ptr) noexcept;
 
 // Counts for the report at the end: calls that were served, and that were left to CUDA.

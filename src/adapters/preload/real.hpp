@@ -1,6 +1,8 @@
-// The functions that stand behind ours: those of the CUDA runtime and driver that the program would have called.
+// The functions that stand behind ours: those of the CUDA runtime and driver that the program would
+// have called.
 //
-// Types are CUDA's by layout: the library is built without the toolkit. A status is a cudaError_t or a CUresult.
+// Types are CUDA's by layout: the library is built without the toolkit. A status is a cudaError_t
+// or a CUresult.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -12,13 +14,14 @@ namespace millpond::preload {
 
 using status = int;
 inline constexpr status success = 0;
-inline constexpr status invalid_value = 1;       // cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE
-inline constexpr status memory_allocation = 2;   // cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
-inline constexpr status not_supported = 801;     // cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED
-inline constexpr status no_function = 36;        // cudaErrorCallRequiresNewerDriver
+inline constexpr status invalid_value = 1;  // cudaErrorInvalidValue, CUDA_ERROR_INVALID_VALUE
+inline constexpr status memory_allocation =
+    2;                                        // cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+inline constexpr status not_supported = 801;  // cudaErrorNotSupported, CUDA_ERROR_NOT_SUPPORTED
+inline constexpr status no_function = 36;     // cudaErrorCallRequiresNewerDriver
 
-// One function of a library, looked up when it is first called: behind us in the global scope, else in a copy that was loaded
-// for a part of the program alone (Python modules do that).
+// One function of a library, looked up when it is first called: behind us in the global scope, else
+// in a copy that was loaded for a part of the program alone (Python modules do that).
 enum class home : std::uint8_t { runtime, driver };
 [[nodiscard]] void* find_real(home where, const char* name) noexcept;
 

@@ -8,7 +8,9 @@
 namespace millpond::preload {
 namespace {
 // cuMemAlloc takes 2 MiB pages for what is 1 MiB or larger; below, small requests share one.
-std::uint64_t segment_bytes(std::uint64_t bytes) { return align_up(bytes, bytes < MiB ? std::uint64_t{512} : 2 * MiB); }
+std::uint64_t segment_bytes(std::uint64_t bytes) {
+  return align_up(bytes, bytes < MiB ? std::uint64_t{512} : 2 * MiB);
+}
 }  // namespace
 
 segments::~segments() {
@@ -20,7 +22,8 @@ device_address segments::allocate(std::uint64_t bytes) {
   const std::uint64_t size = segment_bytes(bytes);
   const std::lock_guard lock(mutex_);
   // An eighth too large is near enough: less is wasted than by another segment.
-  if (const auto found = kept_.lower_bound(size); found != kept_.end() && found->first <= size + size / 8) {
+  if (const auto found = kept_.lower_bound(size);
+      found != kept_.end() && found->first <= size + size / 8) {
     const device_address at = found->second;
     live_[at] = found->first;
     now_.live += found->first;
@@ -58,7 +61,8 @@ bool segments::owns(device_address at) const {
 
 bool segments::keeps(device_address at) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(kept_.begin(), kept_.end(), [at](const auto& each) { return each.second == at; });
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [at](const auto& each) { return each.second == at; });
 }
 
 void segments::trim() {

@@ -1,5 +1,6 @@
-// Blocks for other processes: each is one allocation of the driver (cuMemAlloc), so that a handle to it opens at its start, and
-// none is ever moved or carved. Freed blocks are kept and serve requests of nearly their size.
+// Blocks for other processes: each is one allocation of the driver (cuMemAlloc), so that a handle
+// to it opens at its start, and none is ever moved or carved. Freed blocks are kept and serve
+// requests of nearly their size.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -14,7 +15,8 @@ namespace millpond::preload {
 // Thread-safe. What is freed must be done on the device: the caller has waited.
 class segments {
  public:
-  explicit segments(std::shared_ptr<driver> gpu, std::uint64_t limit_bytes) : gpu_(std::move(gpu)), limit_(limit_bytes) {}
+  explicit segments(std::shared_ptr<driver> gpu, std::uint64_t limit_bytes)
+      : gpu_(std::move(gpu)), limit_(limit_bytes) {}
   // Gives back everything, live blocks too.
   ~segments();
 
@@ -37,8 +39,8 @@ class segments {
   const std::shared_ptr<driver> gpu_;
   const std::uint64_t limit_;
   mutable std::mutex mutex_;
-  std::unordered_map<device_address, std::uint64_t> live_;   // bytes of each segment
-  std::multimap<std::uint64_t, device_address> kept_;        // by bytes
+  std::unordered_map<device_address, std::uint64_t> live_;  // bytes of each segment
+  std::multimap<std::uint64_t, device_address> kept_;       // by bytes
   numbers now_;
 };
 

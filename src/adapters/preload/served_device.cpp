@@ -16,14 +16,18 @@ result<std::shared_ptr<pool>> served_device::make_pool(memory_kind kind, std::ui
   return pool::create(gpu_, std::move(options));
 }
 
-result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<driver> gpu, const settings& chosen) {
+result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<driver> gpu,
+                                                             const settings& chosen) {
   std::unique_ptr<served_device> made(new served_device(std::move(gpu), chosen));
   driver& d = *made->gpu_;
   static_cast<void>(d.bind_thread());
   const relaxed_capture_scope relaxed(d);
-  if (const call_result answer = d.stream_create(&made->quiet_); !answer.ok()) return to_error(answer, "making a stream");
-  if (const call_result answer = d.event_create(&made->fence_); !answer.ok()) return to_error(answer, "making an event");
-  const auto add = [&](std::shared_ptr<pool>& to, memory_kind kind, std::uint64_t limit) -> result<void> {
+  if (const call_result answer = d.stream_create(&made->quiet_); !answer.ok())
+    return to_error(answer, "making a stream");
+  if (const call_result answer = d.event_create(&made->fence_); !answer.ok())
+    return to_error(answer, "making an event");
+  const auto add = [&](std::shared_ptr<pool>& to, memory_kind kind,
+                       std::uint64_t limit) -> result<void> {
     auto pool = made->make_pool(kind, limit);
     if (!pool) return pool.error();
     to = std::move(*pool);
@@ -35,13 +39,14 @@ result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<dri
     } else if (auto answer = add(made->device_, memory_kind::device, chosen.limit_bytes); !answer) {
       return answer.error();
     }
-    if (auto answer = add(made->ordered_, memory_kind::device, chosen.limit_bytes); !answer) return answer.error();
+    if (auto answer = add(made->ordered_, memory_kind::device, chosen.limit_bytes); !answer)
+      return answer.error();
   }
   if (chosen.pinned) {
     if (auto answer = add(made->pinned_, memory_kind::pinned, 0); !answer) return answer.error();
   }
-  // Without it the CPU may not touch managed memory while a kernel runs, and programs attach blocks to streams by
-  // their whole allocation.
+  // Without it the CPU may not touch managed memory while a kernel runs, and programs attach blocks
+  // to streams by their whole allocation.
   if (chosen.managed && d.info().concurrent_managed_access) {
     if (auto answer = add(made->managed_, memory_kind::managed, 0); !answer) return answer.error();
   }
@@ -52,7 +57,8 @@ served_device::~served_device() {
   if (!gpu_->alive()) return;
   static_cast<void>(gpu_->context_synchronize());
   for (pool* const each : {device_.get(), ordered_.get(), pinned_.get(), managed_.get()}) {
-    if (each != nullptr) each->set_error_sink([](const error&) {});  // live blocks: the program's to leave
+    if (each != nullptr)
+      each->set_error_sink([](const error&) {});  // live blocks: the program's to leave
   }
   device_.reset();
   ordered_.reset();
@@ -91,8 +97,11 @@ void* served_device::allocate(memory_kind kind, std::uint64_t bytes) {
     const std::lock_guard lock(later_mutex_);
     take_in_passed();
   }
-  if (kind == memory_kind::device && segments_ != nullptr) return reinterpret_cast<void*>(segments_->allocate(bytes));
-  pool* const from = kind == memory_kind::device ? device_.get() : kind == memory_kind::pinned ? pinned_.get() : managed_.get();
+  if (kind == memory_kind::device && segments_ != nullptr)
+    return reinterpret_cast<void*>(segments_->allocate(bytes));
+  pool* const from = kind == memory_kind::device   ? device_.get()
+                     : kind == memory_kind::pinned ? pinned_.get()
+                                                   : managed_.get();
   if (from == nullptr) return nullptr;
   const auto got = from->try_allocate(bytes, default_alignment, quiet_);
   return got ? *got : nullptr;
@@ -124,7 +133,9 @@ bool served_device::keeps(const void* ptr) const {
   return segments_ != nullptr && segments_->keeps(reinterpret_cast<device_address>(ptr));
 }
 
-void served_device::give(pool& to, void* ptr, stream_handle stream) { to.deallocate(ptr, 0, stream); }
+void served_device::give(pool& to, void* ptr, stream_handle stream) {
+  to.deallocate(ptr, 0, stream);
+}
 
 bool served_device::deallocate(void* ptr) {
   pool::block_range range;
@@ -137,7 +148,8 @@ bool served_device::deallocate(void* ptr) {
     return true;
   }
   const std::lock_guard lock(later_mutex_);
-  if (!waiting_.insert(ptr).second) return false;  // freed already: for the pool it lives until its fence has passed
+  if (!waiting_.insert(ptr).second)
+    return false;  // freed already: for the pool it lives until its fence has passed
   open_.push_back({pool_of(who), ptr});
   take_in_passed();
   return true;
@@ -185,7 +197,8 @@ void served_device::take_in_passed() {
   }
 }
 
-// Out of memory: what waits for fences is waited for, and what the other pools do not use goes back.
+// Out of memory: what waits for fences is waited for, and what the other pools do not use goes
+// back.
 bool served_device::relieve() {
   bool relieved = false;
   if (settings_.on_free == free_mode::later) {

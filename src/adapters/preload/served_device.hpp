@@ -1,9 +1,10 @@
-// What a program that knows nothing of millpond gets on one device: memory that behaves as cudaMalloc's,
-// cudaMallocAsync's, cudaHostAlloc's and cudaMallocManaged's does.
+// What a program that knows nothing of millpond gets on one device: memory that behaves as
+// cudaMalloc's, cudaMallocAsync's, cudaHostAlloc's and cudaMallocManaged's does.
 //
-// cudaMalloc's memory may be used at once on any stream, so that it comes from a pool of its own, on a stream that never
-// has work: what lies there is done on the device. What the program frees gets there when the device has been waited for
-// (free_mode::waits), or when an event over the whole context has passed (free_mode::later).
+// cudaMalloc's memory may be used at once on any stream, so that it comes from a pool of its own,
+// on a stream that never has work: what lies there is done on the device. What the program frees
+// gets there when the device has been waited for (free_mode::waits), or when an event over the
+// whole context has passed (free_mode::later).
 #pragma once
 #include <memory>
 #include <mutex>
@@ -19,11 +20,13 @@ namespace millpond::preload {
 
 class served_device {
  public:
-  static result<std::unique_ptr<served_device>> create(std::shared_ptr<driver> gpu, const settings& chosen);
+  static result<std::unique_ptr<served_device>> create(std::shared_ptr<driver> gpu,
+                                                       const settings& chosen);
   // Gives all back, live blocks too. Waits for the device.
   ~served_device();
 
-  // nullptr where the kind is not served here or there is no memory: the program's own call is made then.
+  // nullptr where the kind is not served here or there is no memory: the program's own call is made
+  // then.
   [[nodiscard]] void* allocate(memory_kind kind, std::uint64_t bytes);
   [[nodiscard]] void* allocate_async(std::uint64_t bytes, stream_handle stream);
 
@@ -33,7 +36,8 @@ class served_device {
   // Freed by the program, and still an allocation of the driver's (--ipc).
   [[nodiscard]] bool keeps(const void* ptr) const;
 
-  // As cudaFree, cudaFreeHost; and as cudaFreeAsync. False where the address is not the start of a live block.
+  // As cudaFree, cudaFreeHost; and as cudaFreeAsync. False where the address is not the start of a
+  // live block.
   bool deallocate(void* ptr);
   bool deallocate_async(void* ptr, stream_handle stream);
 
@@ -54,7 +58,8 @@ class served_device {
     void* ptr;
   };
 
-  served_device(std::shared_ptr<driver> gpu, const settings& chosen) : gpu_(std::move(gpu)), settings_(chosen) {}
+  served_device(std::shared_ptr<driver> gpu, const settings& chosen)
+      : gpu_(std::move(gpu)), settings_(chosen) {}
   result<std::shared_ptr<pool>> make_pool(memory_kind kind, std::uint64_t limit);
   [[nodiscard]] pool* pool_of(owner who) const noexcept;
   void give(pool& to, void* ptr, stream_handle stream);

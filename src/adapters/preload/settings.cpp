@@ -31,8 +31,8 @@ settings read_settings(const char* text) {
       out.pinned = kinds.find("+pinned+") != std::string::npos;
       out.managed = kinds.find("+managed+") != std::string::npos;
     } else if (!word.starts_with("limit=") || !parse_bytes(word.substr(6), out.limit_bytes)) {
-      std::fprintf(stderr, "millpond: MILLPOND_RUN has a word that is not understood: %.*s\n", static_cast<int>(word.size()),
-                   word.data());
+      std::fprintf(stderr, "millpond: MILLPOND_RUN has a word that is not understood: %.*s\n",
+                   static_cast<int>(word.size()), word.data());
     }
   }
   return out;

@@ -1,11 +1,14 @@
-// The memory of one CUDA device as PyTorch sees it: a pool, an arena of it for each graph pool of PyTorch's, and its numbers.
+// The memory of one CUDA device as PyTorch sees it: a pool, an arena of it for each graph pool of
+// PyTorch's, and its numbers.
 //
-// What a capture allocates comes from the arena of the graph pool that PyTorch names (millpond/graph_arena.hpp): graphs
-// that PyTorch has share a graph pool share an arena. An arena is held until PyTorch has let go of the graph pool and of every tensor
-// in it, since a tensor may outlive its graph; the graphs hold it themselves.
+// What a capture allocates comes from the arena of the graph pool that PyTorch names
+// (millpond/graph_arena.hpp): graphs that PyTorch has share a graph pool share an arena. An arena
+// is held until PyTorch has let go of the graph pool and of every tensor in it, since a tensor may
+// outlive its graph; the graphs hold it themselves.
 //
-// Thread-safe. One lock over the graph pools, taken by allocations only while a capture may run, by frees only while a
-// graph pool exists; it comes before the pool's, and is never held over an allocation, whose pressure calls back.
+// Thread-safe. One lock over the graph pools, taken by allocations only while a capture may run, by
+// frees only while a graph pool exists; it comes before the pool's, and is never held over an
+// allocation, whose pressure calls back.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -30,7 +33,8 @@ class device_memory {
  public:
   using stream_filter = std::function<bool(stream_handle)>;
 
-  static result<std::unique_ptr<device_memory>> create(std::shared_ptr<driver> gpu, pool_options options);
+  static result<std::unique_ptr<device_memory>> create(std::shared_ptr<driver> gpu,
+                                                       pool_options options);
   // Leaves everything where it is at the end of the process: tensors may outlive the interpreter.
   ~device_memory() = default;
 
@@ -38,13 +42,14 @@ class device_memory {
   result<void> deallocate(void* ptr, std::uint64_t bytes, stream_handle stream);
   result<void> record_use(void* ptr, stream_handle stream);
   result<pool::block_range> find(const void* ptr);
-  // Waits for the device, unless a capture runs; then unused memory goes back to the driver, that of graphs which are gone too.
+  // Waits for the device, unless a capture runs; then unused memory goes back to the driver, that
+  // of graphs which are gone too.
   void empty_cache();
   // A share of the device's memory as the limit on reserved bytes.
   void set_fraction(double fraction);
 
-  // From now on, what captures allocate on streams that the filter takes comes from this graph pool. Outside captures
-  // (torch.cuda.use_mem_pool) it is the pool's as any other.
+  // From now on, what captures allocate on streams that the filter takes comes from this graph
+  // pool. Outside captures (torch.cuda.use_mem_pool) it is the pool's as any other.
   void begin_graph_pool(graph_pool_id id, stream_filter filter);
   void end_graph_pool(graph_pool_id id);
   void release_graph_pool(graph_pool_id id);
@@ -53,9 +58,9 @@ class device_memory {
     std::uint64_t requested = 0, peak_requested = 0, allocated = 0, freed = 0;  // bytes
     std::uint64_t allocations = 0, deallocations = 0, live_blocks = 0, peak_live_blocks = 0;
     std::uint64_t reserved = 0, peak_reserved = 0;
-    std::uint64_t graph_bytes = 0;   // of graphs and graph pools: live there, or free for them alone
-    // The peak of what lives outside graphs and of each graph pool's own peak together: a graph writes to its memory at every
-    // replay, so that no allocator could do with less.
+    std::uint64_t graph_bytes = 0;  // of graphs and graph pools: live there, or free for them alone
+    // The peak of what lives outside graphs and of each graph pool's own peak together: a graph
+    // writes to its memory at every replay, so that no allocator could do with less.
     std::uint64_t peak_needed = 0;
     std::uint64_t out_of_memory = 0;
     pool_statistics pool;
@@ -65,7 +70,9 @@ class device_memory {
 
   [[nodiscard]] driver& gpu() const noexcept { return *gpu_; }
   [[nodiscard]] history& record() noexcept { return history_; }
-  [[nodiscard]] bool serves_graphs() const noexcept { return graph_pools_.load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] bool serves_graphs() const noexcept {
+    return graph_pools_.load(std::memory_order_acquire) != 0;
+  }
 
  private:
   struct graph_pool {
@@ -94,14 +101,19 @@ class device_memory {
   using graph_blocks = std::unordered_map<void*, graph_block>;
 
   explicit device_memory(std::shared_ptr<driver> gpu) : gpu_(std::move(gpu)) {}
-  // The graph pool that a capture on this stream allocates from, with the capture attached to its arena.
+  // The graph pool that a capture on this stream allocates from, with the capture attached to its
+  // arena.
   result<std::optional<graph_pool_id>> graph_pool_for(stream_handle stream);
   void note_graph_block(void* ptr, const graph_pool_id& id, std::uint64_t bytes);
-  // A graph pool goes where nothing needs it now. Under the lock, as all that takes last_holds: holds to drop without it.
-  result<void> free_of_graph(graph_blocks::iterator block, std::uint64_t bytes, stream_handle stream, std::vector<graph_arena>* last_holds);
-  void drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at, std::vector<graph_arena>* last_holds);
+  // A graph pool goes where nothing needs it now. Under the lock, as all that takes last_holds:
+  // holds to drop without it.
+  result<void> free_of_graph(graph_blocks::iterator block, std::uint64_t bytes,
+                             stream_handle stream, std::vector<graph_arena>* last_holds);
+  void drop_if_unused(std::map<graph_pool_id, graph_pool>::iterator at,
+                      std::vector<graph_arena>* last_holds);
   void end(std::vector<capture_into_pool>::iterator capture, std::vector<graph_arena>* last_holds);
-  // Whether a capture runs or may; those that PyTorch did not end, because they failed, are ended here.
+  // Whether a capture runs or may; those that PyTorch did not end, because they failed, are ended
+  // here.
   bool capture_may_run();
   bool wait_for_frees();
   void count_allocation(std::uint64_t bytes) noexcept;
@@ -113,8 +125,10 @@ class device_memory {
   history history_;
 
   // Counts alone: they publish nothing. The peak is exact: each adds its own bytes before it looks.
-  std::atomic<std::uint64_t> requested_{0}, peak_requested_{0}, live_blocks_{0}, peak_live_blocks_{0}, needed_{0}, peak_needed_{0};
-  std::atomic<std::uint64_t> allocated_{0}, allocations_{0}, deallocations_{0}, freed_{0}, out_of_memory_{0};
+  std::atomic<std::uint64_t> requested_{0}, peak_requested_{0}, live_blocks_{0},
+      peak_live_blocks_{0}, needed_{0}, peak_needed_{0};
+  std::atomic<std::uint64_t> allocated_{0}, allocations_{0}, deallocations_{0}, freed_{0},
+      out_of_memory_{0};
 
   // How many there are, for a look without the lock: published with their making.
   std::atomic<std::size_t> graph_pools_{0}, captures_{0};
@@ -123,7 +137,8 @@ class device_memory {
   std::vector<capture_into_pool> capturing_;
   graph_blocks graph_blocks_;
   std::vector<deferred_free> deferred_;  // of graph pools' blocks, while captures begin and end
-  std::set<stream_handle> captured_on_;  // may be asked at any time: PyTorch's streams live as long as the process
+  std::set<stream_handle>
+      captured_on_;  // may be asked at any time: PyTorch's streams live as long as the process
 };
 
 }  // namespace millpond::torch

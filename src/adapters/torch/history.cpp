@@ -9,8 +9,9 @@ namespace {
 std::atomic<history::frame_source> frames_of_caller{nullptr};
 
 std::uint64_t wall_clock_us() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                        std::chrono::system_clock::now().time_since_epoch())
+                                        .count());
 }
 
 void append_quoted(std::string& out, const std::string& text) {
@@ -33,14 +34,17 @@ void append_quoted(std::string& out, const std::string& text) {
 void append_entry(std::string& out, const history::entry& e) {
   char text[160];
   std::snprintf(text, sizeof text, "[%d,%llu,%llu,%llu,%llu,%u]", static_cast<int>(e.what),
-                static_cast<unsigned long long>(e.address), static_cast<unsigned long long>(e.bytes),
-                static_cast<unsigned long long>(e.stream), static_cast<unsigned long long>(e.time_us), e.stack);
+                static_cast<unsigned long long>(e.address),
+                static_cast<unsigned long long>(e.bytes), static_cast<unsigned long long>(e.stream),
+                static_cast<unsigned long long>(e.time_us), e.stack);
   out += text;
 }
 
 }  // namespace
 
-void history::set_frame_source(frame_source source) noexcept { frames_of_caller.store(source, std::memory_order_release); }
+void history::set_frame_source(frame_source source) noexcept {
+  frames_of_caller.store(source, std::memory_order_release);
+}
 
 void history::start(std::uint64_t most_entries) {
   const std::lock_guard lock(mutex_);
@@ -59,7 +63,9 @@ void history::note(action what, std::uint64_t address, std::uint64_t bytes, stre
   }
   const std::lock_guard lock(mutex_);
   entry e{what, address, bytes, reinterpret_cast<std::uint64_t>(stream), wall_clock_us(), 0};
-  if (!frames.empty()) e.stack = stacks_.emplace(std::move(frames), static_cast<std::uint32_t>(stacks_.size()) + 1).first->second;
+  if (!frames.empty())
+    e.stack = stacks_.emplace(std::move(frames), static_cast<std::uint32_t>(stacks_.size()) + 1)
+                  .first->second;
   if (what == action::alloc) live_[address] = e;
   if (what == action::free_requested) live_.erase(address);
   if (entries_.size() >= most_ && !entries_.empty()) entries_.pop_front();

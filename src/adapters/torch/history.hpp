@@ -1,5 +1,6 @@
-// What PyTorch's memory viewer shows: the last allocations and frees, and the blocks that are live, with the Python
-// frames of their callers where PyTorch's entry points tell them. Off until asked for.
+// What PyTorch's memory viewer shows: the last allocations and frees, and the blocks that are live,
+// with the Python frames of their callers where PyTorch's entry points tell them. Off until asked
+// for.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -32,8 +33,9 @@ class history {
   [[nodiscard]] bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   void note(action what, std::uint64_t address, std::uint64_t bytes, stream_handle stream);
 
-  // As JSON: {"entries": [[action, address, bytes, stream, time_us, stack]...], "live": [...], "stacks": [text...]}, a
-  // stack's text being "name\x1f" "file\x1f" "line" a frame, frames parted by "\x1e".
+  // As JSON: {"entries": [[action, address, bytes, stream, time_us, stack]...], "live": [...],
+  // "stacks": [text...]}, a stack's text being "name\x1f" "file\x1f" "line" a frame, frames parted
+  // by "\x1e".
   [[nodiscard]] std::string json() const;
 
   // Who tells the frames of the calling thread, or nullptr.

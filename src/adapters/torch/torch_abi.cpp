@@ -1,5 +1,5 @@
-// The process's devices behind PyTorch's entry points. Made when first used, and never destroyed: tensors may outlive
-// the interpreter, and the driver gives everything back when the process ends.
+// The process's devices behind PyTorch's entry points. Made when first used, and never destroyed:
+// tensors may outlive the interpreter, and the driver gives everything back when the process ends.
 #include "adapters/torch/torch_abi.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr int most_devices = 128;
 
 struct world {
   std::mutex mutex;  // over making a device; its lock comes before all of the pool's
-  std::array<std::atomic<device_memory*>, most_devices> devices{};  // published with what they point to
+  std::array<std::atomic<device_memory*>, most_devices>
+      devices{};              // published with what they point to
   std::atomic<int> known{1};  // devices of the process, as PyTorch told
   std::atomic<bool> history{false};
   std::uint64_t history_entries = 0;
@@ -38,13 +39,16 @@ world& here() {
 }
 
 error no_device(int device) {
-  return {error_code::invalid_argument, "there is no device " + std::to_string(device) + " for millpond"};
+  return {error_code::invalid_argument,
+          "there is no device " + std::to_string(device) + " for millpond"};
 }
 
 result<device_memory*> make_device(int device) {
   world& w = here();
   const std::lock_guard lock(w.mutex);
-  if (auto* const made = w.devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) return made;
+  if (auto* const made =
+          w.devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire))
+    return made;
   std::shared_ptr<driver> gpu;
   pool_options options = w.options;
   if (w.simulate) {
@@ -71,14 +75,19 @@ result<device_memory*> make_device(int device) {
 
 result<device_memory*> device_of(int device) {
   if (device < 0 || device >= most_devices) return no_device(device);
-  if (auto* const made = here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) return made;
+  if (auto* const made =
+          here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire))
+    return made;
   if (here().forks != fork_count()) {
-    return error{error_code::not_permitted, "this process was forked from the one that loaded millpond: use the spawn start method"};
+    return error{
+        error_code::not_permitted,
+        "this process was forked from the one that loaded millpond: use the spawn start method"};
   }
   return make_device(device);
 }
 
-// Answers on each device that was used; MILLPOND_OK at the first that takes it, else the last refusal.
+// Answers on each device that was used; MILLPOND_OK at the first that takes it, else the last
+// refusal.
 template <class Call>
 millpond_status first_that_takes(Call&& call) {
   error last{error_code::foreign_pointer, "no device of millpond has this block"};
@@ -119,7 +128,10 @@ millpond_status millpond_torch_configure(const millpond_pool_options* options, i
   return guarded([&] {
     world& w = here();
     const std::lock_guard lock(w.mutex);
-    if (w.used) return fail(MILLPOND_NOT_PERMITTED, "millpond already serves PyTorch: its options are set before the first allocation");
+    if (w.used)
+      return fail(
+          MILLPOND_NOT_PERMITTED,
+          "millpond already serves PyTorch: its options are set before the first allocation");
     auto read = read_pool_options(options);
     if (!read) return fail(read.error());
     w.options = std::move(*read);
@@ -136,7 +148,8 @@ millpond_status millpond_torch_start(int device_count) {
   return MILLPOND_OK;
 }
 
-millpond_status millpond_torch_malloc(size_t bytes, int device, millpond_stream stream, void** ptr) {
+millpond_status millpond_torch_malloc(size_t bytes, int device, millpond_stream stream,
+                                      void** ptr) {
   *ptr = nullptr;
   return on_device(device, [&](device_memory& on) {
     const auto got = on.allocate(bytes, stream);
@@ -157,7 +170,9 @@ millpond_status millpond_torch_free(void* ptr, size_t bytes, int device, millpon
 }
 
 millpond_status millpond_torch_record_stream(void* ptr, millpond_stream stream) {
-  return guarded([&] { return first_that_takes([&](device_memory& on) { return on.record_use(ptr, stream); }); });
+  return guarded([&] {
+    return first_that_takes([&](device_memory& on) { return on.record_use(ptr, stream); });
+  });
 }
 
 millpond_status millpond_torch_find(void* ptr, void** start, size_t* bytes) {
@@ -182,7 +197,8 @@ millpond_status millpond_torch_empty_cache(void) {
 
 millpond_status millpond_torch_memory_fraction(double fraction, int device) {
   if (!(fraction >= 0) || fraction > 1) {
-    return fail(MILLPOND_INVALID_ARGUMENT, "the memory fraction must be from 0 to 1, not " + std::to_string(fraction));
+    return fail(MILLPOND_INVALID_ARGUMENT,
+                "the memory fraction must be from 0 to 1, not " + std::to_string(fraction));
   }
   return on_device(device, [&](device_memory& on) {
     on.set_fraction(fraction);
@@ -191,11 +207,13 @@ millpond_status millpond_torch_memory_fraction(double fraction, int device) {
 }
 
 millpond_status millpond_torch_begin_pool(int device, uint64_t id_high, uint64_t id_low,
-                                          int (*filter)(millpond_stream stream, void* user), void (*drop)(void* user),
-                                          void* user) {
+                                          int (*filter)(millpond_stream stream, void* user),
+                                          void (*drop)(void* user), void* user) {
   return on_device(device, [&](device_memory& on) {
     const std::shared_ptr<void> held(user, drop);
-    on.begin_graph_pool({id_high, id_low}, [held, filter](stream_handle stream) { return filter(stream, held.get()) != 0; });
+    on.begin_graph_pool({id_high, id_low}, [held, filter](stream_handle stream) {
+      return filter(stream, held.get()) != 0;
+    });
     return MILLPOND_OK;
   });
 }
@@ -219,15 +237,40 @@ millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* ou
     if (device < 0 || device >= most_devices) return fail(no_device(device));
     millpond_torch_numbers all{};
     all.struct_bytes = out->struct_bytes;
-    if (const auto* const on = here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) {
+    if (const auto* const on =
+            here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) {
       const device_memory::numbers now = on->statistics();
-      all = {out->struct_bytes, now.requested,   now.peak_requested,   now.allocated, now.freed,
-             now.allocations,   now.deallocations, now.live_blocks,    now.peak_live_blocks, now.reserved,
-             now.peak_reserved, now.graph_bytes,   now.out_of_memory,
-             now.pool.growths, now.pool.moves, now.pool.activations, now.pool.host_waits, now.pool.stream_waits,
-             now.pool.fence_queries, now.pool.lane_hits, now.pool.heap_hits, now.pool.given_back_bytes,
-             now.pool.cached_bytes, now.pool.pending_bytes, now.pool.idle_bytes, now.pool.peak_out_bytes,
-             now.peak_needed, now.pool.seals, now.pool.shelf_hits, now.pool.lanes_flushed, now.pool.lock_waits};
+      all = {out->struct_bytes,
+             now.requested,
+             now.peak_requested,
+             now.allocated,
+             now.freed,
+             now.allocations,
+             now.deallocations,
+             now.live_blocks,
+             now.peak_live_blocks,
+             now.reserved,
+             now.peak_reserved,
+             now.graph_bytes,
+             now.out_of_memory,
+             now.pool.growths,
+             now.pool.moves,
+             now.pool.activations,
+             now.pool.host_waits,
+             now.pool.stream_waits,
+             now.pool.fence_queries,
+             now.pool.lane_hits,
+             now.pool.heap_hits,
+             now.pool.given_back_bytes,
+             now.pool.cached_bytes,
+             now.pool.pending_bytes,
+             now.pool.idle_bytes,
+             now.pool.peak_out_bytes,
+             now.peak_needed,
+             now.pool.seals,
+             now.pool.shelf_hits,
+             now.pool.lanes_flushed,
+             now.pool.lock_waits};
     }
     std::memcpy(out, &all, std::min(out->struct_bytes, sizeof all));
     return MILLPOND_OK;
@@ -237,7 +280,9 @@ millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* ou
 millpond_status millpond_torch_reset_peaks(int device) {
   return guarded([&] {
     if (device < 0 || device >= most_devices) return fail(no_device(device));
-    if (auto* const on = here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) on->reset_peaks();
+    if (auto* const on =
+            here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire))
+      on->reset_peaks();
     return MILLPOND_OK;
   });
 }
@@ -248,7 +293,9 @@ millpond_status millpond_torch_history(uint64_t most_entries) {
     const std::lock_guard lock(w.mutex);
     w.history.store(most_entries != 0, std::memory_order_relaxed);
     w.history_entries = most_entries;
-    each_device([&](device_memory& on) { most_entries != 0 ? on.record().start(most_entries) : on.record().stop(); });
+    each_device([&](device_memory& on) {
+      most_entries != 0 ? on.record().start(most_entries) : on.record().stop();
+    });
     return MILLPOND_OK;
   });
 }
@@ -257,7 +304,9 @@ const char* millpond_torch_history_json(int device) {
   thread_local std::string text;
   text.clear();
   if (device >= 0 && device < most_devices) {
-    if (auto* const on = here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire)) text = on->record().json();
+    if (auto* const on =
+            here().devices[static_cast<std::size_t>(device)].load(std::memory_order_acquire))
+      text = on->record().json();
   }
   return text.c_str();
 }

@@ -5,8 +5,9 @@
 namespace millpond::cuda {
 namespace {
 
-// Errors after which the context, or the process's use of CUDA, is over: each is documented in cuda.h as
-// leaving the process in an inconsistent state, except the first few, which say that it is gone.
+// Errors after which the context, or the process's use of CUDA, is over: each is documented in
+// cuda.h as leaving the process in an inconsistent state, except the first few, which say that it
+// is gone.
 bool is_final(status_value status) noexcept {
   switch (status) {
     case static_cast<int>(driver_status::deinitialized):
@@ -24,10 +25,8 @@ bool is_final(status_value status) noexcept {
     case error_invalid_address_space:
     case error_invalid_pc:
     case static_cast<int>(driver_status::launch_failed):
-    case error_tensor_memory_leak:
-      return true;
-    default:
-      return false;
+    case error_tensor_memory_leak: return true;
+    default: return false;
   }
 }
 
@@ -45,7 +44,8 @@ cuda_driver::cuda_driver(const library& loaded, device_ordinal device, context_h
       host_location_(host_location_of(info_.host_numa_id)) {}
 
 cuda_driver::~cuda_driver() {
-  if (!alive()) return;  // nothing is left to give back, or a forked child would take it from its parent
+  if (!alive())
+    return;  // nothing is left to give back, or a forked child would take it from its parent
   context_handle before = nullptr;
   functions_.context_get_current.function(&before);
   if (kernels_.module != nullptr && functions_.context_set_current.function(context_) == 0) {
@@ -70,13 +70,17 @@ bool cuda_driver::alive() const noexcept {
 
 // Context.
 
-call_result cuda_driver::bind_thread() noexcept { return ask(functions_.context_set_current, context_); }
+call_result cuda_driver::bind_thread() noexcept {
+  return ask(functions_.context_set_current, context_);
+}
 
 call_result cuda_driver::memory_info(std::uint64_t* free, std::uint64_t* total) noexcept {
   return ask(functions_.memory_get_info, free, total);
 }
 
-call_result cuda_driver::context_synchronize() noexcept { return ask(functions_.context_synchronize); }
+call_result cuda_driver::context_synchronize() noexcept {
+  return ask(functions_.context_synchronize);
+}
 
 // Plain kinds.
 
@@ -94,10 +98,13 @@ call_result cuda_driver::host_allocate(void** out, std::uint64_t bytes, host_fla
   return ask(functions_.host_allocate, out, bytes, bits);
 }
 
-call_result cuda_driver::host_free(void* at) noexcept { return ask(functions_.host_free, at); }
+call_result cuda_driver::host_free(void* at) noexcept {
+  return ask(functions_.host_free, at);
+}
 
 call_result cuda_driver::host_register(void* at, std::uint64_t bytes) noexcept {
-  return ask(functions_.host_register, at, bytes, host_register_portable | host_register_device_map);
+  return ask(functions_.host_register, at, bytes,
+             host_register_portable | host_register_device_map);
 }
 
 call_result cuda_driver::host_unregister(void* at) noexcept {
@@ -109,7 +116,8 @@ call_result cuda_driver::managed_allocate(device_address* out, std::uint64_t byt
 }
 
 call_result cuda_driver::pointer_info(device_address at, pointer_facts* out) noexcept {
-  // Eight zeroed bytes for each answer, whatever its width: the driver writes 4 for types and flags.
+  // Eight zeroed bytes for each answer, whatever its width: the driver writes 4 for types and
+  // flags.
   std::uint64_t type = 0, managed = 0, start = 0, bytes = 0, pool = 0;
   int asked[] = {pointer_memory_type, pointer_is_managed, pointer_range_start, pointer_range_bytes,
                  pointer_pool};
@@ -158,8 +166,10 @@ call_result cuda_driver::pool_destroy(pool_handle pool) noexcept {
   return ask(functions_.pool_destroy, pool);
 }
 
-call_result cuda_driver::pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept {
-  return ask(functions_.pool_set_attribute, pool, pool_release_threshold, static_cast<void*>(&bytes));
+call_result cuda_driver::pool_set_release_threshold(pool_handle pool,
+                                                    std::uint64_t bytes) noexcept {
+  return ask(functions_.pool_set_attribute, pool, pool_release_threshold,
+             static_cast<void*>(&bytes));
 }
 
 call_result cuda_driver::pool_get_usage(pool_handle pool, pool_usage* out) noexcept {
@@ -169,11 +179,12 @@ call_result cuda_driver::pool_get_usage(pool_handle pool, pool_usage* out) noexc
   };
   pool_usage usage;
   call_result answer;
-  for (const question& each : {question{pool_reserved_current, &usage.reserved},
-                               question{pool_reserved_high, &usage.reserved_high},
-                               question{pool_used_current, &usage.used},
-                               question{pool_used_high, &usage.used_high}}) {
-    answer = ask(functions_.pool_get_attribute, pool, each.attribute, static_cast<void*>(each.into));
+  for (const question& each :
+       {question{pool_reserved_current, &usage.reserved},
+        question{pool_reserved_high, &usage.reserved_high},
+        question{pool_used_current, &usage.used}, question{pool_used_high, &usage.used_high}}) {
+    answer =
+        ask(functions_.pool_get_attribute, pool, each.attribute, static_cast<void*>(each.into));
     if (!answer) return answer;
   }
   *out = usage;
@@ -197,15 +208,16 @@ call_result cuda_driver::pool_free(device_address at, stream_handle stream) noex
 
 call_result cuda_driver::address_reserve(device_address* out, std::uint64_t bytes,
                                          std::uint64_t alignment) noexcept {
-  return ask(functions_.address_reserve, out, bytes, alignment, device_address{0}, std::uint64_t{0});
+  return ask(functions_.address_reserve, out, bytes, alignment, device_address{0},
+             std::uint64_t{0});
 }
 
 call_result cuda_driver::address_free(device_address at, std::uint64_t bytes) noexcept {
   return ask(functions_.address_free, at, bytes);
 }
 
-call_result cuda_driver::physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
-                                         shareable share) noexcept {
+call_result cuda_driver::physical_create(physical_handle* out, std::uint64_t bytes,
+                                         memory_place place, shareable share) noexcept {
   const allocation_properties properties =
       physical_properties(place == memory_place::device ? device_location_ : host_location_,
                           share == shareable::posix_fd ? handle_posix_fd : handle_none);
@@ -216,7 +228,8 @@ call_result cuda_driver::physical_release(physical_handle handle) noexcept {
   return ask(functions_.physical_release, handle);
 }
 
-call_result cuda_driver::map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept {
+call_result cuda_driver::map(device_address at, std::uint64_t bytes,
+                             physical_handle handle) noexcept {
   return ask(functions_.map, at, bytes, std::size_t{0}, handle, std::uint64_t{0});
 }
 

@@ -1,7 +1,7 @@
 // The real driver: one device's primary context behind the table of functions.
 //
-// Every function is the CUDA function of its name and no more: a load that asks whether this is a forked
-// child, the call, and on failure a look whether the device is lost.
+// Every function is the CUDA function of its name and no more: a load that asks whether this is a
+// forked child, the call, and on failure a look whether the device is lost.
 #pragma once
 #include <atomic>
 
@@ -14,8 +14,8 @@ namespace millpond::cuda {
 class cuda_driver final : public driver {
  public:
   // Takes over one reference to the primary context, and the module in `kernels`.
-  cuda_driver(const library& loaded, device_ordinal device, context_handle context, device_info info,
-              const kernel_set& kernels);
+  cuda_driver(const library& loaded, device_ordinal device, context_handle context,
+              device_info info, const kernel_set& kernels);
   ~cuda_driver() override;
 
   bool simulated() const noexcept override { return false; }
@@ -35,7 +35,8 @@ class cuda_driver final : public driver {
   call_result managed_allocate(device_address* out, std::uint64_t bytes) noexcept override;
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override;
 
-  call_result pool_create(pool_handle* out, memory_place place, std::uint64_t max_bytes) noexcept override;
+  call_result pool_create(pool_handle* out, memory_place place,
+                          std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override;
   call_result pool_get_usage(pool_handle pool, pool_usage* out) noexcept override;
@@ -52,7 +53,8 @@ class cuda_driver final : public driver {
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override;
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override;
-  call_result set_access(device_address at, std::uint64_t bytes, memory_place place) noexcept override;
+  call_result set_access(device_address at, std::uint64_t bytes,
+                         memory_place place) noexcept override;
   call_result export_handle(int* fd, physical_handle handle) noexcept override;
   call_result import_handle(physical_handle* out, int fd) noexcept override;
 
@@ -75,7 +77,8 @@ class cuda_driver final : public driver {
   call_result exchange_capture_mode(capture_mode* mode) noexcept override;
   call_result capture_begin(stream_handle stream, capture_mode mode) noexcept override;
   call_result capture_end(stream_handle stream, graph_handle* out) noexcept override;
-  call_result graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept override;
+  call_result graph_retain(graph_handle graph, void (*destroy)(void*),
+                           void* data) noexcept override;
   call_result graph_instantiate(graph_exec_handle* out, graph_handle graph) noexcept override;
   call_result graph_launch(graph_exec_handle exec, stream_handle stream) noexcept override;
   call_result graph_destroy(graph_handle graph) noexcept override;
@@ -89,7 +92,8 @@ class cuda_driver final : public driver {
                              stream_handle stream) noexcept override;
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
                      memory_place place) noexcept override;
-  call_result host_function(stream_handle stream, void (*function)(void*), void* data) noexcept override;
+  call_result host_function(stream_handle stream, void (*function)(void*),
+                            void* data) noexcept override;
 
   call_result identity_write(std::span<const identity_block> blocks,
                              stream_handle stream) noexcept override;
@@ -103,10 +107,13 @@ class cuda_driver final : public driver {
   void note_failure(status_value status) const noexcept;
 
   template <class... Parameters, class... Arguments>
-  call_result ask(const entry<status_value(Parameters...)>& call, Arguments... arguments) const noexcept {
-    if (in_forked_child()) [[unlikely]] return {driver_status::not_permitted, call.name_in_child};
+  call_result ask(const entry<status_value(Parameters...)>& call,
+                  Arguments... arguments) const noexcept {
+    if (in_forked_child()) [[unlikely]]
+      return {driver_status::not_permitted, call.name_in_child};
     const status_value status = call.function(arguments...);
-    if (status != 0) [[unlikely]] note_failure(status);
+    if (status != 0) [[unlikely]]
+      note_failure(status);
     return {static_cast<driver_status>(status), call.name};
   }
   call_result launch(function_handle kernel, unsigned ctas, unsigned threads, stream_handle stream,

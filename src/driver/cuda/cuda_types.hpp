@@ -1,6 +1,6 @@
-// The few types and values of the CUDA driver API that millpond uses, declared here so that the build
-// needs no toolkit. Each is CUDA's own by layout and value (cuda.h of 12.5 to 13.0); where the toolkit is
-// found, tests/driver/cuda_types_test.cpp compares every one of them with cuda.h.
+// The few types and values of the CUDA driver API that millpond uses, declared here so that the
+// build needs no toolkit. Each is CUDA's own by layout and value (cuda.h of 12.5 to 13.0); where
+// the toolkit is found, tests/driver/cuda_types_test.cpp compares every one of them with cuda.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -14,19 +14,23 @@ call_result cuda_driver::stream_capture(stream_handle stream, capture_info* out)
   if (!answer) return answer;
   *out = {};
   out->status = static_cast<capture_status>(status);
-  if (out->status != capture_status::active) [[likely]] return answer;
-  answer = ask(functions_.stream_get_capture, stream, &status, &out->id, &out->graph,
-               static_cast<CUgraphNode_st* const**>(nullptr),
-               static_cast<const CUgraphEdgeData_st**>(nullptr), static_cast<std::size_t*>(nullptr));
+  if (out->status != capture_status::active) [[likely]]
+    return answer;
+  answer =
+      ask(functions_.stream_get_capture, stream, &status, &out->id, &out->graph,
+          static_cast<CUgraphNode_st* const**>(nullptr),
+          static_cast<const CUgraphEdgeData_st**>(nullptr), static_cast<std::size_t*>(nullptr));
   out->status = static_cast<capture_status>(status);
   return answer;
 }
 
 // The two calls alone; whoever is told false asks again by the ways above, which look at failures.
 bool cuda_driver::id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept {
-  if (in_forked_child()) [[unlikely]] return false;
+  if (in_forked_child()) [[unlikely]]
+    return false;
   int status = 0;
-  if (functions_.stream_is_capturing.function(stream, &status) != 0 || status != 0) [[unlikely]] return false;
+  if (functions_.stream_is_capturing.function(stream, &status) != 0 || status != 0) [[unlikely]]
+    return false;
   return functions_.stream_get_id.function(stream, id) == 0;
 }
 
@@ -45,9 +49,10 @@ call_result cuda_driver::capture_end(stream_handle stream, graph_handle* out) no
   return ask(functions_.capture_end, stream, out);
 }
 
-call_result cuda_driver::graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept {
-  // A user object cannot be released without its destructor running, and on failure `data` must stay the
-  // caller's. So the object's own destructor asks whether the graph ever took it.
+call_result cuda_driver::graph_retain(graph_handle graph, void (*destroy)(void*),
+                                      void* data) noexcept {
+  // A user object cannot be released without its destructor running, and on failure `data` must
+  // stay the caller's. So the object's own destructor asks whether the graph ever took it.
   struct ticket {
     void (*destroy)(void*);
     void* data;
@@ -62,8 +67,8 @@ call_result cuda_driver::graph_retain(graph_handle graph, void (*destroy)(void*)
     if (copy.taken) copy.destroy(copy.data);
   };
   user_object_handle object = nullptr;
-  call_result answer = ask(functions_.user_object_create, &object, static_cast<void*>(held), run, 1u,
-                           user_object_no_destructor_sync);
+  call_result answer = ask(functions_.user_object_create, &object, static_cast<void*>(held), run,
+                           1u, user_object_no_destructor_sync);
   if (!answer) {
     delete held;
     return answer;
@@ -114,8 +119,9 @@ call_result cuda_driver::advise(device_address at, std::uint64_t bytes, managed_
                                 memory_place place) noexcept {
   // managed_advice counts from 0 in the order of CU_MEM_ADVISE_*, which count from 1.
   const int value = static_cast<int>(advice) + 1;
-  // The host at large: cuda.h refuses a NUMA node for "accessed by", and as the preferred location a node has no effect
-  // (H200, driver 580.159, 2026-11-30: a kernel moves the pages to the device, bench/results/managed_h200_node.csv).
+  // The host at large: cuda.h refuses a NUMA node for "accessed by", and as the preferred location
+  // a node has no effect (H200, driver 580.159, 2026-11-30: a kernel moves the pages to the device,
+  // bench/results/managed_h200_node.csv).
   const memory_location location =
       place == memory_place::device ? device_location_ : memory_location{location_host, 0};
   return ask(functions_.advise, at, bytes, value, location);
@@ -131,8 +137,8 @@ call_result cuda_driver::host_function(stream_handle stream, void (*function)(vo
 call_result cuda_driver::launch(function_handle kernel, unsigned ctas, unsigned threads,
                                 stream_handle stream, void** parameters) const noexcept {
   if (kernel == nullptr) return kernels_.failure;
-  return ask(functions_.launch_kernel, kernel, ctas, 1u, 1u, threads, 1u, 1u, 0u, stream, parameters,
-             static_cast<void**>(nullptr));
+  return ask(functions_.launch_kernel, kernel, ctas, 1u, 1u, threads, 1u, 1u, 0u, stream,
+             parameters, static_cast<void**>(nullptr));
 }
 
 call_result cuda_driver::identity_write(std::span<const identity_block> blocks,
@@ -145,8 +151,8 @@ call_result cuda_driver::identity_write(std::span<const identity_block> blocks,
   return launch(kernels_.write, ctas, kernel_threads, stream, static_cast<void**>(parameters));
 }
 
-call_result cuda_driver::identity_check(std::span<const identity_block> blocks, identity_report* report,
-                                        stream_handle stream) noexcept {
+call_result cuda_driver::identity_check(std::span<const identity_block> blocks,
+                                        identity_report* report, stream_handle stream) noexcept {
   if (blocks.size() > max_identity_blocks || report == nullptr) {
     return {driver_status::invalid_value, "identity_check"};
   }

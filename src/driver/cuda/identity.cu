@@ -1,11 +1,12 @@
-// The identity kernels and the spin kernel: the source of identity_ptx.inc, which is what programs carry.
+// The identity kernels and the spin kernel: the source of identity_ptx.inc, which is what programs
+// carry.
 //
 // A block is a run of 8-byte words counted from its own start, whatever its address: word i is
-// identity_word(identity, i) in little-endian order, and the last bytes % 8 bytes are the low bytes of
-// the word that would stand there. src/driver/identity.cpp does the same on the host.
+// identity_word(identity, i) in little-endian order, and the last bytes % 8 bytes are the low bytes
+// of the word that would stand there. src/driver/identity.cpp does the same on the host.
 //
-// The host shares a launch's thread blocks ("ctas") out by size, so that one large block fills the GPU
-// and sixty-three small ones beside it cost a thread block each.
+// The host shares a launch's thread blocks ("ctas") out by size, so that one large block fills the
+// GPU and sixty-three small ones beside it cost a thread block each.
 //
 // After a change run scripts/identity_ptx; a test compares the two where nvcc is found.
 #include <stdint.h>
@@ -44,7 +45,10 @@ static __device__ __forceinline__ const piece& piece_of_cta(const launch_table& 
   uint32_t high = table.count;
   while (high - low > 1) {
     const uint32_t middle = (low + high) / 2;
-    if (table.pieces[middle].first_cta <= blockIdx.x) low = middle; else high = middle;
+    if (table.pieces[middle].first_cta <= blockIdx.x)
+      low = middle;
+    else
+      high = middle;
   }
   return table.pieces[low];
 }
@@ -64,7 +68,7 @@ static __device__ __forceinline__ u64 read_bytes(u64 address, u64 count) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-millpond_identity_write(const __grid_constant__ launch_table table) {
+    millpond_identity_write(const __grid_constant__ launch_table table) {
   const piece& mine = piece_of_cta(table);
   const u64 address = mine.address;
   const u64 bytes = mine.bytes;
@@ -93,12 +97,12 @@ millpond_identity_write(const __grid_constant__ launch_table table) {
   }
 }
 
-// The first mismatch to come takes the place; a block never lies at address zero. A function with a C
-// name, not inlined, so that the text does not depend on where this file lies.
+// The first mismatch to come takes the place; a block never lies at address zero. A function with a
+// C name, not inlined, so that the text does not depend on where this file lies.
 extern "C" __device__ __noinline__ void millpond_tell(report* out, u64 identity, u64 found,
                                                       u64 address) {
-  // The report may lie in host memory, where an exchange crosses the link and takes its turn: only while nobody
-  // has told anything is one tried.
+  // The report may lie in host memory, where an exchange crosses the link and takes its turn: only
+  // while nobody has told anything is one tried.
   if (*reinterpret_cast<volatile u64*>(&out->address) != 0) return;
   if (atomicCAS(&out->address, 0ULL, address) == 0) {
     out->expected = identity;
@@ -106,10 +110,10 @@ extern "C" __device__ __noinline__ void millpond_tell(report* out, u64 identity,
   }
 }
 
-// Four loads are in flight a thread before the first is looked at. They go to the L2 cache, which is
-// where another stream's writes are seen.
+// Four loads are in flight a thread before the first is looked at. They go to the L2 cache, which
+// is where another stream's writes are seen.
 extern "C" __global__ void __launch_bounds__(256)
-millpond_identity_check(const __grid_constant__ launch_table table, report* out) {
+    millpond_identity_check(const __grid_constant__ launch_table table, report* out) {
   const piece& mine = piece_of_cta(table);
   const u64 address = mine.address;
   const u64 bytes = mine.bytes;
@@ -160,7 +164,8 @@ millpond_identity_check(const __grid_constant__ launch_table table, report* out)
     }
   }
   // One addition a warp: the report may lie in host memory, where an addition crosses the link.
-  for (int offset = 16; offset > 0; offset /= 2) wrong += __shfl_xor_sync(0xffffffffu, wrong, offset);
+  for (int offset = 16; offset > 0; offset /= 2)
+    wrong += __shfl_xor_sync(0xffffffffu, wrong, offset);
   if (wrong != 0 && threadIdx.x % 32 == 0) atomicAdd(&out->mismatches, wrong);
 }
 

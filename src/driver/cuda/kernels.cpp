@@ -73,6 +73,8 @@ kernel_set load_kernels(const function_table& functions) noexcept {
   return kernels;
 }
 
-const char* identity_ptx() noexcept { return ptx_text; }
+const char* identity_ptx() noexcept {
+  return ptx_text;
+}
 
 }  // namespace millpond::cuda

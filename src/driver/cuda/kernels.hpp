@@ -7,7 +7,8 @@
 
 namespace millpond::cuda {
 
-// How the kernels see their blocks: identity.cu's launch_table, passed by value (2056 of 4096 bytes).
+// How the kernels see their blocks: identity.cu's launch_table, passed by value (2056 of 4096
+// bytes).
 struct launch_piece {
   std::uint64_t address;
   std::uint64_t bytes;
@@ -25,8 +26,8 @@ static_assert(sizeof(identity_report) == 32);
 
 inline constexpr unsigned kernel_threads = 256;
 
-// Fills the table from the blocks that have bytes; gives the launch's thread blocks, 0 for nothing to do.
-// Each piece gets thread blocks by its size, at least one, about 16 a multiprocessor in all.
+// Fills the table from the blocks that have bytes; gives the launch's thread blocks, 0 for nothing
+// to do. Each piece gets thread blocks by its size, at least one, about 16 a multiprocessor in all.
 [[nodiscard]] unsigned share_out(std::span<const identity_block> blocks, int multiprocessors,
                                  launch_table& table) noexcept;
 
@@ -39,8 +40,8 @@ struct kernel_set {
   call_result failure{driver_status::not_supported, "identity kernels (not loaded)"};
 };
 
-// Compiles the PTX for the current context's device (the driver keeps the result in its cache) and loads
-// each function, so that no launch loads anything, which a capture would forbid.
+// Compiles the PTX for the current context's device (the driver keeps the result in its cache) and
+// loads each function, so that no launch loads anything, which a capture would forbid.
 [[nodiscard]] kernel_set load_kernels(const function_table& functions) noexcept;
 
 // The text that load_kernels gives to the driver.

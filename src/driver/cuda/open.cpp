@@ -10,7 +10,8 @@ namespace {
 constexpr std::size_t name_bytes = 256;
 
 // 0 where the driver does not know the attribute: then the device lacks what it asks for.
-int attribute(const function_table& functions, device_ordinal device, int which, int otherwise = 0) {
+int attribute(const function_table& functions, device_ordinal device, int which,
+              int otherwise = 0) {
   int value = otherwise;
   if (functions.device_get_attribute.function(&value, which, device) != 0) return otherwise;
   return value;
@@ -33,7 +34,8 @@ call_result read_info(const library& loaded, device_ordinal device, device_info&
     return {static_cast<driver_status>(status), functions.device_get_name.name};
   }
   std::size_t total = 0;
-  if (const status_value status = functions.device_total_memory.function(&total, device); status != 0) {
+  if (const status_value status = functions.device_total_memory.function(&total, device);
+      status != 0) {
     return {static_cast<driver_status>(status), functions.device_total_memory.name};
   }
   info.name = name;
@@ -71,28 +73,29 @@ result<int> count(const library& loaded) {
 error no_such_device(int ordinal, int devices) {
   if (devices == 0) {
     return {error_code::driver_failure,
-            "no CUDA device: the NVIDIA driver is there and no GPU is visible to this process; without a "
+            "no CUDA device: the NVIDIA driver is there and no GPU is visible to this process; "
+            "without a "
             "card the simulated GPU serves (--gpu sim)"};
   }
   return {error_code::invalid_argument,
-          devices == 1
-              ? fmt::format("there is no GPU {}: this process sees one, GPU 0", ordinal)
-              : fmt::format("there is no GPU {}: this process sees {}, GPU 0 to {}", ordinal, devices,
-                            devices - 1)};
+          devices == 1 ? fmt::format("there is no GPU {}: this process sees one, GPU 0", ordinal)
+                       : fmt::format("there is no GPU {}: this process sees {}, GPU 0 to {}",
+                                     ordinal, devices, devices - 1)};
 }
 
 error no_context(call_result answer, int ordinal) {
   error failure = to_error(answer, fmt::format("making a context on GPU {}", ordinal));
   if (answer.status == driver_status::device_unavailable) {
-    failure.message += "; another process holds the GPU in exclusive mode (nvidia-smi -q -d COMPUTE)";
+    failure.message +=
+        "; another process holds the GPU in exclusive mode (nvidia-smi -q -d COMPUTE)";
   } else if (answer.status == driver_status::out_of_memory) {
     failure.message += "; its memory is full: nvidia-smi shows who holds it";
   }
   return failure;
 }
 
-// Loads the kernels with the context current and the caller's capture mode and context put back after:
-// another thread may be capturing, and loading a module would break that.
+// Loads the kernels with the context current and the caller's capture mode and context put back
+// after: another thread may be capturing, and loading a module would break that.
 kernel_set load_kernels_in(const function_table& functions, context_handle context) {
   context_handle before = nullptr;
   functions.context_get_current.function(&before);
@@ -166,9 +169,10 @@ result<driver_facts> read_driver_facts(const open_options& options) {
       return to_error(answer, fmt::format("asking about GPU {}", ordinal));
     }
     each.info.ordinal = ordinal;
-    each.pci = fmt::format("{:04x}:{:02x}:{:02x}.0", attribute(functions, device, attribute_pci_domain),
-                           attribute(functions, device, attribute_pci_bus),
-                           attribute(functions, device, attribute_pci_device));
+    each.pci =
+        fmt::format("{:04x}:{:02x}:{:02x}.0", attribute(functions, device, attribute_pci_domain),
+                    attribute(functions, device, attribute_pci_bus),
+                    attribute(functions, device, attribute_pci_device));
     each.managed_memory = attribute(functions, device, attribute_managed_memory) != 0;
     each.pageable_host_tables = attribute(functions, device, attribute_pageable_host_tables) != 0;
     each.integrated = attribute(functions, device, attribute_integrated) != 0;
@@ -187,6 +191,8 @@ result<std::shared_ptr<driver>> open_cuda_driver(int ordinal) {
   return cuda::open_driver(ordinal, cuda::open_options{});
 }
 
-result<int> count_cuda_devices() { return cuda::count_devices(cuda::open_options{}); }
+result<int> count_cuda_devices() {
+  return cuda::count_devices(cuda::open_options{});
+}
 
 }  // namespace millpond

@@ -19,13 +19,13 @@ struct open_options {
 // What can be said of a device without making a context on it, which takes a third of a second and
 // hundreds of MiB.
 struct device_facts {
-  device_info info;              // granularities are 0 here where the driver wants a context
-  std::string pci;               // "0000:17:00.0"
+  device_info info;  // granularities are 0 here where the driver wants a context
+  std::string pci;   // "0000:17:00.0"
   bool managed_memory = false;
   bool pageable_host_tables = false;  // the device walks the host's own page tables (ATS)
   bool integrated = false;
   bool ecc = false;
-  bool mps = false;              // contexts are shared through an MPS server
+  bool mps = false;  // contexts are shared through an MPS server
 };
 struct driver_facts {
   int version = 0;

@@ -10,7 +10,8 @@ namespace {
 using sim::call;
 
 constexpr auto relaxed = std::memory_order_relaxed;
-constexpr std::uint64_t first_address = std::uint64_t{1} << 45;  // no program memory is there on Linux
+constexpr std::uint64_t first_address = std::uint64_t{1}
+                                        << 45;  // no program memory is there on Linux
 constexpr std::uintptr_t stream_base = 0x610000000000;
 constexpr std::uintptr_t event_base = 0x620000000000;
 constexpr std::uintptr_t pool_base = 0x630000000000;
@@ -18,10 +19,12 @@ constexpr std::uintptr_t stride = 64;
 // A physical handle carries its size, in pages of 2 MiB, so that its release needs no table.
 constexpr unsigned page_bits = 24;
 
-std::atomic<std::uint64_t> next_thread{2};  // identities of per-thread streams; 1 is the legacy stream
+std::atomic<std::uint64_t> next_thread{
+    2};  // identities of per-thread streams; 1 is the legacy stream
 
 std::uint64_t this_threads_stream() noexcept {
-  thread_local const std::uint64_t id = (std::uint64_t{1} << 32) + next_thread.fetch_add(1, relaxed);
+  thread_local const std::uint64_t id =
+      (std::uint64_t{1} << 32) + next_thread.fetch_add(1, relaxed);
   return id;
 }
 
@@ -55,7 +58,8 @@ void null_driver::reset_counters() noexcept {
   for (counter& each : counters_) each.value.store(0, relaxed);
 }
 
-// --- Memory -----------------------------------------------------------------------------------------
+// --- Memory
+// -----------------------------------------------------------------------------------------
 
 device_address null_driver::bump(std::uint64_t bytes, std::uint64_t alignment) noexcept {
   const std::uint64_t most = bytes + alignment;
@@ -69,31 +73,42 @@ bool null_driver::take(std::uint64_t bytes) noexcept {
   return false;
 }
 
-call_result null_driver::bind_thread() noexcept { return count(call::set_current); }
+call_result null_driver::bind_thread() noexcept {
+  return count(call::set_current);
+}
 call_result null_driver::memory_info(std::uint64_t* free, std::uint64_t* total) noexcept {
   const std::uint64_t used = used_.load(relaxed);
   *total = settings_.memory_bytes;
   *free = used > settings_.memory_bytes ? 0 : settings_.memory_bytes - used;
   return count(call::memory_info);
 }
-call_result null_driver::context_synchronize() noexcept { return count(call::context_synchronize); }
+call_result null_driver::context_synchronize() noexcept {
+  return count(call::context_synchronize);
+}
 call_result null_driver::memory_allocate(device_address* out, std::uint64_t bytes) noexcept {
   if (bytes == 0) return count(call::memory_allocate, driver_status::invalid_value);
   if (!take(bytes)) return count(call::memory_allocate, driver_status::out_of_memory);
   *out = bump(bytes, bytes >= 1 * MiB ? 2 * MiB : 512);
   return count(call::memory_allocate);
 }
-call_result null_driver::memory_free(device_address) noexcept { return count(call::memory_free); }
+call_result null_driver::memory_free(device_address) noexcept {
+  return count(call::memory_free);
+}
 call_result null_driver::host_allocate(void** out, std::uint64_t bytes, host_flags) noexcept {
   *out = std::aligned_alloc(4096, align_up(bytes, 4096));
-  return count(call::host_allocate, *out == nullptr ? driver_status::out_of_memory : driver_status::success);
+  return count(call::host_allocate,
+               *out == nullptr ? driver_status::out_of_memory : driver_status::success);
 }
 call_result null_driver::host_free(void* at) noexcept {
   std::free(at);
   return count(call::host_free);
 }
-call_result null_driver::host_register(void*, std::uint64_t) noexcept { return count(call::host_register); }
-call_result null_driver::host_unregister(void*) noexcept { return count(call::host_unregister); }
+call_result null_driver::host_register(void*, std::uint64_t) noexcept {
+  return count(call::host_register);
+}
+call_result null_driver::host_unregister(void*) noexcept {
+  return count(call::host_unregister);
+}
 call_result null_driver::managed_allocate(device_address* out, std::uint64_t bytes) noexcept {
   *out = bump(bytes, 2 * MiB);
   return count(call::managed_allocate);
@@ -107,7 +122,9 @@ call_result null_driver::pool_create(pool_handle* out, memory_place, std::uint64
   *out = reinterpret_cast<pool_handle>(pool_base + stride * next_handle_.fetch_add(1, relaxed));
   return count(call::pool_create);
 }
-call_result null_driver::pool_destroy(pool_handle) noexcept { return count(call::pool_destroy); }
+call_result null_driver::pool_destroy(pool_handle) noexcept {
+  return count(call::pool_destroy);
+}
 call_result null_driver::pool_set_release_threshold(pool_handle, std::uint64_t) noexcept {
   return count(call::pool_attribute);
 }
@@ -115,23 +132,30 @@ call_result null_driver::pool_get_usage(pool_handle, pool_usage* out) noexcept {
   *out = {};
   return count(call::pool_usage);
 }
-call_result null_driver::pool_trim(pool_handle, std::uint64_t) noexcept { return count(call::pool_trim); }
+call_result null_driver::pool_trim(pool_handle, std::uint64_t) noexcept {
+  return count(call::pool_trim);
+}
 call_result null_driver::pool_allocate(device_address* out, std::uint64_t bytes, pool_handle,
                                        stream_handle) noexcept {
   *out = bump(bytes, 512);
   return count(call::pool_allocate);
 }
-call_result null_driver::pool_free(device_address, stream_handle) noexcept { return count(call::pool_free); }
+call_result null_driver::pool_free(device_address, stream_handle) noexcept {
+  return count(call::pool_free);
+}
 
 call_result null_driver::address_reserve(device_address* out, std::uint64_t bytes,
                                          std::uint64_t alignment) noexcept {
   *out = bump(bytes, alignment < 2 * MiB ? 2 * MiB : alignment);
   return count(call::address_reserve);
 }
-call_result null_driver::address_free(device_address, std::uint64_t) noexcept { return count(call::address_free); }
+call_result null_driver::address_free(device_address, std::uint64_t) noexcept {
+  return count(call::address_free);
+}
 call_result null_driver::physical_create(physical_handle* out, std::uint64_t bytes, memory_place,
                                          shareable) noexcept {
-  if (bytes == 0 || !is_aligned(bytes, 2 * MiB)) return count(call::physical_create, driver_status::invalid_value);
+  if (bytes == 0 || !is_aligned(bytes, 2 * MiB))
+    return count(call::physical_create, driver_status::invalid_value);
   if (!take(bytes)) return count(call::physical_create, driver_status::out_of_memory);
   *out = next_handle_.fetch_add(1, relaxed) << page_bits | bytes / (2 * MiB);
   return count(call::physical_create);
@@ -140,8 +164,12 @@ call_result null_driver::physical_release(physical_handle handle) noexcept {
   used_.fetch_sub((handle & ((1u << page_bits) - 1)) * 2 * MiB, relaxed);
   return count(call::physical_release);
 }
-call_result null_driver::map(device_address, std::uint64_t, physical_handle) noexcept { return count(call::map); }
-call_result null_driver::unmap(device_address, std::uint64_t) noexcept { return count(call::unmap); }
+call_result null_driver::map(device_address, std::uint64_t, physical_handle) noexcept {
+  return count(call::map);
+}
+call_result null_driver::unmap(device_address, std::uint64_t) noexcept {
+  return count(call::unmap);
+}
 call_result null_driver::set_access(device_address, std::uint64_t, memory_place) noexcept {
   return count(call::set_access);
 }
@@ -152,13 +180,16 @@ call_result null_driver::import_handle(physical_handle*, int) noexcept {
   return count(call::import_handle, driver_status::not_supported);
 }
 
-// --- Streams ----------------------------------------------------------------------------------------
+// --- Streams
+// ----------------------------------------------------------------------------------------
 
 call_result null_driver::stream_create(stream_handle* out) noexcept {
   *out = reinterpret_cast<stream_handle>(stream_base + stride * next_stream_.fetch_add(1, relaxed));
   return count(call::stream_create);
 }
-call_result null_driver::stream_destroy(stream_handle) noexcept { return count(call::stream_destroy); }
+call_result null_driver::stream_destroy(stream_handle) noexcept {
+  return count(call::stream_destroy);
+}
 call_result null_driver::stream_id(stream_handle stream, std::uint64_t* id) noexcept {
   if (stream == nullptr || stream == legacy_stream) {
     *id = 1;
@@ -173,13 +204,18 @@ call_result null_driver::stream_device(stream_handle, int* ordinal) noexcept {
   *ordinal = 0;
   return count(call::stream_device);
 }
-call_result null_driver::stream_query(stream_handle) noexcept { return count(call::stream_query); }
-call_result null_driver::stream_synchronize(stream_handle) noexcept { return count(call::stream_synchronize); }
+call_result null_driver::stream_query(stream_handle) noexcept {
+  return count(call::stream_query);
+}
+call_result null_driver::stream_synchronize(stream_handle) noexcept {
+  return count(call::stream_synchronize);
+}
 call_result null_driver::stream_wait_event(stream_handle, event_handle) noexcept {
   return count(call::stream_wait_event);
 }
 
-// --- Events -----------------------------------------------------------------------------------------
+// --- Events
+// -----------------------------------------------------------------------------------------
 
 null_driver::event_slot& null_driver::slot_at(std::uint32_t index) noexcept {
   // Acquire: the page's slots were set to zero by whoever made the page.
@@ -219,11 +255,13 @@ call_result null_driver::event_create(event_handle* out) noexcept {
 call_result null_driver::event_destroy(event_handle event) noexcept {
   event_slot* const s = slot(event);
   if (s == nullptr) return count(call::event_destroy, driver_status::invalid_handle);
-  const auto index = static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(event) - event_base) / stride);
+  const auto index =
+      static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(event) - event_base) / stride);
   std::uint64_t head = free_events_.load(relaxed);
   do {
     s->store(static_cast<std::uint32_t>(head & 0xffffffffu), relaxed);
-  } while (!free_events_.compare_exchange_weak(head, ((head >> 32) + 1) << 32 | (index + 1), relaxed));
+  } while (
+      !free_events_.compare_exchange_weak(head, ((head >> 32) + 1) << 32 | (index + 1), relaxed));
   return count(call::event_destroy);
 }
 
@@ -238,7 +276,8 @@ call_result null_driver::event_query(event_handle event) noexcept {
   if (s == nullptr) return count(call::event_query, driver_status::invalid_handle);
   std::uint32_t left = s->load(relaxed);
   while (left != 0) {
-    if (s->compare_exchange_weak(left, left - 1, relaxed)) return count(call::event_query, driver_status::not_ready);
+    if (s->compare_exchange_weak(left, left - 1, relaxed))
+      return count(call::event_query, driver_status::not_ready);
   }
   return count(call::event_query);
 }
@@ -255,7 +294,8 @@ call_result null_driver::context_record_event(event_handle event) noexcept {
   return count(call::context_record_event);
 }
 
-// --- Captures: none ---------------------------------------------------------------------------------
+// --- Captures: none
+// ---------------------------------------------------------------------------------
 
 call_result null_driver::stream_capture(stream_handle, capture_info* out) noexcept {
   *out = {};
@@ -290,30 +330,39 @@ call_result null_driver::graph_exec_destroy(graph_exec_handle) noexcept {
   return count(call::graph_exec_destroy, driver_status::not_supported);
 }
 
-// --- Work: done at once -----------------------------------------------------------------------------
+// --- Work: done at once
+// -----------------------------------------------------------------------------
 
-call_result null_driver::copy_async(device_address, device_address, std::uint64_t, stream_handle) noexcept {
+call_result null_driver::copy_async(device_address, device_address, std::uint64_t,
+                                    stream_handle) noexcept {
   return count(call::copy);
 }
-call_result null_driver::set_async(device_address, unsigned char, std::uint64_t, stream_handle) noexcept {
+call_result null_driver::set_async(device_address, unsigned char, std::uint64_t,
+                                   stream_handle) noexcept {
   return count(call::fill);
 }
-call_result null_driver::prefetch_async(device_address, std::uint64_t, memory_place, stream_handle) noexcept {
+call_result null_driver::prefetch_async(device_address, std::uint64_t, memory_place,
+                                        stream_handle) noexcept {
   return count(call::prefetch);
 }
-call_result null_driver::advise(device_address, std::uint64_t, managed_advice, memory_place) noexcept {
+call_result null_driver::advise(device_address, std::uint64_t, managed_advice,
+                                memory_place) noexcept {
   return count(call::advise);
 }
-call_result null_driver::host_function(stream_handle, void (*function)(void*), void* data) noexcept {
+call_result null_driver::host_function(stream_handle, void (*function)(void*),
+                                       void* data) noexcept {
   if (function != nullptr) function(data);
   return count(call::host_function);
 }
 call_result null_driver::identity_write(std::span<const identity_block>, stream_handle) noexcept {
   return count(call::launch);
 }
-call_result null_driver::identity_check(std::span<const identity_block>, identity_report*, stream_handle) noexcept {
+call_result null_driver::identity_check(std::span<const identity_block>, identity_report*,
+                                        stream_handle) noexcept {
   return count(call::launch);
 }
-call_result null_driver::spin(std::uint64_t, stream_handle) noexcept { return count(call::launch); }
+call_result null_driver::spin(std::uint64_t, stream_handle) noexcept {
+  return count(call::launch);
+}
 
 }  // namespace millpond

@@ -1,9 +1,10 @@
 // A driver that does nothing, without any lock: every call answers at once from a few atomics.
 //
 // It exists for ThreadSanitizer and for counting instructions. A lock in the driver would order the
-// threads that call it and so hide the races of the code above; here every atomic is relaxed and publishes
-// nothing, so whatever order that code needs it must make itself. Memory is only addresses: nothing is
-// behind them but for host_allocate, which gives real memory. Captures and graphs are not supported.
+// threads that call it and so hide the races of the code above; here every atomic is relaxed and
+// publishes nothing, so whatever order that code needs it must make itself. Memory is only
+// addresses: nothing is behind them but for host_allocate, which gives real memory. Captures and
+// graphs are not supported.
 #pragma once
 #include <array>
 #include <atomic>
@@ -20,8 +21,10 @@ namespace millpond {
 class null_driver final : public driver {
  public:
   struct settings {
-    std::uint64_t memory_bytes = 64 * GiB;     // physical_create and memory_allocate beyond it: out of memory
-    std::uint32_t queries_until_done = 0;      // an event is not ready for so many queries after its record
+    std::uint64_t memory_bytes =
+        64 * GiB;  // physical_create and memory_allocate beyond it: out of memory
+    std::uint32_t queries_until_done =
+        0;  // an event is not ready for so many queries after its record
   };
   null_driver() : null_driver(settings{}) {}
   explicit null_driver(settings given);
@@ -31,8 +34,11 @@ class null_driver final : public driver {
   [[nodiscard]] std::uint64_t calls(std::string_view call) const noexcept;
   [[nodiscard]] std::uint64_t total_calls() const noexcept;
   void reset_counters() noexcept;
-  // Physical handles and plain allocations that live, in bytes (plain ones are never given back to it).
-  [[nodiscard]] std::uint64_t physical_bytes() const noexcept { return used_.load(std::memory_order_relaxed); }
+  // Physical handles and plain allocations that live, in bytes (plain ones are never given back to
+  // it).
+  [[nodiscard]] std::uint64_t physical_bytes() const noexcept {
+    return used_.load(std::memory_order_relaxed);
+  }
   // What alive() answers.
 
   bool simulated() const noexcept override { return true; }
@@ -49,7 +55,8 @@ class null_driver final : public driver {
   call_result host_unregister(void* at) noexcept override;
   call_result managed_allocate(device_address* out, std::uint64_t bytes) noexcept override;
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override;
-  call_result pool_create(pool_handle* out, memory_place place, std::uint64_t max_bytes) noexcept override;
+  call_result pool_create(pool_handle* out, memory_place place,
+                          std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override;
   call_result pool_get_usage(pool_handle pool, pool_usage* out) noexcept override;
@@ -65,7 +72,8 @@ class null_driver final : public driver {
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override;
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override;
-  call_result set_access(device_address at, std::uint64_t bytes, memory_place place) noexcept override;
+  call_result set_access(device_address at, std::uint64_t bytes,
+                         memory_place place) noexcept override;
   call_result export_handle(int* fd, physical_handle handle) noexcept override;
   call_result import_handle(physical_handle* out, int fd) noexcept override;
   call_result stream_create(stream_handle* out) noexcept override;
@@ -85,7 +93,8 @@ class null_driver final : public driver {
   call_result exchange_capture_mode(capture_mode* mode) noexcept override;
   call_result capture_begin(stream_handle stream, capture_mode mode) noexcept override;
   call_result capture_end(stream_handle stream, graph_handle* out) noexcept override;
-  call_result graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept override;
+  call_result graph_retain(graph_handle graph, void (*destroy)(void*),
+                           void* data) noexcept override;
   call_result graph_instantiate(graph_exec_handle* out, graph_handle graph) noexcept override;
   call_result graph_launch(graph_exec_handle exec, stream_handle stream) noexcept override;
   call_result graph_destroy(graph_handle graph) noexcept override;
@@ -98,8 +107,10 @@ class null_driver final : public driver {
                              stream_handle stream) noexcept override;
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
                      memory_place place) noexcept override;
-  call_result host_function(stream_handle stream, void (*function)(void*), void* data) noexcept override;
-  call_result identity_write(std::span<const identity_block> blocks, stream_handle stream) noexcept override;
+  call_result host_function(stream_handle stream, void (*function)(void*),
+                            void* data) noexcept override;
+  call_result identity_write(std::span<const identity_block> blocks,
+                             stream_handle stream) noexcept override;
   call_result identity_check(std::span<const identity_block> blocks, identity_report* report,
                              stream_handle stream) noexcept override;
   call_result spin(std::uint64_t nanoseconds, stream_handle stream) noexcept override;
@@ -129,7 +140,8 @@ class null_driver final : public driver {
   std::atomic<std::uint64_t> next_handle_{1};
   std::atomic<std::uint64_t> used_{0};
   std::atomic<std::uint32_t> next_event_{0};
-  std::atomic<std::uint64_t> free_events_{0};  // {changes, index + 1}: the count keeps a stale head from matching
+  std::atomic<std::uint64_t> free_events_{
+      0};  // {changes, index + 1}: the count keeps a stale head from matching
   std::array<std::atomic<event_slot*>, pages> event_pages_{};
   std::array<counter, sim::call_count> counters_{};
 };

@@ -1,5 +1,6 @@
-// What will be done when: operations by the virtual time of their end. All durations are known when work
-// is queued, so its start and end are computed at once, and only effects wait here for their time.
+// What will be done when: operations by the virtual time of their end. All durations are known when
+// work is queued, so its start and end are computed at once, and only effects wait here for their
+// time.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -16,19 +16,24 @@ namespace millpond::sim {
 namespace {
 
 constexpr std::uint64_t alignment = 2 * MiB;
-// Offsets in the file are never used twice, so it is as large as a file may be; only touched pages exist.
+// Offsets in the file are never used twice, so it is as large as a file may be; only touched pages
+// exist.
 constexpr std::uint64_t file_bytes = std::uint64_t{1} << 50;
 constexpr const char* shareable_name = "millpond-shareable";
 
-void* pointer(std::uint64_t address) noexcept { return reinterpret_cast<void*>(address); }
+void* pointer(std::uint64_t address) noexcept {
+  return reinterpret_cast<void*>(address);
+}
 
 }  // namespace
 
 std::unique_ptr<backing> backing::create() {
   std::unique_ptr<backing> out(new backing);
-  // As many addresses as the process may have: sanitizers and limits leave less than the machine has.
+  // As many addresses as the process may have: sanitizers and limits leave less than the machine
+  // has.
   for (std::uint64_t bytes = 16 * 1024 * GiB; bytes >= 64 * GiB; bytes /= 4) {
-    void* const at = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const at =
+        ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) continue;
     ::madvise(at, bytes, MADV_DONTDUMP);
     out->begin_ = reinterpret_cast<std::uint64_t>(at);
@@ -47,14 +52,16 @@ backing::~backing() {
   if (file_ >= 0) ::close(file_);
 }
 
-bool backing::attach(std::uint64_t address, std::uint64_t bytes, int fd, std::uint64_t offset) noexcept {
-  return ::mmap(pointer(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                fd < 0 ? file_ : fd, static_cast<off_t>(offset)) != MAP_FAILED;
+bool backing::attach(std::uint64_t address, std::uint64_t bytes, int fd,
+                     std::uint64_t offset) noexcept {
+  return ::mmap(pointer(address), bytes, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd < 0 ? file_ : fd,
+                static_cast<off_t>(offset)) != MAP_FAILED;
 }
 
 void backing::detach(std::uint64_t address, std::uint64_t bytes) noexcept {
-  if (::mmap(pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
-             0) != MAP_FAILED) {
+  if (::mmap(pointer(address), bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
     return;
   }
   // At the limit of mappings the range cannot be split off; it stays readable until the arena goes.

@@ -31,7 +31,8 @@ call_result simulated_gpu::stream_capture(stream_handle stream, capture_info* ou
 call_result simulated_gpu::exchange_capture_mode(capture_mode* mode) noexcept {
   call_scope c(*state_, call::exchange_capture_mode);
   if (c.refused()) return c.refusal();
-  capture_mode& own = state_->thread_modes.emplace(sim::thread_number(), capture_mode::global).first->second;
+  capture_mode& own =
+      state_->thread_modes.emplace(sim::thread_number(), capture_mode::global).first->second;
   std::swap(own, *mode);
   return c.done();
 }
@@ -55,7 +56,8 @@ call_result simulated_gpu::capture_begin(stream_handle stream, capture_mode mode
       const sim::region* const r = gpu->memory->find_start(block);
       if (r == nullptr || r->kind != sim::region_kind::pool_block) continue;
       if (sim::pool* const pool = gpu->pools.find(r->pool)) {
-        pool->free(block, gpu->order.now(gpu->legacy.line), gpu->order.everything(), gpu->device_end_ns, gpu->now_ns);
+        pool->free(block, gpu->order.now(gpu->legacy.line), gpu->order.everything(),
+                   gpu->device_end_ns, gpu->now_ns);
       }
     }
     if (gpu->check) gpu->check->capture_released(body.capture_id);
@@ -84,12 +86,14 @@ call_result simulated_gpu::capture_end(stream_handle stream, graph_handle* out) 
   if (capture.mode != capture_mode::relaxed && capture.thread != sim::thread_number()) {
     return c.answer(driver_status::capture_wrong_thread);
   }
-  driver_status status = capture.invalidated ? driver_status::capture_invalidated : driver_status::success;
+  driver_status status =
+      capture.invalidated ? driver_status::capture_invalidated : driver_status::success;
   if (status == driver_status::success) {
     // Every stream that joined must have come back: its last work before the origin's last point.
     for (const auto& lane : capture.lanes) {
       const sim::point last{lane->line.number, lane->last_node_tick};
-      if (last.tick != 0 && !state_->order.ordered(last, s->lane->line)) status = driver_status::capture_unjoined;
+      if (last.tick != 0 && !state_->order.ordered(last, s->lane->line))
+        status = driver_status::capture_unjoined;
     }
   }
   const graph_handle graph = capture.graph;
@@ -103,7 +107,8 @@ call_result simulated_gpu::capture_end(stream_handle stream, graph_handle* out) 
   return c.done();
 }
 
-call_result simulated_gpu::graph_retain(graph_handle graph, void (*destroy)(void*), void* data) noexcept {
+call_result simulated_gpu::graph_retain(graph_handle graph, void (*destroy)(void*),
+                                        void* data) noexcept {
   call_scope c(*state_, call::graph_retain);
   if (c.refused()) return c.refusal();
   sim::graph_record* const g = state_->graphs.find(graph);

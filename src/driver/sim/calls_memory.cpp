@@ -28,7 +28,8 @@ call_result simulated_gpu::memory_info(std::uint64_t* free, std::uint64_t* total
   return c.done();
 }
 
-// --- Plain kinds ------------------------------------------------------------------------------------
+// --- Plain kinds
+// ------------------------------------------------------------------------------------
 
 call_result simulated_gpu::memory_allocate(device_address* out, std::uint64_t bytes) noexcept {
   call_scope c(*state_, call::memory_allocate, call_scope::later);
@@ -47,11 +48,13 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (c.refused()) return c.refusal();
   if (at == 0) return c.done();
   region* const r = state_->memory->find_start(at);
-  const bool frees = r != nullptr && (r->kind == region_kind::device || r->kind == region_kind::managed ||
-                                      r->kind == region_kind::pool_block);
+  const bool frees =
+      r != nullptr && (r->kind == region_kind::device || r->kind == region_kind::managed ||
+                       r->kind == region_kind::pool_block);
   if (!frees) {
     state_->charge(call::memory_free, 0);
-    if (r != nullptr && state_->check) state_->check->wrong_kind_free(at, *r, "cuMemFree", state_->now_ns);
+    if (r != nullptr && state_->check)
+      state_->check->wrong_kind_free(at, *r, "cuMemFree", state_->now_ns);
     return c.answer(driver_status::invalid_value);
   }
   // Everything on the device is over first: 10.16 ms behind a 10 ms kernel on another stream.
@@ -61,7 +64,8 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (state_->check) state_->check->check_removal(at, *r, "cuMemFree", true, state_->now_ns);
   if (r->kind == region_kind::pool_block) {
     state_->charge(call::memory_free, r->bytes);
-    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0, state_->now_ns);
+    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0,
+                                      state_->now_ns);
     return c.done();
   }
   if (r->kind == region_kind::managed) {
@@ -109,7 +113,8 @@ call_result simulated_gpu::host_free(void* at) noexcept {
   }
   state_->wait_for_device(c.lock());
   if (state_->memory->find_start(address) != r) return c.answer(driver_status::invalid_value);
-  if (state_->check) state_->check->check_removal(address, *r, "cuMemFreeHost", true, state_->now_ns);
+  if (state_->check)
+    state_->check->check_removal(address, *r, "cuMemFreeHost", true, state_->now_ns);
   state_->charge(call::host_free, r->bytes);
   state_->memory->free_region(address);
   return c.done();
@@ -127,7 +132,8 @@ call_result simulated_gpu::host_unregister(void* at) noexcept {
   const auto address = reinterpret_cast<std::uint64_t>(at);
   region* const r = state_->memory->find_start(address);
   // CUDA answers CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED.
-  if (r == nullptr || r->kind != region_kind::registered) return c.answer(static_cast<driver_status>(713));
+  if (r == nullptr || r->kind != region_kind::registered)
+    return c.answer(static_cast<driver_status>(713));
   state_->wait_for_device(c.lock());
   state_->charge(call::host_unregister, r->bytes);
   state_->memory->free_region(address);
@@ -159,7 +165,8 @@ call_result simulated_gpu::pointer_info(device_address at, pointer_facts* out) n
   return c.done();
 }
 
-// --- Virtual memory ---------------------------------------------------------------------------------
+// --- Virtual memory
+// ---------------------------------------------------------------------------------
 
 call_result simulated_gpu::address_reserve(device_address* out, std::uint64_t bytes,
                                            std::uint64_t alignment) noexcept {
@@ -174,11 +181,12 @@ call_result simulated_gpu::address_free(device_address at, std::uint64_t bytes) 
   return c.answer(state_->memory->free_reservation(at, bytes));
 }
 
-call_result simulated_gpu::physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
-                                           shareable share) noexcept {
+call_result simulated_gpu::physical_create(physical_handle* out, std::uint64_t bytes,
+                                           memory_place place, shareable share) noexcept {
   call_scope c(*state_, call::physical_create, bytes);
   if (c.refused()) return c.refusal();
-  if (share == shareable::posix_fd && !state_->info.posix_fd_export) return c.answer(driver_status::not_supported);
+  if (share == shareable::posix_fd && !state_->info.posix_fd_export)
+    return c.answer(driver_status::not_supported);
   return c.answer(state_->memory->create_handle(bytes, place, share, *out));
 }
 
@@ -190,7 +198,8 @@ call_result simulated_gpu::physical_release(physical_handle handle) noexcept {
   return c.answer(state_->memory->release_handle(handle));
 }
 
-call_result simulated_gpu::map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept {
+call_result simulated_gpu::map(device_address at, std::uint64_t bytes,
+                               physical_handle handle) noexcept {
   call_scope c(*state_, call::map, bytes);
   if (c.refused()) return c.refusal();
   return c.answer(state_->memory->map(at, bytes, handle));
@@ -206,15 +215,18 @@ call_result simulated_gpu::unmap(device_address at, std::uint64_t bytes) noexcep
   }
   for (const auto& [address, r] : mappings) {
     state_->charge(call::unmap, r->bytes);
-    if (state_->check) state_->check->check_removal(address, *r, "cuMemUnmap", false, state_->now_ns);
+    if (state_->check)
+      state_->check->check_removal(address, *r, "cuMemUnmap", false, state_->now_ns);
   }
   // The time has passed: what ended meanwhile ended before the memory goes.
   state_->settle();
-  for (const auto& [address, r] : state_->memory->mappings_in(at, bytes)) state_->memory->unmap(address);
+  for (const auto& [address, r] : state_->memory->mappings_in(at, bytes))
+    state_->memory->unmap(address);
   return c.done();
 }
 
-call_result simulated_gpu::set_access(device_address at, std::uint64_t bytes, memory_place place) noexcept {
+call_result simulated_gpu::set_access(device_address at, std::uint64_t bytes,
+                                      memory_place place) noexcept {
   call_scope c(*state_, call::set_access, call_scope::later);
   if (c.refused()) return c.refusal();
   const auto mappings = state_->memory->mappings_in(at, bytes);

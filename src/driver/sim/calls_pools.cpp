@@ -13,12 +13,13 @@ using sim::region_kind;
 
 }  // namespace
 
-call_result simulated_gpu::pool_create(pool_handle* out, memory_place place, std::uint64_t max_bytes) noexcept {
+call_result simulated_gpu::pool_create(pool_handle* out, memory_place place,
+                                       std::uint64_t max_bytes) noexcept {
   call_scope c(*state_, call::pool_create);
   if (c.refused()) return c.refusal();
   if (!state_->info.memory_pools) return c.answer(driver_status::not_supported);
-  *out = state_->pools.add(std::make_unique<sim::pool>(*state_->memory, state_->order, place, max_bytes,
-                                                       state_->options.profile.pool_step_bytes));
+  *out = state_->pools.add(std::make_unique<sim::pool>(
+      *state_->memory, state_->order, place, max_bytes, state_->options.profile.pool_step_bytes));
   state_->pools.find(*out)->set_handle(*out);
   return c.done();
 }
@@ -37,7 +38,8 @@ call_result simulated_gpu::pool_destroy(pool_handle pool) noexcept {
   return c.done();
 }
 
-call_result simulated_gpu::pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept {
+call_result simulated_gpu::pool_set_release_threshold(pool_handle pool,
+                                                      std::uint64_t bytes) noexcept {
   call_scope c(*state_, call::pool_attribute);
   if (c.refused()) return c.refusal();
   sim::pool* const p = state_->pools.find(pool);
@@ -82,14 +84,16 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   state_->check_pollution(*s, call::pool_allocate);
   state_->join_legacy(*s);
   const sim::pool::answer got = p->allocate(bytes, s->current(), state_->now_ns);
-  if (got.moved_bytes > 0) state_->charge_pool_table(state_->options.profile.pool_shrink, got.moved_bytes);
-  if (got.grown_bytes > 0) state_->charge_pool_table(state_->options.profile.pool_growth, got.grown_bytes);
+  if (got.moved_bytes > 0)
+    state_->charge_pool_table(state_->options.profile.pool_shrink, got.moved_bytes);
+  if (got.grown_bytes > 0)
+    state_->charge_pool_table(state_->options.profile.pool_growth, got.grown_bytes);
   if (got.status != driver_status::success) return c.answer(got.status);
   if (s->capture != nullptr) {
     s->capture->body->pool_blocks.push_back(got.address);
   } else if (got.after) {
-    // What the driver saw to be over orders the stream, and so does the wait that it inserts where nothing
-    // is: then the stream is chained behind the other, and nobody is told.
+    // What the driver saw to be over orders the stream, and so does the wait that it inserts where
+    // nothing is: then the stream is chained behind the other, and nobody is told.
     s->end_ns = std::max(s->end_ns, got.wait_until_ns);
     state_->order.order_after(s->line, *got.after);
   }
@@ -103,7 +107,8 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   sim::stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   region* const r = state_->memory->find_start(at);
-  const bool frees = r != nullptr && (r->kind == region_kind::pool_block || r->kind == region_kind::device);
+  const bool frees =
+      r != nullptr && (r->kind == region_kind::pool_block || r->kind == region_kind::device);
   if (!frees) {
     state_->charge(call::pool_free, 0);
     if (r != nullptr && state_->check) {
@@ -120,7 +125,8 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   state_->join_legacy(*s);
   if (s->capture != nullptr) {
     // The graph owns what its capture allocated, and gives it back when it goes.
-    return c.answer(s->capture->invalidated ? driver_status::capture_invalidated : driver_status::success);
+    return c.answer(s->capture->invalidated ? driver_status::capture_invalidated
+                                            : driver_status::success);
   }
   if (state_->check) state_->check->check_removal(at, *r, "cuMemFreeAsync", true, state_->now_ns);
   if (r->kind == region_kind::device) {
@@ -133,7 +139,8 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   }
   sim::pool* const p = state_->pools.find(r->pool);
   const pool_handle home = r->pool;
-  p->free(at, state_->order.now(s->line), state_->order.snapshot(s->line), s->end_ns, state_->now_ns);
+  p->free(at, state_->order.now(s->line), state_->order.snapshot(s->line), s->end_ns,
+          state_->now_ns);
   if (p->dying && p->blocks() == 0) (void)state_->pools.remove(home);
   return c.done();
 }

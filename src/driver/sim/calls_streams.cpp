@@ -29,7 +29,8 @@ call_result simulated_gpu::context_synchronize() noexcept {
   return c.answer(state_->lost);
 }
 
-// --- Streams ----------------------------------------------------------------------------------------
+// --- Streams
+// ----------------------------------------------------------------------------------------
 
 call_result simulated_gpu::stream_create(stream_handle* out) noexcept {
   call_scope c(*state_, call::stream_create);
@@ -66,12 +67,14 @@ call_result simulated_gpu::stream_id(stream_handle stream, std::uint64_t* id) no
   if (c.refused()) return c.refusal();
   const stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
-  // As the card does (H200, driver 580.159): refused, and the question alone breaks the capture, in every mode.
+  // As the card does (H200, driver 580.159): refused, and the question alone breaks the capture, in
+  // every mode.
   if (s->capture != nullptr) {
     state_->invalidate(*s->capture);
     return c.answer(driver_status::capture_unsupported);
   }
-  if (const driver_status status = state_->implicit_capture(*s, state::on_conflict::breaks); status != driver_status::success) {
+  if (const driver_status status = state_->implicit_capture(*s, state::on_conflict::breaks);
+      status != driver_status::success) {
     return c.answer(status);
   }
   *id = s->line.number;
@@ -112,7 +115,8 @@ call_result simulated_gpu::stream_synchronize(stream_handle stream) noexcept {
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   if (s->capture != nullptr) {
     state_->invalidate(*s->capture);
-    if (state_->check) state_->check->forbidden("cuStreamSynchronize", s->capture->id, state_->now_ns);
+    if (state_->check)
+      state_->check->forbidden("cuStreamSynchronize", s->capture->id, state_->now_ns);
     return c.answer(driver_status::capture_unsupported);
   }
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
@@ -144,7 +148,8 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
       state_->order.order_after(s->lane->line, e->clock);
       return c.done();
     }
-    if (e->capture_id == 0 && e->complete_ns == 0) return c.done();  // never recorded: nothing to wait for
+    if (e->capture_id == 0 && e->complete_ns == 0)
+      return c.done();  // never recorded: nothing to wait for
     state_->invalidate(*s->capture);
     return c.answer(capture_isolation);
   }
@@ -162,7 +167,8 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
   return c.done();
 }
 
-// --- Events -----------------------------------------------------------------------------------------
+// --- Events
+// -----------------------------------------------------------------------------------------
 
 call_result simulated_gpu::event_create(event_handle* out) noexcept {
   call_scope c(*state_, call::event_create);
@@ -228,7 +234,8 @@ call_result simulated_gpu::event_synchronize(event_handle event) noexcept {
   if (e->capture_id != 0) {
     if (auto* const capture = state_->find_capture(e->capture_id)) {
       state_->invalidate(*capture);
-      if (state_->check) state_->check->forbidden("cuEventSynchronize", capture->id, state_->now_ns);
+      if (state_->check)
+        state_->check->forbidden("cuEventSynchronize", capture->id, state_->now_ns);
     }
     return c.answer(driver_status::captured_event);
   }

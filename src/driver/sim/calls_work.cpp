@@ -17,12 +17,15 @@ call_result enqueue(simulated_gpu::state& gpu, call which, stream_handle stream,
   if (c.refused()) return c.refusal();
   stream_record* const s = gpu.find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
-  if (const auto implicit = gpu.implicit_capture(*s); implicit != driver_status::success) return c.answer(implicit);
+  if (const auto implicit = gpu.implicit_capture(*s); implicit != driver_status::success)
+    return c.answer(implicit);
   gpu.check_pollution(*s, which);
   return c.answer(gpu.queue(*s, std::move(what), name).status);
 }
 
-bool valid(std::span<const identity_block> blocks) noexcept { return blocks.size() <= max_identity_blocks; }
+bool valid(std::span<const identity_block> blocks) noexcept {
+  return blocks.size() <= max_identity_blocks;
+}
 
 std::vector<identity_block> without_empty(std::span<const identity_block> blocks) {
   std::vector<identity_block> out(blocks.begin(), blocks.end());
@@ -35,7 +38,8 @@ std::vector<identity_block> without_empty(std::span<const identity_block> blocks
 call_result simulated_gpu::launch(kernel_description kernel, stream_handle stream) {
   const std::string name = "kernel " + kernel.name;
   return enqueue(*state_, call::launch, stream,
-                 sim::kernel_work{std::make_shared<const kernel_description>(std::move(kernel))}, name);
+                 sim::kernel_work{std::make_shared<const kernel_description>(std::move(kernel))},
+                 name);
 }
 
 call_result simulated_gpu::copy_async(device_address to, device_address from, std::uint64_t bytes,
@@ -50,7 +54,8 @@ call_result simulated_gpu::copy_async(device_address to, device_address from, st
   }
   state_->check_pollution(*s, call::copy);
   std::uint64_t start = 0;
-  const bool pageable = state_->memory->find(to, start) == nullptr || state_->memory->find(from, start) == nullptr;
+  const bool pageable =
+      state_->memory->find(to, start) == nullptr || state_->memory->find(from, start) == nullptr;
   const auto queued = state_->queue(*s, sim::copy_work{to, from, bytes}, "copy");
   if (queued.status != driver_status::success) return c.answer(queued.status);
   // The driver stages pageable memory itself and comes back when it no longer needs it.
@@ -74,7 +79,8 @@ call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
   std::uint64_t start = 0;
   const sim::region* const r = state_->memory->find(at, start);
-  if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 || start + r->bytes - at < bytes) {
+  if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 ||
+      start + r->bytes - at < bytes) {
     return c.answer(driver_status::invalid_value);
   }
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
@@ -90,28 +96,34 @@ call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, manage
   if (c.refused()) return c.refusal();
   std::uint64_t start = 0;
   const sim::region* const r = state_->memory->find(at, start);
-  if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 || start + r->bytes - at < bytes) {
+  if (r == nullptr || r->kind != sim::region_kind::managed || bytes == 0 ||
+      start + r->bytes - at < bytes) {
     return c.answer(driver_status::invalid_value);
   }
   state_->managed.advise(at, bytes, advice, place);
   return c.done();
 }
 
-call_result simulated_gpu::host_function(stream_handle stream, void (*function)(void*), void* data) noexcept {
+call_result simulated_gpu::host_function(stream_handle stream, void (*function)(void*),
+                                         void* data) noexcept {
   if (function == nullptr) return {driver_status::invalid_value, sim::name_of(call::host_function)};
-  return enqueue(*state_, call::host_function, stream, sim::host_work{function, data}, "host function");
+  return enqueue(*state_, call::host_function, stream, sim::host_work{function, data},
+                 "host function");
 }
 
-call_result simulated_gpu::identity_write(std::span<const identity_block> blocks, stream_handle stream) noexcept {
-  if (!valid(blocks)) return {driver_status::invalid_value, sim::name_of(call::launch)};
-  return enqueue(*state_, call::launch, stream, sim::identity_write_work{without_empty(blocks)}, "identity write");
-}
-
-call_result simulated_gpu::identity_check(std::span<const identity_block> blocks, identity_report* report,
+call_result simulated_gpu::identity_write(std::span<const identity_block> blocks,
                                           stream_handle stream) noexcept {
-  if (!valid(blocks) || report == nullptr) return {driver_status::invalid_value, sim::name_of(call::launch)};
-  return enqueue(*state_, call::launch, stream, sim::identity_check_work{without_empty(blocks), report},
-                 "identity check");
+  if (!valid(blocks)) return {driver_status::invalid_value, sim::name_of(call::launch)};
+  return enqueue(*state_, call::launch, stream, sim::identity_write_work{without_empty(blocks)},
+                 "identity write");
+}
+
+call_result simulated_gpu::identity_check(std::span<const identity_block> blocks,
+                                          identity_report* report, stream_handle stream) noexcept {
+  if (!valid(blocks) || report == nullptr)
+    return {driver_status::invalid_value, sim::name_of(call::launch)};
+  return enqueue(*state_, call::launch, stream,
+                 sim::identity_check_work{without_empty(blocks), report}, "identity check");
 }
 
 call_result simulated_gpu::spin(std::uint64_t nanoseconds, stream_handle stream) noexcept {

@@ -1,6 +1,6 @@
-// Captures and graphs: work that is written down instead of run. A capture has a lane for each stream that
-// it holds; a lane is a timeline of its own, since work in a graph is in no order with what the stream did
-// before. Offsets are nanoseconds from the graph's start.
+// Captures and graphs: work that is written down instead of run. A capture has a lane for each
+// stream that it holds; a lane is a timeline of its own, since work in a graph is in no order with
+// what the stream did before. Offsets are nanoseconds from the graph's start.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -27,14 +27,15 @@ struct user_object {
   void* data = nullptr;
 };
 
-// What a graph and all its instances share; gone with the last of them, and not before the device is done.
+// What a graph and all its instances share; gone with the last of them, and not before the device
+// is done.
 struct graph_body {
   std::uint64_t capture_id = 0;
   std::vector<graph_node> nodes;
   std::uint64_t length_ns = 0;
   std::vector<user_object> retained;
-  std::vector<std::uint64_t> pool_blocks;   // allocated by the capture and not freed in it
-  std::vector<std::shared_ptr<graph_body>> children;   // graphs that were launched into the capture
+  std::vector<std::uint64_t> pool_blocks;  // allocated by the capture and not freed in it
+  std::vector<std::shared_ptr<graph_body>> children;  // graphs that were launched into the capture
   std::function<void(graph_body&)> on_end;
   ~graph_body() {
     if (on_end) on_end(*this);
@@ -45,7 +46,7 @@ struct capture_lane {
   stream_record* stream = nullptr;
   timeline line;
   std::uint64_t end_offset_ns = 0;
-  std::uint64_t last_node_tick = 0;   // 0: nothing was captured on it
+  std::uint64_t last_node_tick = 0;  // 0: nothing was captured on it
 };
 
 struct capture_record {
@@ -65,7 +66,7 @@ struct graph_record {
 };
 struct graph_exec_record {
   std::shared_ptr<graph_body> body;
-  std::uint64_t end_ns = 0;   // an instance runs after itself
+  std::uint64_t end_ns = 0;  // an instance runs after itself
 };
 
 }  // namespace millpond::sim

@@ -10,10 +10,12 @@ sim::capture_record* simulated_gpu::state::find_capture(std::uint64_t id) {
   return it == captures.end() ? nullptr : it->second.get();
 }
 
-void simulated_gpu::state::invalidate(sim::capture_record& capture) { capture.invalidated = true; }
+void simulated_gpu::state::invalidate(sim::capture_record& capture) {
+  capture.invalidated = true;
+}
 
-// An unsafe call is forbidden to a thread in global mode while any capture in global mode runs, and to one
-// that is not in relaxed mode while a capture that it began itself, not relaxed, runs
+// An unsafe call is forbidden to a thread in global mode while any capture in global mode runs, and
+// to one that is not in relaxed mode while a capture that it began itself, not relaxed, runs
 // (cuThreadExchangeStreamCaptureMode's contract). A refused call breaks those captures.
 bool simulated_gpu::state::capture_forbids(std::uint64_t thread, const char* call) {
   const auto found = thread_modes.find(thread);
@@ -38,13 +40,14 @@ void simulated_gpu::state::invalidate_all(const char* call) {
   }
 }
 
-driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream, on_conflict what) {
+driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream,
+                                                     on_conflict what) {
   if (captures.empty() || &stream != &legacy) return driver_status::success;
   driver_status status = driver_status::success;
   for (auto& [id, capture] : captures) {
-    const bool blocking = std::any_of(capture->lanes.begin(), capture->lanes.end(), [](const auto& lane) {
-      return lane->stream != nullptr && lane->stream->blocking;
-    });
+    const bool blocking = std::any_of(
+        capture->lanes.begin(), capture->lanes.end(),
+        [](const auto& lane) { return lane->stream != nullptr && lane->stream->blocking; });
     if (!blocking) continue;
     status = driver_status::capture_implicit;
     if (what == on_conflict::breaks) invalidate(*capture);
@@ -58,7 +61,7 @@ void simulated_gpu::state::check_pollution(const sim::stream_record& stream, sim
 }
 
 driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::work what,
-                                            const std::string& name, double duration_ns) {
+                                             const std::string& name, double duration_ns) {
   sim::capture_record& capture = *stream.capture;
   if (capture.invalidated) return driver_status::capture_invalidated;
   sim::capture_lane& lane = *stream.lane;

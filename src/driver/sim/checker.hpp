@@ -1,6 +1,6 @@
-// The checker: told what an allocator hands out and takes back, and what the device is asked to do, it
-// finds the reuse, access or free that stream order does not allow. It judges by order alone, never by
-// when things happened to run, so a race is found on the first run that contains it.
+// The checker: told what an allocator hands out and takes back, and what the device is asked to do,
+// it finds the reuse, access or free that stream order does not allow. It judges by order alone,
+// never by when things happened to run, so a race is found on the first run that contains it.
 //
 // Everything is kept by physical range, so that two addresses of one memory are one memory.
 #pragma once
@@ -22,8 +22,8 @@ namespace millpond::sim {
 
 // The stream that a call is about, as messages name it.
 struct stream_name {
-  std::uint64_t id = 0;        // cuStreamGetId's
-  std::uint64_t capture = 0;   // the capture that it is in, or 0
+  std::uint64_t id = 0;       // cuStreamGetId's
+  std::uint64_t capture = 0;  // the capture that it is in, or 0
 };
 
 class checker {
@@ -32,11 +32,12 @@ class checker {
       : options_(options), memory_(of), order_(order) {}
 
   // --- What the harness tells ---
-  void note_allocate(std::uint64_t at, std::uint64_t bytes, const timeline& line, stream_name stream,
-                     std::string_view place, std::uint64_t now_ns);
+  void note_allocate(std::uint64_t at, std::uint64_t bytes, const timeline& line,
+                     stream_name stream, std::string_view place, std::uint64_t now_ns);
   void note_free(std::uint64_t at, std::uint64_t bytes, const timeline& line, stream_name stream,
                  std::string_view place, std::uint64_t now_ns);
-  void note_use(std::uint64_t at, const timeline& line, stream_name stream, std::string_view place, std::uint64_t now_ns);
+  void note_use(std::uint64_t at, const timeline& line, stream_name stream, std::string_view place,
+                std::uint64_t now_ns);
   void share_captures(std::uint64_t one, std::uint64_t other);
 
   // --- What the driver sees ---
@@ -55,12 +56,13 @@ class checker {
   // A mapping or allocation is about to disappear from these addresses.
   void check_removal(std::uint64_t at, const region& r, std::string_view call, bool waited,
                      std::uint64_t now_ns);
-  void wrong_kind_free(std::uint64_t at, const region& r, std::string_view call, std::uint64_t now_ns);
+  void wrong_kind_free(std::uint64_t at, const region& r, std::string_view call,
+                       std::uint64_t now_ns);
   void pollution(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
   void forbidden(std::string_view call, std::uint64_t capture, std::uint64_t now_ns);
   void capture_opened(std::uint64_t id) { live_captures_.insert(id); }
-  // The graph and its instances are gone and the device is done with them: what the capture allocated is
-  // nobody's, whether it was freed or not.
+  // The graph and its instances are gone and the device is done with them: what the capture
+  // allocated is nobody's, whether it was freed or not.
   void capture_released(std::uint64_t id);
   void forget(std::uint64_t begin, std::uint64_t end) { owners_.erase(begin, end); }
 
@@ -82,15 +84,15 @@ class checker {
     stream_name stream;
     std::string allocated, freed;
     bool live = true;
-    bool orphaned = false;                // allocated in a capture whose graph is gone
-    std::uint64_t owner_capture = 0;      // the capture that it was allocated or freed in
+    bool orphaned = false;            // allocated in a capture whose graph is gone
+    std::uint64_t owner_capture = 0;  // the capture that it was allocated or freed in
     bool freed_in_capture = false;
     point allocated_at;
-    std::vector<point> must_follow;       // after the free: everything that a reuse must come after
+    std::vector<point> must_follow;  // after the free: everything that a reuse must come after
     std::vector<std::pair<std::uint64_t, std::string>> users;  // record_use: timeline, place
-    std::vector<use> uses;                // only where races are reported
+    std::vector<use> uses;                                     // only where races are reported
     bool all_written = false;
-    interval_map<written> written_part;   // by offset
+    interval_map<written> written_part;  // by offset
   };
   using block_ptr = std::shared_ptr<block>;
 
@@ -98,19 +100,22 @@ class checker {
               std::uint64_t now_ns);
   [[nodiscard]] bool same_capture(std::uint64_t one, std::uint64_t other) const;
   [[nodiscard]] std::uint64_t group_of(std::uint64_t capture) const;
-  void check_reuse(const block& old, const block& fresh, const timeline& line, std::uint64_t now_ns);
-  void check_live(block& b, const access& a, std::uint64_t begin, std::uint64_t end, const timeline& line,
-                  point work, stream_name stream, std::string_view what, std::uint64_t now_ns);
+  void check_reuse(const block& old, const block& fresh, const timeline& line,
+                   std::uint64_t now_ns);
+  void check_live(block& b, const access& a, std::uint64_t begin, std::uint64_t end,
+                  const timeline& line, point work, stream_name stream, std::string_view what,
+                  std::uint64_t now_ns);
 
   const simulated_gpu_options& options_;
   memory& memory_;
   order_book& order_;
-  interval_map<block_ptr> owners_;                        // physical range -> its last block
-  std::unordered_map<std::uint64_t, block_ptr> live_;     // by address
+  interval_map<block_ptr> owners_;                     // physical range -> its last block
+  std::unordered_map<std::uint64_t, block_ptr> live_;  // by address
   std::unordered_set<std::uint64_t> live_captures_;
-  // Captures that share their memory -> their group, those that are gone too: another's graph may write where theirs did.
+  // Captures that share their memory -> their group, those that are gone too: another's graph may
+  // write where theirs did.
   std::unordered_map<std::uint64_t, std::uint64_t> groups_;
-  std::unordered_map<std::uint64_t, std::uint64_t> capture_of_;     // a capture's timelines -> its id
+  std::unordered_map<std::uint64_t, std::uint64_t> capture_of_;  // a capture's timelines -> its id
   std::vector<piece> scratch_;
   std::vector<violation> violations_;
   std::uint64_t count_ = 0;

@@ -1,6 +1,7 @@
-// Who is ordered after whom. Every stream (and every lane of a capture) is a timeline with a number that is
-// never used again; each piece of work on it is a tick. A vector clock says up to which tick of the other
-// timelines a timeline is ordered; what the host has seen to be done orders everything after it.
+// Who is ordered after whom. Every stream (and every lane of a capture) is a timeline with a number
+// that is never used again; each piece of work on it is a tick. A vector clock says up to which
+// tick of the other timelines a timeline is ordered; what the host has seen to be done orders
+// everything after it.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -25,8 +26,9 @@ class vector_clock {
   }
   // True when that says more than before.
   bool raise(point p) {
-    const auto it = std::lower_bound(points_.begin(), points_.end(), p.timeline,
-                                     [](const point& a, std::uint64_t b) { return a.timeline < b; });
+    const auto it =
+        std::lower_bound(points_.begin(), points_.end(), p.timeline,
+                         [](const point& a, std::uint64_t b) { return a.timeline < b; });
     if (it == points_.end() || it->timeline != p.timeline) {
       points_.insert(it, p);
       return true;
@@ -65,8 +67,8 @@ class order_book {
   }
   // One more piece of work on it.
   point advance(const timeline& line) noexcept { return {line.number, ++ticks_[line.number]}; }
-  // From here on `line` is ordered after `clock`. That is a tick too: an event that was recorded on the line
-  // before stands for less.
+  // From here on `line` is ordered after `clock`. That is a tick too: an event that was recorded on
+  // the line before stands for less.
   void order_after(timeline& line, const vector_clock& clock) {
     bool more = false;
     for (const point& p : clock.points()) {
@@ -74,7 +76,9 @@ class order_book {
     }
     if (more) advance(line);
   }
-  [[nodiscard]] point now(const timeline& line) const noexcept { return {line.number, ticks_[line.number]}; }
+  [[nodiscard]] point now(const timeline& line) const noexcept {
+    return {line.number, ticks_[line.number]};
+  }
   [[nodiscard]] bool seen(point p) const noexcept { return p.tick <= seen_[p.timeline]; }
   // The work at p, and all before it there, comes before whatever `line` is given next.
   [[nodiscard]] bool ordered(point p, const timeline& line) const noexcept {

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::uint64_t word_bytes = 8;
 
-void add_mismatch(identity_report& report, std::uint64_t words, std::uint64_t expected, std::uint64_t found,
-                  std::uint64_t address) {
+void add_mismatch(identity_report& report, std::uint64_t words, std::uint64_t expected,
+                  std::uint64_t found, std::uint64_t address) {
   if (report.address == 0) {
     report.expected = expected;
     report.found_word = found;
@@ -27,7 +27,8 @@ void contents::write_identity(const std::vector<piece>& pieces, const identity_b
 }
 
 void contents::fill(const std::vector<piece>& pieces, unsigned char value) {
-  for (const piece& p : pieces) tags_.assign(p.physical, p.physical + p.bytes, {source::fill, value, 0});
+  for (const piece& p : pieces)
+    tags_.assign(p.physical, p.physical + p.bytes, {source::fill, value, 0});
 }
 
 void contents::write_unknown(const std::vector<piece>& pieces, std::uint64_t operation) {
@@ -37,7 +38,8 @@ void contents::write_unknown(const std::vector<piece>& pieces, std::uint64_t ope
   }
 }
 
-void contents::copy(const std::vector<piece>& to, const std::vector<piece>& from, std::uint64_t operation) {
+void contents::copy(const std::vector<piece>& to, const std::vector<piece>& from,
+                    std::uint64_t operation) {
   // Read everything first: the two may overlap.
   struct part {
     std::uint64_t begin, end;  // offsets in the copy
@@ -47,11 +49,12 @@ void contents::copy(const std::vector<piece>& to, const std::vector<piece>& from
   std::uint64_t offset = 0;
   for (const piece& p : from) {
     if (p.in != nullptr) {
-      tags_.visit(p.physical, p.physical + p.bytes, [&](std::uint64_t a, std::uint64_t b, const tag& value) {
-        parts.push_back({offset + (a - p.physical), offset + (b - p.physical), value});
-        // From here the shift is against offsets in the copy.
-        parts.back().value.shift = value.shift - a + parts.back().begin;
-      });
+      tags_.visit(p.physical, p.physical + p.bytes,
+                  [&](std::uint64_t a, std::uint64_t b, const tag& value) {
+                    parts.push_back({offset + (a - p.physical), offset + (b - p.physical), value});
+                    // From here the shift is against offsets in the copy.
+                    parts.back().value.shift = value.shift - a + parts.back().begin;
+                  });
     }
     offset += p.bytes;
   }
@@ -81,15 +84,19 @@ void contents::check_identity(const std::vector<piece>& pieces, const identity_b
                    p.address + (a - p.physical));
     };
     std::uint64_t reached = p.physical;
-    tags_.visit(p.physical, p.physical + p.bytes, [&](std::uint64_t a, std::uint64_t b, const tag& value) {
-      if (a > reached) wrong(reached, a, 0);
-      reached = b;
-      if (value.from == source::identity && value.value == block.identity && value.shift == shift) return;
-      std::uint64_t found = 0;
-      if (value.from == source::identity) found = identity_word(value.value, (a - value.shift) / word_bytes);
-      if (value.from == source::fill) found = value.value * 0x0101010101010101ULL;
-      wrong(a, b, found);
-    });
+    tags_.visit(p.physical, p.physical + p.bytes,
+                [&](std::uint64_t a, std::uint64_t b, const tag& value) {
+                  if (a > reached) wrong(reached, a, 0);
+                  reached = b;
+                  if (value.from == source::identity && value.value == block.identity &&
+                      value.shift == shift)
+                    return;
+                  std::uint64_t found = 0;
+                  if (value.from == source::identity)
+                    found = identity_word(value.value, (a - value.shift) / word_bytes);
+                  if (value.from == source::fill) found = value.value * 0x0101010101010101ULL;
+                  wrong(a, b, found);
+                });
     if (reached < p.physical + p.bytes) wrong(reached, p.physical + p.bytes, 0);
   }
 }

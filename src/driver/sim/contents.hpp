@@ -1,5 +1,5 @@
-// What is in physical memory, as tags instead of bytes: a range holds an identity block's words, one
-// repeated byte, or something that only an operation's number names. A copy copies tags.
+// What is in physical memory, as tags instead of bytes: a range holds an identity block's words,
+// one repeated byte, or something that only an operation's number names. A copy copies tags.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -25,7 +25,8 @@ class contents {
 
  private:
   enum class source : std::uint8_t { identity, fill, unknown };
-  // `shift` is the physical address less the offset in the block, so that cutting a range keeps it true.
+  // `shift` is the physical address less the offset in the block, so that cutting a range keeps it
+  // true.
   struct tag {
     source from = source::unknown;
     std::uint64_t value = 0;

@@ -7,23 +7,27 @@
 namespace millpond {
 namespace {
 
-void* pointer(std::uint64_t address) noexcept { return reinterpret_cast<void*>(address); }
+void* pointer(std::uint64_t address) noexcept {
+  return reinterpret_cast<void*>(address);
+}
 
 // Whether the program's own bytes are behind all of it.
 bool real(const std::vector<sim::piece>& pieces) noexcept {
   for (const sim::piece& p : pieces) {
-    if (p.in != nullptr && !p.in->memory->real && p.in->kind != sim::region_kind::registered) return false;
+    if (p.in != nullptr && !p.in->memory->real && p.in->kind != sim::region_kind::registered)
+      return false;
   }
   return true;
 }
 
 }  // namespace
 
-// In bytes mode effects are on bytes; in tags mode on tags, and on bytes as well where memory has them
-// (pinned, managed, the program's own) unless identity kernels own the contents.
+// In bytes mode effects are on bytes; in tags mode on tags, and on bytes as well where memory has
+// them (pinned, managed, the program's own) unless identity kernels own the contents.
 void simulated_gpu::state::apply(sim::work& what, std::uint64_t number) {
   const bool bytes_mode = memory->real();
-  // The memory may be gone by now, unmapped under running work: on the card that is the end of the context.
+  // The memory may be gone by now, unmapped under running work: on the card that is the end of the
+  // context.
   const auto there = [&](std::uint64_t at, std::uint64_t bytes, std::vector<sim::piece>& out) {
     out.clear();
     if (memory->pieces_of(at, bytes, out)) return true;
@@ -42,7 +46,8 @@ void simulated_gpu::state::apply(sim::work& what, std::uint64_t number) {
       body_thread.store(std::thread::id(), std::memory_order_relaxed);
     }
   } else if (const auto* copy = std::get_if<sim::copy_work>(&what)) {
-    if (!there(copy->from, copy->bytes, pieces_) || !there(copy->to, copy->bytes, other_pieces_)) return;
+    if (!there(copy->from, copy->bytes, pieces_) || !there(copy->to, copy->bytes, other_pieces_))
+      return;
     if (bytes_mode || (real(pieces_) && real(other_pieces_))) {
       std::memmove(pointer(copy->to), pointer(copy->from), copy->bytes);
     }

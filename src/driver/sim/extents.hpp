@@ -1,4 +1,5 @@
-// Free ranges of an address space, first fit by address, coalescing. O(ranges) to take, O(log n) to give.
+// Free ranges of an address space, first fit by address, coalescing. O(ranges) to take, O(log n) to
+// give.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -51,7 +52,8 @@ class extents {
   }
 
  private:
-  void cut(std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t begin, std::uint64_t end) {
+  void cut(std::map<std::uint64_t, std::uint64_t>::iterator it, std::uint64_t begin,
+           std::uint64_t end) {
     const std::uint64_t stop = it->second;
     if (it->first == begin) {
       it = free_.erase(it);

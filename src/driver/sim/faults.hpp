@@ -37,8 +37,9 @@ class faults {
         case fault::what::slow: out.slow_ns += each.what.slow_ns; break;
         case fault::what::lose_device:
           out.loses_device = true;
-          out.status = each.what.status == driver_status::out_of_memory ? driver_status::launch_failed
-                                                                         : each.what.status;
+          out.status = each.what.status == driver_status::out_of_memory
+                           ? driver_status::launch_failed
+                           : each.what.status;
           break;
       }
     }

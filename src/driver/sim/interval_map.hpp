@@ -1,5 +1,5 @@
-// A map from disjoint half-open ranges of 64-bit numbers to values. Assigning a range cuts what was there.
-// Every operation is O(log n) plus the ranges that it touches.
+// A map from disjoint half-open ranges of 64-bit numbers to values. Assigning a range cuts what was
+// there. Every operation is O(log n) plus the ranges that it touches.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -52,7 +52,8 @@ class interval_map {
     }
   }
 
-  // Calls visit(begin, end, const Value&) for each part of [begin, end) that has a value, by rising begin.
+  // Calls visit(begin, end, const Value&) for each part of [begin, end) that has a value, by rising
+  // begin.
   template <class Visitor>
   void visit(std::uint64_t begin, std::uint64_t end, Visitor&& visit) const {
     for (auto it = first_over(begin); it != pieces_.end() && it->first < end; ++it) {

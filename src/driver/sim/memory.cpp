@@ -9,7 +9,7 @@ namespace millpond::sim {
 namespace {
 
 constexpr std::uint64_t host_page = 4 * KiB;
-constexpr std::uint64_t small_limit = 1 * MiB;      // below it, device allocations share pages
+constexpr std::uint64_t small_limit = 1 * MiB;  // below it, device allocations share pages
 constexpr std::uint64_t small_alignment = 512;
 // Sizes beyond this are refused before any rounding could wrap.
 constexpr std::uint64_t absurd = std::uint64_t{1} << 48;
@@ -45,12 +45,14 @@ memory::~memory() {
   }
 }
 
-// --- Physical memory --------------------------------------------------------------------------------
+// --- Physical memory
+// --------------------------------------------------------------------------------
 
 driver_status memory::take(std::uint64_t bytes, memory_place place) {
   if (bytes > absurd) return driver_status::out_of_memory;
   if (place == memory_place::host) {
-    if (bytes > limits_.host_bytes - std::min(limits_.host_bytes, host_used_)) return driver_status::out_of_memory;
+    if (bytes > limits_.host_bytes - std::min(limits_.host_bytes, host_used_))
+      return driver_status::out_of_memory;
     host_used_ += bytes;
     return driver_status::success;
   }
@@ -100,7 +102,8 @@ bool memory::show(std::uint64_t address, const physical& p) {
   return backing_->attach(address, p.bytes, p.fd, p.fd >= 0 ? 0 : p.base);
 }
 
-// --- Plain kinds ------------------------------------------------------------------------------------
+// --- Plain kinds
+// ------------------------------------------------------------------------------------
 
 void memory::add_region(std::uint64_t address, region r) {
   ++counts_[static_cast<std::size_t>(r.kind)];
@@ -181,7 +184,8 @@ driver_status memory::allocate_managed(std::uint64_t bytes, std::uint64_t& addre
 }
 
 driver_status memory::register_host(std::uint64_t address, std::uint64_t bytes) {
-  if (address == 0 || bytes == 0 || backing_->in_arena(address)) return driver_status::invalid_value;
+  if (address == 0 || bytes == 0 || backing_->in_arena(address))
+    return driver_status::invalid_value;
   const auto next = regions_.lower_bound(address + bytes);
   if (next != regions_.begin()) {
     const auto before = std::prev(next);
@@ -232,7 +236,8 @@ void memory::free_region(std::uint64_t address) {
   drop_physical(r.memory);
 }
 
-// --- Pools ------------------------------------------------------------------------------------------
+// --- Pools
+// ------------------------------------------------------------------------------------------
 
 driver_status memory::add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address) {
   const auto at = addresses_.take(bytes, page_bytes);
@@ -296,7 +301,8 @@ void memory::remove_segment(std::uint64_t address) {
   backing_->discard(r.physical_begin(), r.bytes);
 }
 
-void memory::add_block(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, pool_handle pool) {
+void memory::add_block(std::uint64_t range, std::uint64_t address, std::uint64_t bytes,
+                       pool_handle pool) {
   const std::shared_ptr<physical>& p = ranges_.at(range);
   region r;
   r.bytes = bytes;
@@ -316,7 +322,8 @@ void memory::remove_block(std::uint64_t address) {
   regions_.erase(it);
 }
 
-// --- Looking up -------------------------------------------------------------------------------------
+// --- Looking up
+// -------------------------------------------------------------------------------------
 
 region* memory::find(std::uint64_t address, std::uint64_t& start) {
   for (auto* const map : {&regions_, &segments_}) {
@@ -340,7 +347,8 @@ bool memory::pieces_of(std::uint64_t address, std::uint64_t bytes, std::vector<p
   auto it = regions_.upper_bound(address);
   if (it != regions_.begin()) --it;
   while (bytes > 0) {
-    if (it != regions_.end() && it->first <= address && address - it->first >= it->second.bytes) ++it;
+    if (it != regions_.end() && it->first <= address && address - it->first >= it->second.bytes)
+      ++it;
     piece p{address, bytes, 0, nullptr};
     if (it != regions_.end() && address >= it->first && address - it->first < it->second.bytes) {
       region& r = it->second;
@@ -349,12 +357,14 @@ bool memory::pieces_of(std::uint64_t address, std::uint64_t bytes, std::vector<p
       p.physical = r.physical_begin() + (address - it->first);
       p.in = &r;
     } else if (backing_->in_arena(address)) {
-      // Freed pool memory is still there on a card: the checker reports its use, the device does not.
+      // Freed pool memory is still there on a card: the checker reports its use, the device does
+      // not.
       std::uint64_t start = 0;
       region* const segment = find(address, start);
       if (segment == nullptr) return false;
       p.bytes = std::min(bytes, start + segment->bytes - address);
-      if (it != regions_.end() && it->first > address) p.bytes = std::min(p.bytes, it->first - address);
+      if (it != regions_.end() && it->first > address)
+        p.bytes = std::min(p.bytes, it->first - address);
       p.physical = segment->physical_begin() + (address - start);
       p.in = segment;
     } else if (it != regions_.end() && it->first > address) {
@@ -367,6 +377,8 @@ bool memory::pieces_of(std::uint64_t address, std::uint64_t bytes, std::vector<p
   return true;
 }
 
-std::uint64_t memory::count(region_kind kind) const noexcept { return counts_[static_cast<std::size_t>(kind)]; }
+std::uint64_t memory::count(region_kind kind) const noexcept {
+  return counts_[static_cast<std::size_t>(kind)];
+}
 
 }  // namespace millpond::sim

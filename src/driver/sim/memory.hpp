@@ -1,9 +1,10 @@
-// The simulated memory: which addresses exist, what physical memory is behind them, and what each kind of
-// call may do to them. It knows nothing of time, streams or contents.
+// The simulated memory: which addresses exist, what physical memory is behind them, and what each
+// kind of call may do to them. It knows nothing of time, streams or contents.
 //
-// Physical memory is a number line that is never used twice: a range of it is given to each allocation
-// and handle, so that whatever is remembered of a range (tags, past users) can never be taken for another's.
-// Only the sum is limited, as on a card, where scattered pages serve as well as neighbouring ones.
+// Physical memory is a number line that is never used twice: a range of it is given to each
+// allocation and handle, so that whatever is remembered of a range (tags, past users) can never be
+// taken for another's. Only the sum is limited, as on a card, where scattered pages serve as well
+// as neighbouring ones.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,18 +32,26 @@ struct physical {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
   memory_place place = memory_place::device;
-  bool real = false;                 // bytes exist behind it
-  bool counted = true;               // against its place's limit
-  int fd = -1;                       // its own file where it is shareable
+  bool real = false;    // bytes exist behind it
+  bool counted = true;  // against its place's limit
+  int fd = -1;          // its own file where it is shareable
   std::uint64_t inode = 0;
   driver::shareable share = driver::shareable::no;
-  unsigned handles = 0;              // physical_handle values that name it
-  unsigned mappings = 0;             // regions that show it
-  bool host_written = false;         // the CPU or another process may have written it unseen
+  unsigned handles = 0;                     // physical_handle values that name it
+  unsigned mappings = 0;                    // regions that show it
+  bool host_written = false;                // the CPU or another process may have written it unseen
   interval_map<written> written_by_device;  // where no noted block is: for read_of_unwritten
 };
 
-enum class region_kind : std::uint8_t { device, pinned, managed, pool_block, pool_segment, registered, mapping };
+enum class region_kind : std::uint8_t {
+  device,
+  pinned,
+  managed,
+  pool_block,
+  pool_segment,
+  registered,
+  mapping
+};
 
 // A range of addresses over one physical range (offset: within it).
 struct region {
@@ -50,9 +59,9 @@ struct region {
   std::shared_ptr<physical> memory;
   std::uint64_t offset = 0;
   region_kind kind = region_kind::device;
-  bool accessible = true;            // a mapping is not before set_access
-  pool_handle pool = nullptr;        // of a pool block or segment
-  std::vector<point> touched;        // the last work of each timeline that touches it
+  bool accessible = true;      // a mapping is not before set_access
+  pool_handle pool = nullptr;  // of a pool block or segment
+  std::vector<point> touched;  // the last work of each timeline that touches it
   [[nodiscard]] std::uint64_t physical_begin() const noexcept { return memory->base + offset; }
 };
 
@@ -86,13 +95,14 @@ class memory {
   // Of the kind that lives exactly at this address; the caller has checked that it does.
   void free_region(std::uint64_t address);
 
-  // Pools: a range of addresses, segments of memory that are put behind parts of it, and blocks, which are
-  // regions that may lie over several segments. A range's physical numbers go with its addresses.
+  // Pools: a range of addresses, segments of memory that are put behind parts of it, and blocks,
+  // which are regions that may lie over several segments. A range's physical numbers go with its
+  // addresses.
   driver_status add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address);
   void remove_range(std::uint64_t address);  // its segments are gone
   // [address, address + bytes) of a range, in segments of `step` and a last one of what is left.
-  driver_status add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, std::uint64_t step,
-                             pool_handle pool);
+  driver_status add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes,
+                             std::uint64_t step, pool_handle pool);
   void remove_segment(std::uint64_t address);
   void add_block(std::uint64_t range, std::uint64_t address, std::uint64_t bytes, pool_handle pool);
   void remove_block(std::uint64_t address);
@@ -106,22 +116,25 @@ class memory {
   driver_status map(std::uint64_t address, std::uint64_t bytes, physical_handle handle);
   // The mappings that [address, address + bytes) covers exactly; empty where it does not.
   [[nodiscard]] std::vector<std::pair<std::uint64_t, region*>> mappings_in(std::uint64_t address,
-                                                                         std::uint64_t bytes);
+                                                                           std::uint64_t bytes);
   void unmap(std::uint64_t address);  // one mapping, whole
   driver_status export_handle(physical_handle handle, int& fd);
   driver_status import_handle(int fd, physical_handle& handle);
   [[nodiscard]] const physical* find_handle(physical_handle handle) const;
 
-  // The region that holds an address (a block before its segment); null for memory the driver never saw.
+  // The region that holds an address (a block before its segment); null for memory the driver never
+  // saw.
   [[nodiscard]] region* find(std::uint64_t address, std::uint64_t& start);
   // The region that starts there.
   [[nodiscard]] region* find_start(std::uint64_t address);
-  // Cuts a range into pieces. False when a part is not accessible to the device; memory that the driver
-  // never saw (outside the arena, unregistered) is a piece with no region.
+  // Cuts a range into pieces. False when a part is not accessible to the device; memory that the
+  // driver never saw (outside the arena, unregistered) is a piece with no region.
   [[nodiscard]] bool pieces_of(std::uint64_t address, std::uint64_t bytes, std::vector<piece>& out);
   // Whether bytes really exist behind the device's memory.
   [[nodiscard]] bool real() const noexcept { return mode_ == contents::bytes; }
-  [[nodiscard]] bool in_arena(std::uint64_t address) const noexcept { return backing_->in_arena(address); }
+  [[nodiscard]] bool in_arena(std::uint64_t address) const noexcept {
+    return backing_->in_arena(address);
+  }
 
   // Called before a physical range is gone for good.
   void on_release(std::function<void(const physical&)> told) { released_ = std::move(told); }
@@ -147,8 +160,8 @@ class memory {
   std::shared_ptr<physical> make_physical(std::uint64_t bytes, memory_place place);
   void drop_physical(const std::shared_ptr<physical>& p);
   bool show(std::uint64_t address, const physical& p);
-  driver_status allocate(std::uint64_t bytes, std::uint64_t unit, region_kind kind, memory_place place,
-                         std::uint64_t& address);
+  driver_status allocate(std::uint64_t bytes, std::uint64_t unit, region_kind kind,
+                         memory_place place, std::uint64_t& address);
   driver_status allocate_small(std::uint64_t bytes, std::uint64_t& address);
   void add_region(std::uint64_t address, region r);
 
@@ -157,8 +170,8 @@ class memory {
   std::unique_ptr<backing> backing_;
   extents addresses_;
   std::uint64_t next_physical_ = page_bytes;
-  std::map<std::uint64_t, region> regions_;       // every kind but segments and chunks
-  std::map<std::uint64_t, region> segments_;      // of pools
+  std::map<std::uint64_t, region> regions_;                    // every kind but segments and chunks
+  std::map<std::uint64_t, region> segments_;                   // of pools
   std::map<std::uint64_t, std::shared_ptr<physical>> ranges_;  // of pools
   std::map<std::uint64_t, std::uint64_t> reservations_;
   struct named_handle {

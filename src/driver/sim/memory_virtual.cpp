@@ -9,12 +9,16 @@ namespace {
 
 constexpr std::uint64_t absurd = std::uint64_t{1} << 48;
 
-bool whole_pages(std::uint64_t bytes) noexcept { return bytes != 0 && is_aligned(bytes, page_bytes); }
+bool whole_pages(std::uint64_t bytes) noexcept {
+  return bytes != 0 && is_aligned(bytes, page_bytes);
+}
 
 }  // namespace
 
-driver_status memory::reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t& address) {
-  if (!whole_pages(bytes) || (alignment != 0 && !is_power_of_two(alignment))) return driver_status::invalid_value;
+driver_status memory::reserve(std::uint64_t bytes, std::uint64_t alignment,
+                              std::uint64_t& address) {
+  if (!whole_pages(bytes) || (alignment != 0 && !is_power_of_two(alignment)))
+    return driver_status::invalid_value;
   if (bytes > absurd || alignment > absurd) return driver_status::out_of_memory;
   const auto at = addresses_.take(bytes, std::max(alignment, page_bytes));
   if (!at) return driver_status::out_of_memory;
@@ -27,20 +31,22 @@ driver_status memory::free_reservation(std::uint64_t address, std::uint64_t byte
   const auto it = reservations_.find(address);
   if (it == reservations_.end() || it->second != bytes) return driver_status::invalid_value;
   const auto mapped = regions_.lower_bound(address);
-  if (mapped != regions_.end() && mapped->first < address + bytes) return driver_status::invalid_value;
+  if (mapped != regions_.end() && mapped->first < address + bytes)
+    return driver_status::invalid_value;
   reservations_.erase(it);
   addresses_.give(address, address + bytes);
   return driver_status::success;
 }
 
-driver_status memory::create_handle(std::uint64_t bytes, memory_place place, driver::shareable share,
-                                    physical_handle& handle) {
+driver_status memory::create_handle(std::uint64_t bytes, memory_place place,
+                                    driver::shareable share, physical_handle& handle) {
   if (!whole_pages(bytes)) return driver_status::invalid_value;
   const driver_status status = take(bytes, place);
   if (status != driver_status::success) return status;
   const auto p = make_physical(bytes, place);
   p->share = share;
-  // With tags alone, a file is made when somebody asks for it: most shareable memory is never exported.
+  // With tags alone, a file is made when somebody asks for it: most shareable memory is never
+  // exported.
   if (share == driver::shareable::posix_fd && p->real) {
     p->fd = backing::make_shareable(bytes);
     backing::file_facts facts;
@@ -78,7 +84,8 @@ driver_status memory::map(std::uint64_t address, std::uint64_t bytes, physical_h
     return driver_status::invalid_value;
   }
   const auto& p = named->second.memory;
-  // A part of a handle cannot be mapped: the card answers CUDA_ERROR_NOT_SUPPORTED or an invalid value.
+  // A part of a handle cannot be mapped: the card answers CUDA_ERROR_NOT_SUPPORTED or an invalid
+  // value.
   if (bytes != p->bytes) return driver_status::invalid_value;
   auto reservation = reservations_.upper_bound(address);
   if (reservation == reservations_.begin()) return driver_status::invalid_value;
@@ -105,7 +112,7 @@ driver_status memory::map(std::uint64_t address, std::uint64_t bytes, physical_h
 }
 
 std::vector<std::pair<std::uint64_t, region*>> memory::mappings_in(std::uint64_t address,
-                                                                  std::uint64_t bytes) {
+                                                                   std::uint64_t bytes) {
   std::vector<std::pair<std::uint64_t, region*>> out;
   const std::uint64_t end = address + bytes;
   if (end < address) return {};

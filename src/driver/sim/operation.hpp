@@ -46,7 +46,8 @@ struct prefetch_work {
 struct release_work {
   device_address at = 0;
 };
-// Keeps something alive until the device is done with it (a graph that was destroyed while it runs).
+// Keeps something alive until the device is done with it (a graph that was destroyed while it
+// runs).
 struct keep_work {
   std::shared_ptr<void> what;
 };

@@ -6,7 +6,8 @@ namespace millpond::sim {
 namespace {
 
 constexpr std::uint64_t block_alignment = 512;
-// A pool's first range of addresses has room for this many steps at least; each further one is twice as large.
+// A pool's first range of addresses has room for this many steps at least; each further one is
+// twice as large.
 constexpr std::uint64_t least_steps = 16;
 
 // What a block takes of the heap.
@@ -39,7 +40,8 @@ pool::holes::iterator pool::best(std::uint64_t bytes, const timeline* line, std:
 }
 
 driver_status pool::add_range(std::uint64_t bytes) {
-  std::uint64_t size = std::max(least_steps * step_, align_up(memory_.device_total() / 32, step_)) << ranges_.size();
+  std::uint64_t size = std::max(least_steps * step_, align_up(memory_.device_total() / 32, step_))
+                       << ranges_.size();
   for (size = std::max(size, bytes);; size = std::max(align_up(size / 2, page_bytes), bytes)) {
     std::uint64_t address = 0;
     const driver_status status = memory_.add_range(size, place_, address);
@@ -52,7 +54,8 @@ driver_status pool::add_range(std::uint64_t bytes) {
   }
 }
 
-// At the end of the range that grows. What is there already (the last hole) is for the caller to count.
+// At the end of the range that grows. What is there already (the last hole) is for the caller to
+// count.
 driver_status pool::add_segments(std::uint64_t bytes, std::uint64_t now_ns) {
   range& grows = ranges_.at(last_range_);
   const driver_status status = memory_.add_segments(last_range_, grows.top, bytes, step_, self_);
@@ -71,7 +74,8 @@ driver_status pool::add_segments(std::uint64_t bytes, std::uint64_t now_ns) {
   return status;
 }
 
-driver_status pool::grow(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns, answer& out) {
+driver_status pool::grow(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns,
+                         answer& out) {
   // What is free at the end serves too.
   std::uint64_t there = 0;
   if (!ranges_.empty() && !holes_.empty()) {
@@ -79,11 +83,13 @@ driver_status pool::grow(std::uint64_t bytes, const timeline& line, std::uint64_
     auto last = holes_.lower_bound(grows.top);
     if (last != holes_.begin()) {
       --last;
-      const bool ends = last->second.range == last_range_ && last->first + last->second.bytes == grows.top;
+      const bool ends =
+          last->second.range == last_range_ && last->first + last->second.bytes == grows.top;
       if (ends && usable(last->second, line, now_ns)) there = last->second.bytes;
     }
   }
-  if (ranges_.empty() || ranges_.at(last_range_).end - ranges_.at(last_range_).top < align_up(bytes - there, step_)) {
+  if (ranges_.empty() ||
+      ranges_.at(last_range_).end - ranges_.at(last_range_).top < align_up(bytes - there, step_)) {
     const driver_status status = add_range(align_up(bytes, step_));
     if (status != driver_status::success) return status;
     there = 0;
@@ -103,8 +109,8 @@ driver_status pool::grow(std::uint64_t bytes, const timeline& line, std::uint64_
   return status;
 }
 
-// Removes free segments that lie before an address of the last range, out of the smallest holes first, until `most`
-// bytes are.
+// Removes free segments that lie before an address of the last range, out of the smallest holes
+// first, until `most` bytes are.
 std::uint64_t pool::remove_free(std::uint64_t most, std::uint64_t before, std::uint64_t now_ns) {
   std::uint64_t removed = 0;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> candidates;  // {address, bytes}
@@ -152,11 +158,12 @@ void pool::remove_segment(std::map<std::uint64_t, std::uint64_t>::iterator segme
   range& r = ranges_.at(home);
   if (begin + bytes != r.top) return;
   r.top = home;
-  if (next != segments_.begin() && std::prev(next)->first >= home) r.top = std::prev(next)->first + std::prev(next)->second;
+  if (next != segments_.begin() && std::prev(next)->first >= home)
+    r.top = std::prev(next)->first + std::prev(next)->second;
 }
 
-// Joins neighbours of the same range that serve the same streams: what is ready with what is ready, and
-// what waits for a stream with what waits for the same one.
+// Joins neighbours of the same range that serve the same streams: what is ready with what is ready,
+// and what waits for a stream with what waits for the same one.
 pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t now_ns) {
   if (h.ready_ns <= now_ns) {
     h.ready_ns = h.owner = 0;
@@ -165,7 +172,8 @@ pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t 
   }
   const auto joins = [&](const hole& other) {
     if (other.range != h.range) return false;
-    return h.ready_ns == 0 ? other.ready_ns <= now_ns : other.ready_ns > now_ns && other.owner == h.owner;
+    return h.ready_ns == 0 ? other.ready_ns <= now_ns
+                           : other.ready_ns > now_ns && other.owner == h.owner;
   };
   const auto absorb = [&](holes::iterator other) {
     const hole& o = other->second;
@@ -176,7 +184,8 @@ pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t 
     return holes_.erase(other);
   };
   auto next = holes_.lower_bound(address);
-  if (next != holes_.end() && next->first == address + h.bytes && joins(next->second)) next = absorb(next);
+  if (next != holes_.end() && next->first == address + h.bytes && joins(next->second))
+    next = absorb(next);
   if (next != holes_.begin()) {
     const auto before = std::prev(next);
     if (before->first + before->second.bytes == address && joins(before->second)) {
@@ -206,8 +215,9 @@ void pool::join_ready(std::uint64_t now_ns) {
   }
 }
 
-// What this line may have already, because it is over or because the line itself is behind it, becomes one
-// range wherever it lies side by side. The range is then the line's alone until it is over.
+// What this line may have already, because it is over or because the line itself is behind it,
+// becomes one range wherever it lies side by side. The range is then the line's alone until it is
+// over.
 void pool::join_for(const timeline& line, std::uint64_t now_ns) {
   for (auto it = holes_.begin(); it != holes_.end();) {
     const auto next = std::next(it);
@@ -282,8 +292,8 @@ pool::answer pool::allocate(std::uint64_t bytes, const timeline& line, std::uint
   return out;
 }
 
-void pool::free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns,
-                std::uint64_t now_ns) {
+void pool::free(std::uint64_t address, point freed, const vector_clock& clock,
+                std::uint64_t ready_ns, std::uint64_t now_ns) {
   const auto it = blocks_.find(address);
   MILLPOND_CHECK(it != blocks_.end(), address);
   const block b = it->second;

@@ -1,15 +1,17 @@
-// The driver's stream-ordered pools: what they reserve, which freed range serves which stream, and when
-// unused memory goes back.
+// The driver's stream-ordered pools: what they reserve, which freed range serves which stream, and
+// when unused memory goes back.
 //
-// A freed range serves its own stream at once; another stream when that is ordered after the free, or when
-// the device has passed it; and otherwise, where the pool cannot grow, by a wait that the driver inserts into
-// the asking stream (CUDA's three reuse policies, all on by default; that the pool grows before it waits is what the
-// reserved bytes of the trace multistream_serving on a card show).
+// A freed range serves its own stream at once; another stream when that is ordered after the free,
+// or when the device has passed it; and otherwise, where the pool cannot grow, by a wait that the
+// driver inserts into the asking stream (CUDA's three reuse policies, all on by default; that the
+// pool grows before it waits is what the reserved bytes of the trace multistream_serving on a card
+// show).
 //
-// A pool is one heap over segments of 32 MiB that lie side by side in a range of addresses. It grows at its end, by
-// what the free bytes there lack; where whole segments elsewhere are free, those are moved there instead of new
-// ones. Blocks of 2 MiB and more take whole pages. That this is what the driver does is not documented beyond "it
-// remaps unused memory"; it gives the reserved bytes of a card on the recorded traces to a step or two.
+// A pool is one heap over segments of 32 MiB that lie side by side in a range of addresses. It
+// grows at its end, by what the free bytes there lack; where whole segments elsewhere are free,
+// those are moved there instead of new ones. Blocks of 2 MiB and more take whole pages. That this
+// is what the driver does is not documented beyond "it remaps unused memory"; it gives the reserved
+// bytes of a card on the recorded traces to a step or two.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -24,7 +26,8 @@ namespace millpond::sim {
 
 class pool {
  public:
-  pool(memory& from, order_book& order, memory_place place, std::uint64_t max_bytes, std::uint64_t step)
+  pool(memory& from, order_book& order, memory_place place, std::uint64_t max_bytes,
+       std::uint64_t step)
       : memory_(from), order_(order), place_(place), max_(max_bytes), step_(step) {}
   ~pool();
   pool(const pool&) = delete;
@@ -45,13 +48,16 @@ class pool {
   // The range may be reused by others from `ready_ns` on, when the work of `freed` is done.
   void free(std::uint64_t address, point freed, const vector_clock& clock, std::uint64_t ready_ns,
             std::uint64_t now_ns);
-  // Gives segments back that nothing uses, until `keep` bytes are reserved; answers the bytes given.
+  // Gives segments back that nothing uses, until `keep` bytes are reserved; answers the bytes
+  // given.
   std::uint64_t trim(std::uint64_t keep, std::uint64_t now_ns);
   [[nodiscard]] std::uint64_t trim_to_threshold(std::uint64_t now_ns) {
     return reserved_ > threshold_ ? trim(threshold_, now_ns) : 0;
   }
   void set_threshold(std::uint64_t bytes) noexcept { threshold_ = bytes; }
-  [[nodiscard]] driver::pool_usage usage() const noexcept { return {reserved_, reserved_high_, used_, used_high_}; }
+  [[nodiscard]] driver::pool_usage usage() const noexcept {
+    return {reserved_, reserved_high_, used_, used_high_};
+  }
   [[nodiscard]] memory_place place() const noexcept { return place_; }
   [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
   // Destroyed while blocks live: it goes when the last of them does.
@@ -63,15 +69,16 @@ class pool {
     std::uint64_t bytes = 0;
     std::uint64_t range = 0;
     std::uint64_t ready_ns = 0;
-    std::uint64_t owner = 0;      // the one timeline that may have it at once; 0: none
-    vector_clock after;           // kept when it is over: who gets the range then runs after it
+    std::uint64_t owner = 0;  // the one timeline that may have it at once; 0: none
+    vector_clock after;       // kept when it is over: who gets the range then runs after it
   };
   using holes = std::map<std::uint64_t, hole>;
-  [[nodiscard]] bool usable(const hole& h, const timeline& line, std::uint64_t now_ns) const noexcept;
+  [[nodiscard]] bool usable(const hole& h, const timeline& line,
+                            std::uint64_t now_ns) const noexcept;
   holes::iterator best(std::uint64_t bytes, const timeline* line, std::uint64_t now_ns);
   struct range {
     std::uint64_t end = 0;
-    std::uint64_t top = 0;        // the end of its last segment
+    std::uint64_t top = 0;  // the end of its last segment
   };
   driver_status grow(std::uint64_t bytes, const timeline& line, std::uint64_t now_ns, answer& out);
   driver_status add_segments(std::uint64_t bytes, std::uint64_t now_ns);
@@ -92,11 +99,11 @@ class pool {
   struct block {
     std::uint64_t bytes, range, used;
   };
-  std::map<std::uint64_t, range> ranges_;             // by their begin
-  std::uint64_t last_range_ = 0;                      // the one that grows
-  std::map<std::uint64_t, std::uint64_t> segments_;   // address -> bytes
+  std::map<std::uint64_t, range> ranges_;            // by their begin
+  std::uint64_t last_range_ = 0;                     // the one that grows
+  std::map<std::uint64_t, std::uint64_t> segments_;  // address -> bytes
   holes holes_;
-  std::uint64_t waiting_ = 0;                         // holes that were not ready when last looked at
+  std::uint64_t waiting_ = 0;  // holes that were not ready when last looked at
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> by_size_;  // {bytes, address}
   std::unordered_map<std::uint64_t, block> blocks_;
   std::uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;

@@ -1,14 +1,14 @@
-// A profile as a TOML file: written from the struct, read back strictly. An unknown or missing name is an
-// error with its line, so that a misspelt constant is not silently the default.
+// A profile as a TOML file: written from the struct, read back strictly. An unknown or missing name
+// is an error with its line, so that a misspelt constant is not silently the default.
 #include <fmt/format.h>
 
+#include <toml++/toml.h>
+#include <unistd.h>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <toml++/toml.h>
-#include <unistd.h>
 
 #include "millpond/simulated_gpu.hpp"
 
@@ -38,12 +38,14 @@ class reader {
   double number(const toml::node& node, std::string_view name) const {
     const auto value = node.is_number() ? node.value<double>() : std::nullopt;
     if (!value) fail(node, fmt::format("`{}` should be a number", name));
-    if (!(*value >= 0 && *value < 1e19)) fail(node, fmt::format("`{}` should be from 0 to 1e19, it is {}", name, *value));
+    if (!(*value >= 0 && *value < 1e19))
+      fail(node, fmt::format("`{}` should be from 0 to 1e19, it is {}", name, *value));
     return *value;
   }
   std::uint64_t bytes(const toml::node& node, std::string_view name) const {
     const auto value = node.is_integer() ? node.value<std::int64_t>() : std::nullopt;
-    if (!value || *value < 0) fail(node, fmt::format("`{}` should be a whole number of 0 or more", name));
+    if (!value || *value < 0)
+      fail(node, fmt::format("`{}` should be a whole number of 0 or more", name));
     return static_cast<std::uint64_t>(*value);
   }
   std::uint64_t bytes(const toml::table& table, std::string_view name) const {
@@ -52,7 +54,8 @@ class reader {
   int whole(const toml::table& table, std::string_view name) const {
     const auto& node = need(table, name);
     const auto value = node.is_integer() ? node.value<std::int64_t>() : std::nullopt;
-    if (!value || *value < -1 || *value > 1'000'000) fail(node, fmt::format("`{}` should be a small whole number", name));
+    if (!value || *value < -1 || *value > 1'000'000)
+      fail(node, fmt::format("`{}` should be a small whole number", name));
     return static_cast<int>(*value);
   }
   bool truth(const toml::table& table, std::string_view name) const {
@@ -82,13 +85,15 @@ class reader {
       if (values == nullptr || values->size() != 3) {
         fail(row, fmt::format("a row of `{}` should be [bytes, p50_ns, p99_ns]", name));
       }
-      const cost_point point{bytes((*values)[0], name), number((*values)[1], name), number((*values)[2], name)};
+      const cost_point point{bytes((*values)[0], name), number((*values)[1], name),
+                             number((*values)[2], name)};
       if (!out.points.empty() && point.bytes <= out.points.back().bytes) {
         fail(row, fmt::format("the sizes of `{}` should rise: {} comes after {}", name, point.bytes,
                               out.points.back().bytes));
       }
       if (point.p99_ns < point.p50_ns) {
-        fail(row, fmt::format("`{}` has a p99 ({}) below its p50 ({})", name, point.p99_ns, point.p50_ns));
+        fail(row, fmt::format("`{}` has a p99 ({}) below its p50 ({})", name, point.p99_ns,
+                              point.p50_ns));
       }
       out.points.push_back(point);
     }
@@ -96,7 +101,8 @@ class reader {
   }
   void only(const toml::table& table, const std::set<std::string_view>& names) const {
     for (const auto& [key, node] : table) {
-      if (!names.contains(key.str())) fail(node, fmt::format("`{}` is not a name of a profile", key.str()));
+      if (!names.contains(key.str()))
+        fail(node, fmt::format("`{}` is not a name of a profile", key.str()));
     }
   }
 
@@ -148,11 +154,19 @@ struct field_reader {
   const reader& read;
   const toml::table& table;
   std::set<std::string_view> names{};
-  void operator()(const char* name, std::string& out) { names.insert(name), out = read.text(table, name); }
+  void operator()(const char* name, std::string& out) {
+    names.insert(name), out = read.text(table, name);
+  }
   void operator()(const char* name, int& out) { names.insert(name), out = read.whole(table, name); }
-  void operator()(const char* name, std::uint64_t& out) { names.insert(name), out = read.bytes(table, name); }
-  void operator()(const char* name, bool& out) { names.insert(name), out = read.truth(table, name); }
-  void operator()(const char* name, double& out) { names.insert(name), out = read.number(table, name); }
+  void operator()(const char* name, std::uint64_t& out) {
+    names.insert(name), out = read.bytes(table, name);
+  }
+  void operator()(const char* name, bool& out) {
+    names.insert(name), out = read.truth(table, name);
+  }
+  void operator()(const char* name, double& out) {
+    names.insert(name), out = read.number(table, name);
+  }
 };
 
 std::string quoted(std::string_view text) {
@@ -164,31 +178,39 @@ std::string quoted(std::string_view text) {
 // The shortest text that reads back as the same number.
 std::string digits(double value) {
   std::array<char, 64> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  const auto end =
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   return {text.data(), end.ptr};
 }
 
 struct field_writer {
   std::string& out;
-  void operator()(const char* name, const std::string& value) { out += fmt::format("{} = {}\n", name, quoted(value)); }
+  void operator()(const char* name, const std::string& value) {
+    out += fmt::format("{} = {}\n", name, quoted(value));
+  }
   void operator()(const char* name, int value) { out += fmt::format("{} = {}\n", name, value); }
-  void operator()(const char* name, std::uint64_t value) { out += fmt::format("{} = {}\n", name, value); }
+  void operator()(const char* name, std::uint64_t value) {
+    out += fmt::format("{} = {}\n", name, value);
+  }
   void operator()(const char* name, bool value) { out += fmt::format("{} = {}\n", name, value); }
-  void operator()(const char* name, double value) { out += fmt::format("{} = {}\n", name, digits(value)); }
+  void operator()(const char* name, double value) {
+    out += fmt::format("{} = {}\n", name, digits(value));
+  }
 };
 
 std::string rows_of(const cost_table& table) {
   std::string out = "[";
   for (const cost_point& point : table.points) {
-    out += fmt::format("{}[{}, {}, {}]", out.size() > 1 ? ", " : "", point.bytes, digits(point.p50_ns),
-                       digits(point.p99_ns));
+    out += fmt::format("{}[{}, {}, {}]", out.size() > 1 ? ", " : "", point.bytes,
+                       digits(point.p50_ns), digits(point.p99_ns));
   }
   return out + "]";
 }
 
 gpu_profile from_toml(const reader& read, const toml::table& root) {
   gpu_profile p;
-  read.only(root, {"name", "source", "host_bytes", "device", "rates", "pools", "calls", "allocator"});
+  read.only(root,
+            {"name", "source", "host_bytes", "device", "rates", "pools", "calls", "allocator"});
   p.name = read.text(root, "name");
   p.source = read.text(root, "source");
   p.host_bytes = read.bytes(root, "host_bytes");
@@ -228,8 +250,8 @@ result<gpu_profile> load_profile(const std::string& path) {
     const toml::table root = toml::parse(text.str(), path);
     return from_toml(reader(path), root);
   } catch (const toml::parse_error& failure) {
-    return error{error_code::bad_input,
-                 fmt::format("{}:{}: {}", path, failure.source().begin.line, failure.description())};
+    return error{error_code::bad_input, fmt::format("{}:{}: {}", path, failure.source().begin.line,
+                                                    failure.description())};
   } catch (const bad_profile& failure) {
     return error{error_code::bad_input, failure.text};
   }
@@ -238,18 +260,24 @@ result<gpu_profile> load_profile(const std::string& path) {
 result<void> save_profile(const gpu_profile& profile, const std::string& path) {
   gpu_profile p = profile;
   std::string out = fmt::format(
-      "# A millpond profile: what one GPU and its host cost. Times in nanoseconds, sizes in bytes.\n"
+      "# A millpond profile: what one GPU and its host cost. Times in nanoseconds, sizes in "
+      "bytes.\n"
       "name = {}\nsource = {}\nhost_bytes = {}\n\n[device]\n",
       quoted(p.name), quoted(p.source), p.host_bytes);
   visit_device(p.device, field_writer{out});
   out += "\n[rates]\n";
   visit_rates(p, field_writer{out});
-  out += fmt::format("\n# Rows are [bytes, p50_ns, p99_ns].\n[pools]\nstep_bytes = {}\ngrowth = {}\nshrink = {}\n\n[calls]\n",
-                     p.pool_step_bytes, rows_of(p.pool_growth), rows_of(p.pool_shrink));
-  for (const auto& [call, table] : p.calls) out += fmt::format("{} = {}\n", quoted(call), rows_of(table));
+  out += fmt::format(
+      "\n# Rows are [bytes, p50_ns, p99_ns].\n[pools]\nstep_bytes = {}\ngrowth = {}\nshrink = "
+      "{}\n\n[calls]\n",
+      p.pool_step_bytes, rows_of(p.pool_growth), rows_of(p.pool_shrink));
+  for (const auto& [call, table] : p.calls)
+    out += fmt::format("{} = {}\n", quoted(call), rows_of(table));
   if (!p.allocator_path_ns.empty()) {
-    out += fmt::format("\n[allocator]\nsource = {}\n[allocator.path_ns]\n", quoted(p.allocator_path_source));
-    for (const auto& [name, cost] : p.allocator_path_ns) out += fmt::format("{} = {}\n", quoted(name), digits(cost));
+    out += fmt::format("\n[allocator]\nsource = {}\n[allocator.path_ns]\n",
+                       quoted(p.allocator_path_source));
+    for (const auto& [name, cost] : p.allocator_path_ns)
+      out += fmt::format("{} = {}\n", quoted(name), digits(cost));
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << out;
@@ -261,8 +289,12 @@ result<void> save_profile(const gpu_profile& profile, const std::string& path) {
 result<gpu_profile> find_profile(const std::string& name_or_path) {
   if (name_or_path == "h200") return gpu_profile::h200();
   if (access(name_or_path.c_str(), F_OK) != 0) {
-    return error{error_code::bad_input, fmt::format("{}: no profile of that name (h200 is the one that is built in), and no such file; "
-                                                    "`millpond calibrate` writes one of a card", name_or_path)};
+    return error{
+        error_code::bad_input,
+        fmt::format(
+            "{}: no profile of that name (h200 is the one that is built in), and no such file; "
+            "`millpond calibrate` writes one of a card",
+            name_or_path)};
   }
   return load_profile(name_or_path);
 }

@@ -7,7 +7,8 @@
 namespace millpond {
 namespace {
 
-// Remembers the last work of each timeline that touches a region; what the host has seen done is dropped.
+// Remembers the last work of each timeline that touches a region; what the host has seen done is
+// dropped.
 void touch(sim::region& region, sim::point work, const sim::order_book& order) {
   for (sim::point& p : region.touched) {
     if (p.timeline == work.timeline) {
@@ -27,7 +28,9 @@ bool host_side(const std::vector<sim::piece>& pieces) {
   return in->memory->place == memory_place::host && in->kind != sim::region_kind::managed;
 }
 
-bool pageable(const std::vector<sim::piece>& pieces) { return pieces.front().in == nullptr; }
+bool pageable(const std::vector<sim::piece>& pieces) {
+  return pieces.front().in == nullptr;
+}
 
 std::uint64_t bytes_of(const std::vector<sim::piece>& pieces) {
   std::uint64_t total = 0;
@@ -70,7 +73,7 @@ void simulated_gpu::state::join_legacy(sim::stream_record& stream) {
 }
 
 double simulated_gpu::state::duration_of(const sim::work& what,
-                                        const std::vector<std::vector<sim::piece>>& ranges) {
+                                         const std::vector<std::vector<sim::piece>>& ranges) {
   const gpu_profile& p = options.profile;
   double moved = 0;
   if (!managed.empty()) {
@@ -79,7 +82,8 @@ double simulated_gpu::state::duration_of(const sim::work& what,
     sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
       if (bytes == 0) return;
       const auto& range = ranges[i++];
-      if (range.front().in == nullptr || range.front().in->kind != sim::region_kind::managed) return;
+      if (range.front().in == nullptr || range.front().in->kind != sim::region_kind::managed)
+        return;
       const double waited = managed.stream_ns(at, bytes, kind, static_cast<double>(now_ns) + moved);
       moved += waited;
       if (waited >= managed.first_fault_ns()) ++faulting;
@@ -91,7 +95,8 @@ double simulated_gpu::state::duration_of(const sim::work& what,
   // Kernels work on device memory at its bandwidth, on pinned memory at the link's.
   double touched = 0;
   for (const auto& range : ranges) {
-    touched += seconds_to_ns(bytes_of(range), host_side(range) ? p.host_memory_bytes_per_s : p.memory_bytes_per_s);
+    touched += seconds_to_ns(bytes_of(range),
+                             host_side(range) ? p.host_memory_bytes_per_s : p.memory_bytes_per_s);
   }
   if (const auto* kernel = std::get_if<sim::kernel_work>(&what)) {
     double far = 0;  // the declared duration is that of data on the device
@@ -107,16 +112,18 @@ double simulated_gpu::state::duration_of(const sim::work& what,
     const bool from_host = host_side(ranges[0]);
     const bool to_host = host_side(ranges[1]);
     double rate = p.memory_bytes_per_s / 2;  // each byte is read and written
-    if (from_host && !to_host) rate = pageable(ranges[0]) ? p.pageable_to_device_bytes_per_s : p.host_to_device_bytes_per_s;
-    if (!from_host && to_host) rate = pageable(ranges[1]) ? p.device_to_pageable_bytes_per_s : p.device_to_host_bytes_per_s;
+    if (from_host && !to_host)
+      rate = pageable(ranges[0]) ? p.pageable_to_device_bytes_per_s : p.host_to_device_bytes_per_s;
+    if (!from_host && to_host)
+      rate = pageable(ranges[1]) ? p.device_to_pageable_bytes_per_s : p.device_to_host_bytes_per_s;
     if (from_host && to_host) rate = p.pageable_to_device_bytes_per_s;
     return moved + p.kernel_overhead_ns + seconds_to_ns(copy->bytes, rate);
   }
   return moved + touched + p.kernel_overhead_ns;
 }
 
-// Finds where everything is that the work touches, into ranges_. A kernel may touch memory that the driver
-// has never seen only where the machine has HMM; a copy always may.
+// Finds where everything is that the work touches, into ranges_. A kernel may touch memory that the
+// driver has never seen only where the machine has HMM; a copy always may.
 bool simulated_gpu::state::locate(const sim::work& what) {
   ranges_.clear();
   bool reachable = true;
@@ -134,8 +141,9 @@ bool simulated_gpu::state::locate(const sim::work& what) {
 }
 
 // Tells the checker of the ranges that locate() found, and remembers the work on their regions.
-void simulated_gpu::state::note_accesses(const sim::work& what, const sim::timeline& line, sim::point work,
-                                         sim::stream_name stream, std::string_view name, access_when when) {
+void simulated_gpu::state::note_accesses(const sim::work& what, const sim::timeline& line,
+                                         sim::point work, sim::stream_name stream,
+                                         std::string_view name, access_when when) {
   if (check) {
     std::size_t i = 0;
     sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
@@ -155,7 +163,7 @@ void simulated_gpu::state::note_accesses(const sim::work& what, const sim::timel
 }
 
 simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& stream, sim::work what,
-                                                        const std::string& name) {
+                                                         const std::string& name) {
   const bool captured = stream.capture != nullptr;
   if (!locate(what)) {
     // The card would find out when the work runs, and the context is dead from then on.
@@ -164,7 +172,8 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   }
   double duration = 0;
   if (const auto* prefetch = std::get_if<sim::prefetch_work>(&what)) {
-    duration = managed.prefetch_ns(prefetch->at, prefetch->bytes, prefetch->to, static_cast<double>(now_ns));
+    duration = managed.prefetch_ns(prefetch->at, prefetch->bytes, prefetch->to,
+                                   static_cast<double>(now_ns));
   } else if (!std::holds_alternative<sim::host_work>(what)) {
     duration = duration_of(what, ranges_);
   }
@@ -183,7 +192,8 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
     start = std::max(start, *link);
   }
   // Every operation takes some time, so that one stream's effects have different ends.
-  const std::uint64_t end = start + std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(duration)));
+  const std::uint64_t end =
+      start + std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(duration)));
   if (link != nullptr) *link = end;
   stream.end_ns = end;
   device_end_ns = std::max(device_end_ns, end);
@@ -192,7 +202,8 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
 }
 
 // A graph's nodes run at their offsets from one start; an instance never runs beside itself.
-driver_status simulated_gpu::state::queue_graph(sim::stream_record& stream, sim::graph_exec_record& exec) {
+driver_status simulated_gpu::state::queue_graph(sim::stream_record& stream,
+                                                sim::graph_exec_record& exec) {
   join_legacy(stream);
   const auto latency = static_cast<std::uint64_t>(options.profile.launch_latency_ns);
   const std::uint64_t start = std::max({now_ns + latency, stream.end_ns, exec.end_ns});

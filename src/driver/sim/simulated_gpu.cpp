@@ -12,28 +12,33 @@ simulated_gpu::state::state(simulated_gpu_options given)
   if (options.memory_bytes != 0) info.total_bytes = options.memory_bytes;
   legacy.line = order.make();
   legacy.blocking = true;
-  default_cost_.points = {{0, options.profile.default_call_ns, options.profile.default_call_ns * 1.4}};
+  default_cost_.points = {
+      {0, options.profile.default_call_ns, options.profile.default_call_ns * 1.4}};
   for (std::size_t i = 0; i < sim::call_count; ++i) {
     const auto found = options.profile.calls.find(sim::call_table[i].name);
     costs_[i] = found == options.profile.calls.end() ? &default_cost_ : &found->second;
   }
 }
 
-result<std::unique_ptr<simulated_gpu::state>> simulated_gpu::state::create(simulated_gpu_options given) {
+result<std::unique_ptr<simulated_gpu::state>> simulated_gpu::state::create(
+    simulated_gpu_options given) {
   if (given.profile.device.granularity != sim::page_bytes) {
-    return error{error_code::invalid_argument, "profile " + given.profile.name + ": a granularity of " +
-                                                   std::to_string(given.profile.device.granularity) +
-                                                   " bytes is not modelled, only 2 MiB"};
+    return error{error_code::invalid_argument,
+                 "profile " + given.profile.name + ": a granularity of " +
+                     std::to_string(given.profile.device.granularity) +
+                     " bytes is not modelled, only 2 MiB"};
   }
   if (given.profile.pool_step_bytes == 0 || given.profile.pool_step_bytes % sim::page_bytes != 0) {
-    return error{error_code::invalid_argument, "profile " + given.profile.name +
-                                                   ": the pools' step is not a multiple of 2 MiB"};
+    return error{error_code::invalid_argument,
+                 "profile " + given.profile.name + ": the pools' step is not a multiple of 2 MiB"};
   }
   if (given.profile.memory_bytes_per_s <= 0) {
-    return error{error_code::invalid_argument, "profile " + given.profile.name + ": no memory bandwidth"};
+    return error{error_code::invalid_argument,
+                 "profile " + given.profile.name + ": no memory bandwidth"};
   }
   std::unique_ptr<state> out(new state(std::move(given)));
-  const std::uint64_t host = out->options.host_bytes != 0 ? out->options.host_bytes : out->options.profile.host_bytes;
+  const std::uint64_t host =
+      out->options.host_bytes != 0 ? out->options.host_bytes : out->options.profile.host_bytes;
   out->memory = sim::memory::create({out->info.total_bytes, host},
                                     out->options.mode == simulated_gpu_options::contents::bytes
                                         ? sim::memory::contents::bytes
@@ -74,16 +79,25 @@ simulated_gpu::~simulated_gpu() {
   state_->finish_callbacks(lock);
 }
 
-bool simulated_gpu::simulated() const noexcept { return true; }
-const device_info& simulated_gpu::info() const noexcept { return state_->info; }
+bool simulated_gpu::simulated() const noexcept {
+  return true;
+}
+const device_info& simulated_gpu::info() const noexcept {
+  return state_->info;
+}
 bool simulated_gpu::alive() const noexcept {
   const std::lock_guard lock(state_->mutex);
   return state_->lost == driver_status::success;
 }
-const gpu_profile& simulated_gpu::profile() const noexcept { return state_->options.profile; }
-const simulated_gpu_options& simulated_gpu::options() const noexcept { return state_->options; }
+const gpu_profile& simulated_gpu::profile() const noexcept {
+  return state_->options.profile;
+}
+const simulated_gpu_options& simulated_gpu::options() const noexcept {
+  return state_->options;
+}
 
-// --- Counters ---------------------------------------------------------------------------------------
+// --- Counters
+// ---------------------------------------------------------------------------------------
 
 std::uint64_t simulated_gpu::calls(std::string_view call) const {
   const std::lock_guard lock(state_->mutex);
@@ -146,8 +160,9 @@ live_objects simulated_gpu::leaks() const {
 }
 
 std::uint64_t live_objects::total() const noexcept {
-  return device_allocations + host_allocations + managed_allocations + registered_ranges + pool_blocks +
-         pools + handles + reservations + mappings + streams + events + graphs + graph_execs + captures;
+  return device_allocations + host_allocations + managed_allocations + registered_ranges +
+         pool_blocks + pools + handles + reservations + mappings + streams + events + graphs +
+         graph_execs + captures;
 }
 
 std::string to_string(const live_objects& o) {
@@ -193,7 +208,8 @@ std::uint64_t simulated_gpu::managed_resident_bytes(device_address at, std::uint
 }
 void simulated_gpu::touch_managed(device_address at, std::uint64_t bytes, access_kind kind) {
   const std::lock_guard lock(state_->mutex);
-  const double ns = state_->managed.touch_by_host_ns(at, bytes, kind, static_cast<double>(state_->now_ns));
+  const double ns =
+      state_->managed.touch_by_host_ns(at, bytes, kind, static_cast<double>(state_->now_ns));
   state_->now_ns += static_cast<std::uint64_t>(ns);
   state_->settle();
 }
@@ -201,7 +217,8 @@ void simulated_gpu::touch_managed(device_address at, std::uint64_t bytes, access
 managed_counters simulated_gpu::managed_counts() const {
   const std::lock_guard lock(state_->mutex);
   const sim::pages::page_counts& c = state_->managed.counts();
-  return {c.faults, c.host_faults, c.bytes_to_device, c.bytes_to_host, c.remote_bytes, c.collapses, c.throttles};
+  return {c.faults,       c.host_faults, c.bytes_to_device, c.bytes_to_host,
+          c.remote_bytes, c.collapses,   c.throttles};
 }
 
 void simulated_gpu::set_faults(fault_plan plan) {
@@ -210,7 +227,8 @@ void simulated_gpu::set_faults(fault_plan plan) {
   state_->faults.set(std::move(plan.faults));
 }
 
-// --- The checker ------------------------------------------------------------------------------------
+// --- The checker
+// ------------------------------------------------------------------------------------
 
 void simulated_gpu::note_allocate(device_address at, std::uint64_t bytes, stream_handle stream,
                                   std::string_view place) {

@@ -1,5 +1,5 @@
-// Objects behind opaque handles. A destroyed object's handle is given to the next one made, as the CUDA
-// driver does with streams, so that code which trusts a handle's value is caught.
+// Objects behind opaque handles. A destroyed object's handle is given to the next one made, as the
+// CUDA driver does with streams, so that code which trusts a handle's value is caught.
 #pragma once
 #include <cstdint>
 #include <memory>

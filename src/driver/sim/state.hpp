@@ -1,4 +1,5 @@
-// Everything that one simulated GPU is made of, behind one mutex, and the frame that every call runs in.
+// Everything that one simulated GPU is made of, behind one mutex, and the frame that every call
+// runs in.
 #pragma once
 #include <array>
 #include <atomic>
@@ -25,15 +26,15 @@
 namespace millpond {
 namespace sim {
 
-// A copy of so many pageable bytes leaves the CPU's caches cold for so many calls on driver pools: a request's frees
-// and the next one's allocations.
+// A copy of so many pageable bytes leaves the CPU's caches cold for so many calls on driver pools:
+// a request's frees and the next one's allocations.
 inline constexpr std::uint64_t cold_bytes = 1 * MiB;
 inline constexpr unsigned cold_calls_after_copy = 20;
 
 struct stream_record {
-  timeline line;                       // its number is the stream's id
-  std::uint64_t end_ns = 0;            // of the last work queued
-  bool blocking = false;               // waits for the legacy stream and is waited for by it
+  timeline line;             // its number is the stream's id
+  std::uint64_t end_ns = 0;  // of the last work queued
+  bool blocking = false;     // waits for the legacy stream and is waited for by it
   capture_record* capture = nullptr;
   capture_lane* lane = nullptr;
   [[nodiscard]] timeline& current() noexcept { return lane != nullptr ? lane->line : line; }
@@ -43,9 +44,9 @@ struct stream_record {
 };
 
 struct event_record {
-  std::uint64_t complete_ns = 0;       // 0 when never recorded: complete
+  std::uint64_t complete_ns = 0;  // 0 when never recorded: complete
   vector_clock clock;
-  std::uint64_t capture_id = 0;        // recorded in a capture: only that capture can wait for it
+  std::uint64_t capture_id = 0;  // recorded in a capture: only that capture can wait for it
   std::uint64_t offset_ns = 0;
 };
 
@@ -57,16 +58,20 @@ class simulated_gpu::state {
   ~state();
 
   // --- Time and completion (time.cpp) ---
-  [[nodiscard]] std::uint64_t settled_ns() const noexcept { return callback_running_ ? callback_end_ns_ - 1 : now_ns; }
-  void settle();                                        // applies what is done by now
+  [[nodiscard]] std::uint64_t settled_ns() const noexcept {
+    return callback_running_ ? callback_end_ns_ - 1 : now_ns;
+  }
+  void settle();  // applies what is done by now
   void wait_until(std::unique_lock<std::mutex>& lock, std::uint64_t time_ns);
   void wait_for_device(std::unique_lock<std::mutex>& lock);
   void finish_callbacks(std::unique_lock<std::mutex>& lock);
   void charge(sim::call which, std::uint64_t bytes);
   // By the first of these tables that the profile has ("cuMemFree.managed"), or the call's own.
-  void charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise, std::uint64_t bytes);
+  void charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise,
+                    std::uint64_t bytes);
   void charge_table(const cost_table& table, std::uint64_t bytes);
-  // A call on a driver pool: dearer just after the CPU has copied pageable memory, and once in a process.
+  // A call on a driver pool: dearer just after the CPU has copied pageable memory, and once in a
+  // process.
   void charge_pool(std::string_view table, sim::call which, std::uint64_t bytes);
   void charge_pool_table(const cost_table& table, std::uint64_t bytes);
   void pools_after_synchronize();
@@ -79,7 +84,7 @@ class simulated_gpu::state {
   };
   queued queue(sim::stream_record& stream, sim::work what, const std::string& name);
   driver_status queue_graph(sim::stream_record& stream, sim::graph_exec_record& exec);
-  void join_legacy(sim::stream_record& stream);         // before anything is put on a blocking stream
+  void join_legacy(sim::stream_record& stream);  // before anything is put on a blocking stream
   void apply(sim::work& what, std::uint64_t number);
   void lose_device(driver_status status) noexcept {
     if (lost == driver_status::success) lost = status;
@@ -89,14 +94,16 @@ class simulated_gpu::state {
   [[nodiscard]] bool capture_forbids(std::uint64_t thread, const char* call);
   void invalidate(sim::capture_record& capture);
   void invalidate_all(const char* call);
-  driver_status add_node(sim::stream_record& stream, sim::work what, const std::string& name, double duration_ns);
+  driver_status add_node(sim::stream_record& stream, sim::work what, const std::string& name,
+                         double duration_ns);
   void join_capture(sim::stream_record& stream, sim::capture_record& capture);
-  void end_capture(sim::capture_record& capture);       // streams leave it
+  void end_capture(sim::capture_record& capture);  // streams leave it
   sim::capture_record* find_capture(std::uint64_t id);
-  // The legacy stream depends on every blocking stream, so it cannot be used while one of them captures:
-  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the capture is broken.
+  // The legacy stream depends on every blocking stream, so it cannot be used while one of them
+  // captures: CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, and the capture is broken.
   enum class on_conflict : std::uint8_t { breaks, tells };
-  driver_status implicit_capture(const sim::stream_record& stream, on_conflict what = on_conflict::breaks);
+  driver_status implicit_capture(const sim::stream_record& stream,
+                                 on_conflict what = on_conflict::breaks);
   // A call of the library's is about to be recorded in a capture.
   void check_pollution(const sim::stream_record& stream, sim::call which);
 
@@ -104,22 +111,22 @@ class simulated_gpu::state {
   device_info info;
   mutable std::mutex mutex;
   std::uint64_t now_ns = 0;
-  std::uint64_t device_end_ns = 0;                      // of all work ever queued
+  std::uint64_t device_end_ns = 0;  // of all work ever queued
   std::uint64_t link_to_device_ns = 0, link_to_host_ns = 0;
-  driver_status lost = driver_status::success;          // sticky, once not success
-  // The thread that runs a kernel's body now, under the lock. Read without it to tell that thread alone,
-  // which sees its own store.
+  driver_status lost = driver_status::success;  // sticky, once not success
+  // The thread that runs a kernel's body now, under the lock. Read without it to tell that thread
+  // alone, which sees its own store.
   std::atomic<std::thread::id> body_thread{};
-  static thread_local bool callback_thread;             // this thread runs a host or destroy function now
+  static thread_local bool callback_thread;  // this thread runs a host or destroy function now
 
   sim::order_book order;
   std::unique_ptr<sim::memory> memory;
-  std::unique_ptr<sim::checker> check;                  // null when off
+  std::unique_ptr<sim::checker> check;  // null when off
   sim::contents contents;
   sim::managed_memory managed;
-  bool pools_used = false;               // the first allocation from a driver pool has been paid for
-  unsigned cold_calls = 0;               // calls on pools that still find the CPU's caches cold
-  std::uint64_t small_managed = 0;       // live managed blocks that share pages
+  bool pools_used = false;          // the first allocation from a driver pool has been paid for
+  unsigned cold_calls = 0;          // calls on pools that still find the CPU's caches cold
+  std::uint64_t small_managed = 0;  // live managed blocks that share pages
   sim::agenda agenda;
   sim::faults faults;
   random numbers;
@@ -140,7 +147,7 @@ class simulated_gpu::state {
   };
   std::array<counter, sim::call_count> counters{};
   std::uint64_t waits = 0;
-  std::vector<sim::user_object> retired;                // destroy functions to call without the lock
+  std::vector<sim::user_object> retired;  // destroy functions to call without the lock
 
  private:
   explicit state(simulated_gpu_options given);
@@ -148,7 +155,8 @@ class simulated_gpu::state {
   [[nodiscard]] bool locate(const sim::work& what);
   void note_accesses(const sim::work& what, const sim::timeline& line, sim::point work,
                      sim::stream_name stream, std::string_view name, access_when when);
-  [[nodiscard]] double duration_of(const sim::work& what, const std::vector<std::vector<sim::piece>>& ranges);
+  [[nodiscard]] double duration_of(const sim::work& what,
+                                   const std::vector<std::vector<sim::piece>>& ranges);
   [[nodiscard]] std::uint64_t sample(const cost_table& table, std::uint64_t bytes);
 
   std::array<const cost_table*, sim::call_count> costs_{};
@@ -158,14 +166,15 @@ class simulated_gpu::state {
   bool callback_taken_ = false;
   sim::host_work callback_;
   std::uint64_t callback_end_ns_ = 0;
-  std::vector<std::vector<sim::piece>> ranges_;         // scratch of queue()
-  std::vector<sim::piece> pieces_, other_pieces_;       // scratch of apply()
+  std::vector<std::vector<sim::piece>> ranges_;    // scratch of queue()
+  std::vector<sim::piece> pieces_, other_pieces_;  // scratch of apply()
 };
 
 namespace sim {
 
-// One call: locks, counts, asks the fault plan, takes its time, lets the device get on, and refuses where
-// the device is lost or a capture forbids it. Callbacks that became due run when it ends, unlocked.
+// One call: locks, counts, asks the fault plan, takes its time, lets the device get on, and refuses
+// where the device is lost or a capture forbids it. Callbacks that became due run when it ends,
+// unlocked.
 class call_scope {
  public:
   // How the call's own time is charged: by size at once, or by the call itself.
@@ -177,7 +186,9 @@ class call_scope {
 
   [[nodiscard]] bool refused() const noexcept { return status_ != driver_status::success; }
   [[nodiscard]] call_result refusal() const noexcept { return {status_, name_of(which_)}; }
-  [[nodiscard]] call_result answer(driver_status status) const noexcept { return {status, name_of(which_)}; }
+  [[nodiscard]] call_result answer(driver_status status) const noexcept {
+    return {status, name_of(which_)};
+  }
   [[nodiscard]] call_result done() const noexcept { return answer(driver_status::success); }
   std::unique_lock<std::mutex>& lock() noexcept { return lock_; }
 

@@ -23,10 +23,14 @@ std::uint64_t thread_number() noexcept {
   return this_thread_number;
 }
 
-bool in_library() noexcept { return library_depth > 0; }
+bool in_library() noexcept {
+  return library_depth > 0;
+}
 
-call_scope::call_scope(simulated_gpu::state& gpu, call which, std::uint64_t bytes) : gpu_(gpu), which_(which) {
-  // CUDA forbids driver calls in a host function; in a kernel's body this thread even holds the lock.
+call_scope::call_scope(simulated_gpu::state& gpu, call which, std::uint64_t bytes)
+    : gpu_(gpu), which_(which) {
+  // CUDA forbids driver calls in a host function; in a kernel's body this thread even holds the
+  // lock.
   if (simulated_gpu::state::callback_thread ||
       gpu.body_thread.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     status_ = driver_status::not_permitted;
@@ -64,15 +68,22 @@ void simulated_gpu::set_thread(std::uint64_t number) noexcept {
   sim::this_thread_number = number;
   sim::this_thread_numbered = true;
 }
-std::uint64_t simulated_gpu::thread_number() noexcept { return sim::thread_number(); }
-simulated_gpu::library_scope::library_scope() noexcept { ++sim::library_depth; }
-simulated_gpu::library_scope::~library_scope() { --sim::library_depth; }
+std::uint64_t simulated_gpu::thread_number() noexcept {
+  return sim::thread_number();
+}
+simulated_gpu::library_scope::library_scope() noexcept {
+  ++sim::library_depth;
+}
+simulated_gpu::library_scope::~library_scope() {
+  --sim::library_depth;
+}
 
 // Below the ninth decile a call takes its median give or take a twentieth; from there to the 99th
 // percentile it climbs evenly on a logarithmic scale, and the last hundredth goes a fifth beyond.
 std::uint64_t simulated_gpu::state::sample(const cost_table& table, std::uint64_t bytes) {
   const double p50 = table.p50_ns(bytes);
-  if (options.times == simulated_gpu_options::call_times::median) return static_cast<std::uint64_t>(std::llround(p50));
+  if (options.times == simulated_gpu_options::call_times::median)
+    return static_cast<std::uint64_t>(std::llround(p50));
   const double p99 = std::max(table.p99_ns(bytes), 1.05 * p50);
   const double u = numbers.unit();
   double ns = 0;
@@ -90,8 +101,8 @@ void simulated_gpu::state::charge(sim::call which, std::uint64_t bytes) {
   now_ns += sample(*costs_[static_cast<std::size_t>(which)], bytes);
 }
 
-void simulated_gpu::state::charge_named(std::initializer_list<std::string_view> tables, sim::call otherwise,
-                                        std::uint64_t bytes) {
+void simulated_gpu::state::charge_named(std::initializer_list<std::string_view> tables,
+                                        sim::call otherwise, std::uint64_t bytes) {
   for (const std::string_view table : tables) {
     const auto found = options.profile.calls.find(table);
     if (found != options.profile.calls.end()) return charge_table(found->second, bytes);
@@ -105,10 +116,12 @@ void simulated_gpu::state::charge_table(const cost_table& table, std::uint64_t b
 
 void simulated_gpu::state::charge_pool_table(const cost_table& table, std::uint64_t bytes) {
   const double factor = cold_calls > 0 ? options.profile.after_pageable_factor : 1;
-  now_ns += static_cast<std::uint64_t>(std::llround(static_cast<double>(sample(table, bytes)) * factor));
+  now_ns +=
+      static_cast<std::uint64_t>(std::llround(static_cast<double>(sample(table, bytes)) * factor));
 }
 
-void simulated_gpu::state::charge_pool(std::string_view table, sim::call which, std::uint64_t bytes) {
+void simulated_gpu::state::charge_pool(std::string_view table, sim::call which,
+                                       std::uint64_t bytes) {
   const auto& calls = options.profile.calls;
   if (which == sim::call::pool_allocate && !pools_used) {
     pools_used = true;
@@ -117,11 +130,12 @@ void simulated_gpu::state::charge_pool(std::string_view table, sim::call which, 
   }
   if (cold_calls > 0) --cold_calls;
   const auto found = calls.find(table);
-  charge_pool_table(found != calls.end() ? found->second : *costs_[static_cast<std::size_t>(which)], bytes);
+  charge_pool_table(found != calls.end() ? found->second : *costs_[static_cast<std::size_t>(which)],
+                    bytes);
 }
 
-// Effects happen in the order of their ends. A host function stops everything behind it until it has been
-// run, with the lock released, by the thread that came upon it.
+// Effects happen in the order of their ends. A host function stops everything behind it until it
+// has been run, with the lock released, by the thread that came upon it.
 void simulated_gpu::state::settle() {
   while (!callback_running_ && !agenda.empty() && agenda.first_end_ns() <= now_ns) {
     agenda.take_first([&](std::uint64_t end_ns, std::uint64_t number, sim::work& what) {

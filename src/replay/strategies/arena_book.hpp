@@ -1,6 +1,7 @@
-// The books of an arena: offsets only. Best fit over what was freed, with coalescing; the end, from the last
-// live block on, is taken only when no hole fits. So the highest byte ever used does not depend on how large
-// the arena is, and a first pass over the workload finds the size that every later one needs.
+// The books of an arena: offsets only. Best fit over what was freed, with coalescing; the end, from
+// the last live block on, is taken only when no hole fits. So the highest byte ever used does not
+// depend on how large the arena is, and a first pass over the workload finds the size that every
+// later one needs.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +19,8 @@ class arena_book {
   static constexpr std::uint64_t none = UINT64_MAX;
   static constexpr std::uint64_t alignment = 512;
 
-  // A free on a stream, numbered within it. The work before it must be done before the bytes are used again.
+  // A free on a stream, numbered within it. The work before it must be done before the bytes are
+  // used again.
   struct mark {
     std::uint16_t stream = 0;
     std::uint64_t serial = 0;

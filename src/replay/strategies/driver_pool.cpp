@@ -1,5 +1,5 @@
-// The driver's own stream-ordered pool, with the default release threshold (memory goes back at every
-// synchronise) or keeping all that it ever took.
+// The driver's own stream-ordered pool, with the default release threshold (memory goes back at
+// every synchronise) or keeping all that it ever took.
 #include <fmt/format.h>
 
 #include <limits>
@@ -14,9 +14,10 @@ class driver_pool final : public strategy {
  public:
   explicit driver_pool(std::uint64_t threshold) : threshold_(threshold) {}
 
-  // The first allocation from any driver pool takes the driver some 7 ms once in a process: which strategy comes
-  // first must not decide who pays. A pool of its own is asked.
-  result<void> wake(driver& gpu, stream_handle stream, const std::function<std::uint64_t()>& clock) override {
+  // The first allocation from any driver pool takes the driver some 7 ms once in a process: which
+  // strategy comes first must not decide who pays. A pool of its own is asked.
+  result<void> wake(driver& gpu, stream_handle stream,
+                    const std::function<std::uint64_t()>& clock) override {
     pool_handle scratch = nullptr;
     device_address at = 0;
     const std::uint64_t before = clock();
@@ -64,13 +65,15 @@ class driver_pool final : public strategy {
   }
   std::vector<std::string> remarks() const override {
     if (waking_ns_ < 1e6) return {};
-    return {fmt::format("driver pools: the process's first allocation from one took {} before the measured time",
-                        format_duration(waking_ns_))};
+    return {fmt::format(
+        "driver pools: the process's first allocation from one took {} before the measured time",
+        format_duration(waking_ns_))};
   }
   result<void> finish() override {
     auto answer = order_.finish();
     if (pool_ != nullptr) {
-      if (const auto done = gpu_->pool_destroy(pool_); !done) answer = to_error(done, "destroying a driver pool");
+      if (const auto done = gpu_->pool_destroy(pool_); !done)
+        answer = to_error(done, "destroying a driver pool");
       pool_ = nullptr;
     }
     return answer;
@@ -87,7 +90,9 @@ class driver_pool final : public strategy {
 
 }  // namespace
 
-std::unique_ptr<strategy> make_driver_pool() { return std::make_unique<driver_pool>(0); }
+std::unique_ptr<strategy> make_driver_pool() {
+  return std::make_unique<driver_pool>(0);
+}
 std::unique_ptr<strategy> make_driver_pool_kept() {
   return std::make_unique<driver_pool>(std::numeric_limits<std::uint64_t>::max());
 }

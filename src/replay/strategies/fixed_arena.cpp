@@ -1,5 +1,6 @@
-// One block from the driver, as large as this very workload is found to need by a pass over it, shared out by
-// an arena_book. Where a stream gets bytes that another freed, it waits for that stream on the GPU.
+// One block from the driver, as large as this very workload is found to need by a pass over it,
+// shared out by an arena_book. Where a stream gets bytes that another freed, it waits for that
+// stream on the GPU.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -52,8 +53,9 @@ class fixed_arena final : public strategy {
     allocation_doublings_ += doublings();
     const std::uint64_t at = book_.allocate(bytes, after_);
     if (at == arena_book::none) {
-      return error{error_code::out_of_memory,
-                   fmt::format("the arena of {} has no room for {} bytes", format_bytes(size_), bytes)};
+      return error{
+          error_code::out_of_memory,
+          fmt::format("the arena of {} has no room for {} bytes", format_bytes(size_), bytes)};
     }
     for (const arena_book::mark& freed : after_) {
       std::uint64_t& seen = ordered_[stream * serials_.size() + freed.stream];
@@ -81,7 +83,8 @@ class fixed_arena final : public strategy {
   result<void> finish() override {
     auto answer = order_.finish();
     if (base_ != 0) {
-      if (const auto done = gpu_->memory_free(base_); !done) answer = to_error(done, "freeing the arena");
+      if (const auto done = gpu_->memory_free(base_); !done)
+        answer = to_error(done, "freeing the arena");
       base_ = 0;
     }
     return answer;
@@ -96,14 +99,18 @@ class fixed_arena final : public strategy {
   }
 
   std::vector<std::string> remarks() const override {
-    std::vector<std::string> made{fmt::format("fixed-arena: {}, sized from this very workload", format_bytes(size_))};
-    if (waits_ > 0) made.push_back(fmt::format("fixed-arena: streams waited for each other {} times", waits_));
+    std::vector<std::string> made{
+        fmt::format("fixed-arena: {}, sized from this very workload", format_bytes(size_))};
+    if (waits_ > 0)
+      made.push_back(fmt::format("fixed-arena: streams waited for each other {} times", waits_));
     return made;
   }
 
  private:
   // The books are trees: a call takes longer by each doubling of the holes in them.
-  [[nodiscard]] double doublings() const { return costs_.ns ? std::log2(1.0 + static_cast<double>(book_.holes())) : 0; }
+  [[nodiscard]] double doublings() const {
+    return costs_.ns ? std::log2(1.0 + static_cast<double>(book_.holes())) : 0;
+  }
 
   std::shared_ptr<driver> gpu_;
   path_costs costs_;
@@ -120,6 +127,8 @@ class fixed_arena final : public strategy {
 
 }  // namespace
 
-std::unique_ptr<strategy> make_fixed_arena() { return std::make_unique<fixed_arena>(); }
+std::unique_ptr<strategy> make_fixed_arena() {
+  return std::make_unique<fixed_arena>();
+}
 
 }  // namespace millpond::replay

@@ -10,12 +10,15 @@ namespace {
 // The pool's paths, by the names under which a profile has their measured cost.
 struct path {
   const char* name;
-  std::uint64_t pool_statistics::*count;
+  std::uint64_t pool_statistics::* count;
 };
 constexpr std::array paths{
-    path{"lane_hit", &pool_statistics::lane_hits},     path{"shelf_hit", &pool_statistics::shelf_hits},
-    path{"heap_hit", &pool_statistics::heap_hits},     path{"growth", &pool_statistics::growths},
-    path{"move", &pool_statistics::moves},             path{"seal", &pool_statistics::seals},
+    path{"lane_hit", &pool_statistics::lane_hits},
+    path{"shelf_hit", &pool_statistics::shelf_hits},
+    path{"heap_hit", &pool_statistics::heap_hits},
+    path{"growth", &pool_statistics::growths},
+    path{"move", &pool_statistics::moves},
+    path{"seal", &pool_statistics::seals},
     path{"fence_query", &pool_statistics::fence_queries},
     path{"deallocation", &pool_statistics::deallocations},
 };
@@ -70,6 +73,8 @@ class millpond_pool final : public strategy {
 
 }  // namespace
 
-std::unique_ptr<strategy> make_millpond_pool() { return std::make_unique<millpond_pool>(); }
+std::unique_ptr<strategy> make_millpond_pool() {
+  return std::make_unique<millpond_pool>();
+}
 
 }  // namespace millpond::replay

@@ -1,5 +1,5 @@
-// One driver call a request: device memory by cuMemAlloc, or managed memory. Their free waits for the whole
-// device, so no stream needs to be ordered.
+// One driver call a request: device memory by cuMemAlloc, or managed memory. Their free waits for
+// the whole device, so no stream needs to be ordered.
 #include "replay/strategies/makers.hpp"
 
 namespace millpond::replay {
@@ -41,7 +41,11 @@ class plain_managed final : public plain {
 
 }  // namespace
 
-std::unique_ptr<strategy> make_plain() { return std::make_unique<plain>(); }
-std::unique_ptr<strategy> make_managed() { return std::make_unique<plain_managed>(); }
+std::unique_ptr<strategy> make_plain() {
+  return std::make_unique<plain>();
+}
+std::unique_ptr<strategy> make_managed() {
+  return std::make_unique<plain_managed>();
+}
 
 }  // namespace millpond::replay

@@ -2,7 +2,8 @@
 
 namespace millpond::replay {
 
-result<void> stream_order::prepare(std::shared_ptr<driver> gpu, std::span<const stream_handle> streams) {
+result<void> stream_order::prepare(std::shared_ptr<driver> gpu,
+                                   std::span<const stream_handle> streams) {
   gpu_ = std::move(gpu);
   streams_.assign(streams.begin(), streams.end());
   events_.assign(streams.size(), nullptr);
@@ -30,7 +31,8 @@ result<void> stream_order::finish() {
   result<void> answer;
   for (event_handle& event : events_) {
     if (event == nullptr) continue;
-    if (const auto done = gpu_->event_destroy(event); !done) answer = to_error(done, "destroying an event");
+    if (const auto done = gpu_->event_destroy(event); !done)
+      answer = to_error(done, "destroying an event");
     event = nullptr;
   }
   return answer;

@@ -1,6 +1,7 @@
-// A test double of the part of TensorRT's NvInferRuntime.h that the adapter implements, by the signatures and the shape of
-// TensorRT 10 and 11: interfaces with a version, in a namespace of their own, and without copies; the calls without a stream are
-// deprecated there, and must be overridable without a warning.
+// A test double of the part of TensorRT's NvInferRuntime.h that the adapter implements, by the
+// signatures and the shape of TensorRT 10 and 11: interfaces with a version, in a namespace of
+// their own, and without copies; the calls without a stream are deprecated there, and must be
+// overridable without a warning.
 #pragma once
 #include <cstdint>
 
@@ -35,16 +36,19 @@ class IGpuAllocator : public IVersionedInterface {
  public:
   ~IGpuAllocator() override = default;
   IGpuAllocator() = default;
-  [[deprecated]] virtual void* allocate(std::uint64_t const size, std::uint64_t const alignment, AllocatorFlags const flags) noexcept = 0;
+  [[deprecated]] virtual void* allocate(std::uint64_t const size, std::uint64_t const alignment,
+                                        AllocatorFlags const flags) noexcept = 0;
   virtual void* reallocate(void* const, std::uint64_t, std::uint64_t) noexcept { return nullptr; }
   [[deprecated]] virtual bool deallocate(void* const memory) noexcept = 0;
-  virtual void* allocateAsync(std::uint64_t const size, std::uint64_t const alignment, AllocatorFlags const flags,
-                              cudaStream_t) noexcept {
+  virtual void* allocateAsync(std::uint64_t const size, std::uint64_t const alignment,
+                              AllocatorFlags const flags, cudaStream_t) noexcept {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     return allocate(size, alignment, flags);
   }
-  virtual bool deallocateAsync(void* const memory, cudaStream_t) noexcept { return deallocate(memory); }
+  virtual bool deallocateAsync(void* const memory, cudaStream_t) noexcept {
+    return deallocate(memory);
+  }
 #pragma GCC diagnostic pop
   InterfaceInfo getInterfaceInfo() const noexcept override { return {"IGpuAllocator", 1, 0}; }
 
@@ -57,13 +61,16 @@ class IGpuAsyncAllocator : public IGpuAllocator {
  public:
   IGpuAsyncAllocator() = default;
   ~IGpuAsyncAllocator() override = default;
-  void* allocateAsync(std::uint64_t const size, std::uint64_t const alignment, AllocatorFlags const flags,
-                      cudaStream_t) noexcept override = 0;
+  void* allocateAsync(std::uint64_t const size, std::uint64_t const alignment,
+                      AllocatorFlags const flags, cudaStream_t) noexcept override = 0;
   bool deallocateAsync(void* const memory, cudaStream_t) noexcept override = 0;
-  [[deprecated]] void* allocate(std::uint64_t const size, std::uint64_t const alignment, AllocatorFlags const flags) noexcept override {
+  [[deprecated]] void* allocate(std::uint64_t const size, std::uint64_t const alignment,
+                                AllocatorFlags const flags) noexcept override {
     return allocateAsync(size, alignment, flags, nullptr);
   }
-  [[deprecated]] bool deallocate(void* const memory) noexcept override { return deallocateAsync(memory, nullptr); }
+  [[deprecated]] bool deallocate(void* const memory) noexcept override {
+    return deallocateAsync(memory, nullptr);
+  }
   InterfaceInfo getInterfaceInfo() const noexcept override { return {"IGpuAllocator", 1, 0}; }
 };
 

@@ -1,5 +1,6 @@
-// The cuda::mr resource on the simulated GPU. Compiled against the toolkit's CCCL, and once more against a newer one
-// where there is one (cmake option MILLPOND_CCCL_DIR): the same file for both generations of the interface.
+// The cuda::mr resource on the simulated GPU. Compiled against the toolkit's CCCL, and once more
+// against a newer one where there is one (cmake option MILLPOND_CCCL_DIR): the same file for both
+// generations of the interface.
 #include "millpond/adapters/cuda_mr.hpp"
 
 #include <cstdio>
@@ -23,12 +24,20 @@ void expect(bool holds, const char* what, int line) {
 // A library that knows only the type-erased reference.
 #if MILLPOND_CUDA_MR_STREAM_FIRST
 using any_device_memory = cuda::mr::resource_ref<cuda::mr::device_accessible>;
-void* take(any_device_memory memory, std::size_t bytes, cuda::stream_ref on) { return memory.allocate(on, bytes, 256); }
-void give(any_device_memory memory, void* ptr, std::size_t bytes, cuda::stream_ref on) { memory.deallocate(on, ptr, bytes, 256); }
+void* take(any_device_memory memory, std::size_t bytes, cuda::stream_ref on) {
+  return memory.allocate(on, bytes, 256);
+}
+void give(any_device_memory memory, void* ptr, std::size_t bytes, cuda::stream_ref on) {
+  memory.deallocate(on, ptr, bytes, 256);
+}
 #else
 using any_device_memory = cuda::mr::async_resource_ref<cuda::mr::device_accessible>;
-void* take(any_device_memory memory, std::size_t bytes, cuda::stream_ref on) { return memory.allocate_async(bytes, 256, on); }
-void give(any_device_memory memory, void* ptr, std::size_t bytes, cuda::stream_ref on) { memory.deallocate_async(ptr, bytes, 256, on); }
+void* take(any_device_memory memory, std::size_t bytes, cuda::stream_ref on) {
+  return memory.allocate_async(bytes, 256, on);
+}
+void give(any_device_memory memory, void* ptr, std::size_t bytes, cuda::stream_ref on) {
+  memory.deallocate_async(ptr, bytes, 256, on);
+}
 #endif
 
 void wrong_kinds(std::shared_ptr<driver> gpu) {
@@ -81,6 +90,7 @@ int main() {
 #endif
   wrong_kinds(gpu);
   EXPECT(gpu->violation_count() == 0);
-  std::printf("CCCL %d.%d: %s\n", CCCL_MAJOR_VERSION, CCCL_MINOR_VERSION, failures == 0 ? "as it should be" : "FAILED");
+  std::printf("CCCL %d.%d: %s\n", CCCL_MAJOR_VERSION, CCCL_MINOR_VERSION,
+              failures == 0 ? "as it should be" : "FAILED");
   return failures == 0 ? 0 : 1;
 }

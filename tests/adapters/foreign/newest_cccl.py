@@ -4,6 +4,7 @@ usage: newest_cccl.py SOURCE_FOLDER SCRATCH COMPILER TOOLKIT_INCLUDE LIBRARY
 
 Skips (77) where no index can be reached. What was fetched before is kept in SCRATCH, and serves for a week.
 """
+
 import subprocess
 import sys
 import time
@@ -13,12 +14,28 @@ from pathlib import Path
 source, scratch, compiler, toolkit, library = sys.argv[1:]
 scratch = Path(scratch)
 scratch.mkdir(parents=True, exist_ok=True)
-wheels = [w for w in scratch.glob("nvidia_cuda_cccl-*.whl") if time.time() - w.stat().st_mtime < 7 * 86400]
+wheels = [
+    w for w in scratch.glob("nvidia_cuda_cccl-*.whl") if time.time() - w.stat().st_mtime < 7 * 86400
+]
 if not wheels:
     for old in scratch.glob("*.whl"):
         old.unlink()
-    done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "-d", scratch,
-                           "nvidia-cuda-cccl"], capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "-d",
+            scratch,
+            "nvidia-cuda-cccl",
+        ],
+        capture_output=True,
+        text=True,
+    )
     wheels = sorted(scratch.glob("nvidia_cuda_cccl-*.whl"))
     if done.returncode != 0 or not wheels:
         print("pip cannot fetch nvidia-cuda-cccl here:", (done.stdout + done.stderr)[-300:])
@@ -31,7 +48,28 @@ found = sorted(unpacked.rglob("cuda/memory_resource"))
 assert found, f"{wheels[-1].name} holds no cuda/memory_resource"
 include = found[0].parents[1]
 program = scratch / "cuda_mr_test"
-subprocess.run([compiler, "-std=c++20", "-O0", "-Wall", "-Wextra", f"-I{source}/include", "-isystem", include, "-isystem", toolkit,
-                f"{source}/tests/adapters/foreign/cuda_mr_test.cpp", library, "-lz", "-lzstd", "-ldl", "-pthread", "-o", program], check=True)
+subprocess.run(
+    [
+        compiler,
+        "-std=c++20",
+        "-O0",
+        "-Wall",
+        "-Wextra",
+        f"-I{source}/include",
+        "-isystem",
+        include,
+        "-isystem",
+        toolkit,
+        f"{source}/tests/adapters/foreign/cuda_mr_test.cpp",
+        library,
+        "-lz",
+        "-lzstd",
+        "-ldl",
+        "-pthread",
+        "-o",
+        program,
+    ],
+    check=True,
+)
 print(wheels[-1].name, flush=True)
 sys.exit(subprocess.run([program]).returncode)

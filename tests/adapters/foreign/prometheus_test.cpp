@@ -1,4 +1,5 @@
-// A pool's metrics over HTTP by prometheus-cpp, asked for on a socket, and the same numbers as the library's own text.
+// A pool's metrics over HTTP by prometheus-cpp, asked for on a socket, and the same numbers as the
+// library's own text.
 #include "millpond/adapters/prometheus.hpp"
 
 #include <arpa/inet.h>
@@ -33,12 +34,15 @@ std::string get(int port, const char* path) {
   where.sin_family = AF_INET;
   where.sin_port = htons(static_cast<std::uint16_t>(port));
   where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  check(connect(at, reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0, "the endpoint answers");
+  check(connect(at, reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0,
+        "the endpoint answers");
   const std::string ask = std::string("GET ") + path + " HTTP/1.0\r\n\r\n";
-  check(write(at, ask.data(), ask.size()) == static_cast<ssize_t>(ask.size()), "it takes the question");
+  check(write(at, ask.data(), ask.size()) == static_cast<ssize_t>(ask.size()),
+        "it takes the question");
   std::string answer;
   char piece[4096];
-  for (ssize_t got; (got = read(at, piece, sizeof piece)) > 0;) answer.append(piece, static_cast<std::size_t>(got));
+  for (ssize_t got; (got = read(at, piece, sizeof piece)) > 0;)
+    answer.append(piece, static_cast<std::size_t>(got));
   close(at);
   return answer;
 }
@@ -73,7 +77,8 @@ int main() {
   const auto pool = millpond::pool::create(gpu).value();
   millpond::statistics_resource counted(*pool);
   void* const kept = counted.allocate(3 * millpond::MiB, stream);
-  for (const std::uint64_t bytes : {1000, 70'000}) counted.deallocate(counted.allocate(bytes, stream), bytes, stream);
+  for (const std::uint64_t bytes : {1000, 70'000})
+    counted.deallocate(counted.allocate(bytes, stream), bytes, stream);
 
   const std::vector<millpond::metric_source> sources{{"all", pool.get()}, {"counted", &counted}};
   const auto metrics = std::make_shared<millpond::prometheus_collectable>(sources);
@@ -86,7 +91,8 @@ int main() {
   for (const auto& [name, value] : own) {
     const auto found = served.find(name);
     check(found != served.end(), name + " is served");
-    check(found->second == value, name + ": " + std::to_string(found->second) + " served, " + std::to_string(value) + " told");
+    check(found->second == value, name + ": " + std::to_string(found->second) + " served, " +
+                                      std::to_string(value) + " told");
   }
   check(served.size() == own.size(), "and nothing else of millpond's");
   counted.deallocate(kept, 3 * millpond::MiB, stream);

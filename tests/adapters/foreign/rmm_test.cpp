@@ -1,5 +1,6 @@
-// RMM takes the pool as its resource: compiled where RMM's headers are (cmake option MILLPOND_RMM_DIR), with the CCCL that
-// they bring. Runs without a card as far as that goes: containers of no elements, and the type-erased references.
+// RMM takes the pool as its resource: compiled where RMM's headers are (cmake option
+// MILLPOND_RMM_DIR), with the CCCL that they bring. Runs without a card as far as that goes:
+// containers of no elements, and the type-erased references.
 #include "millpond/adapters/cuda_mr.hpp"
 
 #include <rmm/cuda_stream_view.hpp>
@@ -10,10 +11,13 @@
 #include "millpond/pool.hpp"
 #include "millpond/simulated_gpu.hpp"
 
-static_assert(std::is_constructible_v<rmm::device_async_resource_ref, millpond::cuda_device_resource&>);
+static_assert(
+    std::is_constructible_v<rmm::device_async_resource_ref, millpond::cuda_device_resource&>);
 static_assert(std::is_constructible_v<rmm::device_resource_ref, millpond::cuda_device_resource&>);
-static_assert(std::is_constructible_v<rmm::host_device_async_resource_ref, millpond::cuda_host_device_resource&>);
-static_assert(!std::is_constructible_v<rmm::host_async_resource_ref, millpond::cuda_device_resource&>);
+static_assert(std::is_constructible_v<rmm::host_device_async_resource_ref,
+                                      millpond::cuda_host_device_resource&>);
+static_assert(
+    !std::is_constructible_v<rmm::host_async_resource_ref, millpond::cuda_device_resource&>);
 
 int main() {
   const auto gpu = millpond::simulated_gpu::create().value();

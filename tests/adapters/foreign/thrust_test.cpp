@@ -1,5 +1,5 @@
-// Thrust's containers and scratch memory over millpond. On the CPU system of Thrust, so that it runs without a card; the
-// types are the same as on the GPU.
+// Thrust's containers and scratch memory over millpond. On the CPU system of Thrust, so that it
+// runs without a card; the types are the same as on the GPU.
 #include <thrust/device_vector.h>
 #include <thrust/scan.h>
 #include <thrust/sort.h>

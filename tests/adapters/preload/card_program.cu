@@ -1,5 +1,6 @@
-// What programs lean on in CUDA's memory, on a card: kernels write and check blocks of every kind on several threads and
-// streams. Prints the same lines with and without `millpond run`; lines that begin with # may differ.
+// What programs lean on in CUDA's memory, on a card: kernels write and check blocks of every kind
+// on several threads and streams. Prints the same lines with and without `millpond run`; lines that
+// begin with # may differ.
 //     nvcc -cudart shared card_program.cu -o card_program && ./card_program
 #include <cuda_runtime.h>
 
@@ -9,17 +10,23 @@
 #include <vector>
 
 __global__ void fill(unsigned* words, size_t count, unsigned mark) {
-  for (size_t n = blockIdx.x * blockDim.x + threadIdx.x; n < count; n += size_t{gridDim.x} * blockDim.x) words[n] = mark;
+  for (size_t n = blockIdx.x * blockDim.x + threadIdx.x; n < count;
+       n += size_t{gridDim.x} * blockDim.x)
+    words[n] = mark;
 }
 __global__ void verify(const unsigned* words, size_t count, unsigned mark, unsigned* wrong) {
-  for (size_t n = blockIdx.x * blockDim.x + threadIdx.x; n < count; n += size_t{gridDim.x} * blockDim.x) {
+  for (size_t n = blockIdx.x * blockDim.x + threadIdx.x; n < count;
+       n += size_t{gridDim.x} * blockDim.x) {
     if (words[n] != mark) atomicAdd(wrong, 1u);
   }
 }
 
-static void say(const char* what, long answer) { std::printf("%s: %ld\n", what, answer); }
+static void say(const char* what, long answer) {
+  std::printf("%s: %ld\n", what, answer);
+}
 
-// Blocks written on one stream and checked there at the end, freed in the way that `how` says. Answers wrong words.
+// Blocks written on one stream and checked there at the end, freed in the way that `how` says.
+// Answers wrong words.
 static long churn(unsigned seed, int how) {
   cudaStream_t stream;
   unsigned* wrong;
@@ -46,7 +53,9 @@ static long churn(unsigned seed, int how) {
       live.pop_back();
       verify<<<32, 256, 0, stream>>>(block, count, static_cast<unsigned>(count), wrong);
       // cudaFree waits for the verify by itself, as programs expect.
-      const cudaError_t freed = how == 1 ? cudaFreeAsync(block, stream) : how == 3 ? cudaFreeHost(block) : cudaFree(block);
+      const cudaError_t freed = how == 1   ? cudaFreeAsync(block, stream)
+                                : how == 3 ? cudaFreeHost(block)
+                                           : cudaFree(block);
       if (freed != cudaSuccess) return -2;
     }
   }
@@ -99,7 +108,8 @@ int main() {
   for (int how = 0; how < 4; ++how) {
     std::vector<std::thread> threads;
     std::vector<long> answers(4, -9);
-    for (unsigned t = 0; t < 4; ++t) threads.emplace_back([&, t] { answers[t] = churn(t + 1, how); });
+    for (unsigned t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] { answers[t] = churn(t + 1, how); });
     for (auto& t : threads) t.join();
     for (const long a : answers) say("wrong words", a);
   }
@@ -113,7 +123,8 @@ int main() {
   say("640 MiB show", taken > 600.0 * (1 << 20) && taken < 760.0 * (1 << 20));
   for (void* b : blocks) cudaFree(b);
   cudaMemGetInfo(&free_after, &total);
-  say("and come back", static_cast<double>(free_before) - static_cast<double>(free_after) < 100.0 * (1 << 20));
+  say("and come back",
+      static_cast<double>(free_before) - static_cast<double>(free_after) < 100.0 * (1 << 20));
 
   // A capture that allocates: nodes of the graph.
   cudaStream_t stream;
@@ -140,7 +151,9 @@ int main() {
     cudaMalloc(&p, 1000 + (n % 50) * 30000);
     cudaFree(p);
   }
-  std::printf("# a pair: %.2f us\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e6 / 2000);
+  std::printf(
+      "# a pair: %.2f us\n",
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e6 / 2000);
   say("reset", cudaDeviceReset());
   say("after the reset", cudaMalloc(&p, 1 << 20));
   say("no error", cudaGetLastError());

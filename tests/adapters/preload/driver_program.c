@@ -13,7 +13,9 @@ int cuGetProcAddress_v2(const char*, void**, int, uint64_t, int*);
 unsigned long fake_driver_calls(void);
 void fake_use_other_context(int);
 
-static void say(int answer) { printf("%d\n", answer); }
+static void say(int answer) {
+  printf("%d\n", answer);
+}
 
 int main(void) {
   uint64_t at = 0, start = 0;

@@ -1,5 +1,6 @@
-// A block shared with a child process by its IPC handle, as programs of several processes a GPU do: the child writes into it, and
-// the parent sees that. Prints the same with and without `millpond run --pool --ipc`.
+// A block shared with a child process by its IPC handle, as programs of several processes a GPU do:
+// the child writes into it, and the parent sees that. Prints the same with and without `millpond
+// run --pool --ipc`.
 //     nvcc -cudart shared ipc_program.cu -o ipc_program && ./ipc_program
 #include <cuda_runtime.h>
 
@@ -27,7 +28,8 @@ static int child(const char* hex) {
   void* block = nullptr;
   say("child opens", cudaIpcOpenMemHandle(&block, handle, cudaIpcMemLazyEnablePeerAccess));
   unsigned seen = 0;
-  say("child copies", cudaMemcpy(&seen, static_cast<unsigned*>(block) + 5, sizeof seen, cudaMemcpyDeviceToHost));
+  say("child copies",
+      cudaMemcpy(&seen, static_cast<unsigned*>(block) + 5, sizeof seen, cudaMemcpyDeviceToHost));
   say("child sees", seen);
   fill<<<1, 128>>>(static_cast<unsigned*>(block), 1000, 90000);
   say("child has written", cudaDeviceSynchronize());

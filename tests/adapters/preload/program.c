@@ -1,10 +1,10 @@
-/* What programs lean on when they use CUDA's memory, as lines of text: the same with and without `millpond run`. Lines that
- * begin with # may differ. */
+/* What programs lean on when they use CUDA's memory, as lines of text: the same with and without
+ * `millpond run`. Lines that begin with # may differ. */
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +19,11 @@ int cudaMallocManaged(void**, size_t, unsigned);
 int cudaStreamAttachMemAsync(void*, void*, size_t, unsigned);
 int cudaGetLastError(void);
 int cudaMemGetInfo(size_t*, size_t*);
-struct attributes { int type, device; void *device_pointer, *host_pointer; long reserved[8]; };
+struct attributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  long reserved[8];
+};
 int cudaPointerGetAttributes(struct attributes*, const void*);
 int cudaHostGetDevicePointer(void**, void*, unsigned);
 int cudaHostGetFlags(unsigned*, void*);
@@ -29,7 +33,9 @@ unsigned long fake_runtime_calls(void);
 void* fake_runtime_last_freed(void);
 
 /* A call a statement: the arguments of printf have no order. */
-static void say(const char* what, int answer) { printf("%s: %d\n", what, answer); }
+static void say(const char* what, int answer) {
+  printf("%s: %d\n", what, answer);
+}
 
 static void* churn(void* unused) {
   for (int round = 0; round < 200; ++round) {
@@ -120,7 +126,7 @@ int main(int count, char** arguments) {
   cudaMalloc(&q, 3 << 20);
   fflush(stdout);
   const pid_t child = fork();
-  if (child == 0) {  /* in a child CUDA does not work; nothing may crash or hang */
+  if (child == 0) { /* in a child CUDA does not work; nothing may crash or hang */
     cudaFree(q);
     _exit(0);
   }

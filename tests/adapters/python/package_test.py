@@ -3,6 +3,7 @@ own, since what PyTorch's allocator is can be chosen once a process.
 
 usage: package_test.py [CHECK]
 """
+
 import ctypes
 import os
 import pickle
@@ -31,7 +32,12 @@ def entry():
     loaded.millpond_entry_malloc.restype = ctypes.c_void_p
     loaded.millpond_entry_malloc.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
     loaded.millpond_entry_free.restype = None
-    loaded.millpond_entry_free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+    loaded.millpond_entry_free.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_void_p,
+    ]
     return loaded
 
 
@@ -54,7 +60,10 @@ def check_imports_without_anything():
 
 
 def check_the_command():
-    for command in ([str(Path(sys.executable).parent / "millpond")], [sys.executable, "-m", "millpond"]):
+    for command in (
+        [str(Path(sys.executable).parent / "millpond")],
+        [sys.executable, "-m", "millpond"],
+    ):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.startswith("millpond 0.1.0"), done
         assert subprocess.run([*command, "nonsense"], capture_output=True).returncode == 2
@@ -74,7 +83,9 @@ def check_serves_and_counts():
     for n, p in enumerate(ptrs):
         e.millpond_entry_free(p, 1000 + n, 0, None)
     stats = ours.memory_stats(0)
-    assert stats["allocated_bytes.all.current"] == 0 and stats["allocated_bytes.all.peak"] == sum(range(1000, 1100))
+    assert stats["allocated_bytes.all.current"] == 0 and stats["allocated_bytes.all.peak"] == sum(
+        range(1000, 1100)
+    )
     ours.reset_peak_memory_stats(0)
     assert ours.memory_stats(0)["allocated_bytes.all.peak"] == 0
     assert "reserved of the GPU" in ours.memory_summary(0)
@@ -99,7 +110,10 @@ def check_out_of_memory_and_fraction():
     else:
         raise AssertionError("2 GiB of 1 GiB were given")
     _native.check(library.millpond_torch_memory_fraction(0.125, 0))
-    assert library.millpond_torch_malloc(200 << 20, 0, None, ctypes.byref(ptr)) == _native.OUT_OF_MEMORY
+    assert (
+        library.millpond_torch_malloc(200 << 20, 0, None, ctypes.byref(ptr))
+        == _native.OUT_OF_MEMORY
+    )
     assert b"limit" in library.millpond_last_error()
     _native.check(library.millpond_torch_memory_fraction(1.0, 0))
     _native.check(library.millpond_torch_malloc(200 << 20, 0, None, ctypes.byref(ptr)))
@@ -138,14 +152,19 @@ def check_snapshot():
     actions = [t["action"] for t in got["device_traces"][0]]
     assert actions == ["alloc", "alloc", "free_requested", "free_completed"], actions
     # What millpond writes, millpond reads.
-    done = subprocess.run([sys.executable, "-m", "millpond", "compare", "snapshot.pickle", "--gpu", "sim", "--json"],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "millpond", "compare", "snapshot.pickle", "--gpu", "sim", "--json"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     ours.record_memory_history(False)
 
 
 def check_exit_with_live_tensors():
-    done = subprocess.run([sys.executable, __file__, "--leave-live"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, __file__, "--leave-live"], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0 and "left" in done.stdout and done.stderr == "", done
 
 
@@ -156,7 +175,9 @@ def check_a_fork_refuses():
     child = os.fork()
     if child == 0:
         out = ctypes.c_void_p()
-        refused = library.millpond_torch_malloc(4096, 0, None, ctypes.byref(out)) == _native.NOT_PERMITTED
+        refused = (
+            library.millpond_torch_malloc(4096, 0, None, ctypes.byref(out)) == _native.NOT_PERMITTED
+        )
         said = b"forked" in library.millpond_last_error()
         os._exit(0 if refused and said else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -195,13 +216,26 @@ def check_use_wires_everything():
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         made = millpond.torch.use(limit_bytes=1 << 30)
-    assert any("RuntimeError" in str(w.message) for w in told), told  # no c10: the shim does not compile
+    assert any("RuntimeError" in str(w.message) for w in told), (
+        told
+    )  # no c10: the shim does not compile
     assert torch.calls["current"] is made and millpond.torch.in_use()
-    wanted = {"set_init_fn", "set_reset_fn", "set_memory_fraction_fn", "set_base_alloc_fn", "set_record_stream_fn",
-              "set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"}
+    wanted = {
+        "set_init_fn",
+        "set_reset_fn",
+        "set_memory_fraction_fn",
+        "set_base_alloc_fn",
+        "set_record_stream_fn",
+        "set_begin_allocate_to_pool",
+        "set_end_allocate_to_pool_fn",
+        "set_release_pool",
+    }
     assert wanted <= set(torch.calls) and all(torch.calls[name] for name in wanted)
     assert torch.cuda.memory_allocated() == 0 and torch.cuda.memory.memory_stats()["num_ooms"] == 0
-    assert torch.accelerator.memory.memory_stats(0)["num_ooms"] == 0 and torch.accelerator.memory_stats is torch.cuda.memory.memory_stats
+    assert (
+        torch.accelerator.memory.memory_stats(0)["num_ooms"] == 0
+        and torch.accelerator.memory_stats is torch.cuda.memory.memory_stats
+    )
     assert millpond.torch.use() is made
     try:
         millpond.torch.use(limit_bytes=1)
@@ -251,8 +285,12 @@ def check_a_missing_driver_is_said():
 
 def check_a_missing_library_is_said():
     environment = {**os.environ, "MILLPOND_LIBRARY": "/nowhere/libmillpond.so"}
-    done = subprocess.run([sys.executable, "-c", "import millpond"], capture_output=True, text=True, env=environment)
-    assert done.returncode != 0 and "/nowhere/libmillpond.so cannot be loaded" in done.stderr, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", "import millpond"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode != 0 and "/nowhere/libmillpond.so cannot be loaded" in done.stderr, (
+        done.stderr
+    )
 
 
 if __name__ == "__main__":
@@ -267,7 +305,9 @@ if __name__ == "__main__":
         sys.exit(0)
     failed = 0
     for name in checks:
-        done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, timeout=250)
+        done = subprocess.run(
+            [sys.executable, __file__, name], capture_output=True, text=True, timeout=250
+        )
         print(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'}")
         if done.returncode != 0:
             failed += 1

@@ -2,6 +2,7 @@
 
 usage: torch_card_test.py [CHECK] [--out FILE]
 """
+
 import gc
 import json
 import os
@@ -63,7 +64,9 @@ def check_out_of_memory_is_torchs_own_and_survived():
         pass
     assert len(held) > 10
     held.clear()
-    assert torch.empty(64 << 30, dtype=torch.uint8, device="cuda").numel() == 64 << 30  # what was freed serves
+    assert (
+        torch.empty(64 << 30, dtype=torch.uint8, device="cuda").numel() == 64 << 30
+    )  # what was freed serves
 
 
 def check_without_a_compiler_it_is_a_runtime_error():
@@ -153,7 +156,9 @@ def check_graphs_and_tensors_that_outlive_them():
     with torch.cuda.graph(g):
         y = (x * 2 + 1).relu()
         z = y.sum()
-    others = [torch.full((1 << 20,), -5.0, device="cuda") for _ in range(8)]  # must not land in the graph's memory
+    others = [
+        torch.full((1 << 20,), -5.0, device="cuda") for _ in range(8)
+    ]  # must not land in the graph's memory
     for n in range(5):
         x.fill_(n)
         g.replay()
@@ -175,7 +180,9 @@ def check_graphs_and_tensors_that_outlive_them():
     del y, z, w, kept, more
     gc.collect()
     torch.cuda.empty_cache()
-    assert ours.memory_stats()["millpond.graph_bytes"] == 0, ours.memory_stats()["millpond.graph_bytes"]
+    assert ours.memory_stats()["millpond.graph_bytes"] == 0, ours.memory_stats()[
+        "millpond.graph_bytes"
+    ]
 
 
 def check_a_capture_that_fails_gives_its_memory_back():
@@ -197,14 +204,18 @@ def check_a_capture_that_fails_gives_its_memory_back():
     gc.collect()
     torch.cuda.empty_cache()
     stats = ours.memory_stats()
-    assert stats["allocated_bytes.all.current"] == before and stats["millpond.graph_bytes"] == 0, stats
+    assert stats["allocated_bytes.all.current"] == before and stats["millpond.graph_bytes"] == 0, (
+        stats
+    )
     assert stats["reserved_bytes.all.current"] < 1 << 30, stats
     assert x.sum().item() == 1 << 20
 
 
 def check_graphed_callables():
     torch, ours = start()
-    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)).cuda()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256)
+    ).cuda()
     x = torch.randn(64, 256, device="cuda", requires_grad=True)
     graphed = torch.cuda.make_graphed_callables(model, (x,))
     y = torch.randn(64, 256, device="cuda", requires_grad=True)
@@ -224,14 +235,29 @@ def check_snapshot_with_frames():
         path = os.path.join(folder, "snapshot.pickle")
         torch.cuda.memory._dump_snapshot(path)
         got = pickle.load(open(path, "rb"))
-        live = [b for s in got["segments"] for b in s["blocks"] if b["requested_size"] == held.numel() * 4]
-        assert live and any(f["name"] == "a_function_of_the_program" for f in live[0]["frames"]), live
+        live = [
+            b
+            for s in got["segments"]
+            for b in s["blocks"]
+            if b["requested_size"] == held.numel() * 4
+        ]
+        assert live and any(f["name"] == "a_function_of_the_program" for f in live[0]["frames"]), (
+            live
+        )
         from torch.cuda import _memory_viz  # what PyTorch's viewer is made of
 
-        assert "Active Memory Timeline" in _memory_viz.trace_plot(got) and "Allocator State" in _memory_viz.segment_plot(got)
+        assert "Active Memory Timeline" in _memory_viz.trace_plot(
+            got
+        ) and "Allocator State" in _memory_viz.segment_plot(got)
         assert "total_reserved" in _memory_viz.segsum(got)
-        assert re.search(r"^\w+ = \w+\[", _memory_viz.trace(got), re.M), _memory_viz.trace(got)[:500]  # an allocation, by its viewer's name
-        done = subprocess.run([sys.executable, "-m", "millpond", "compare", path, "--gpu", "sim"], capture_output=True, text=True)
+        assert re.search(r"^\w+ = \w+\[", _memory_viz.trace(got), re.M), _memory_viz.trace(got)[
+            :500
+        ]  # an allocation, by its viewer's name
+        done = subprocess.run(
+            [sys.executable, "-m", "millpond", "compare", path, "--gpu", "sim"],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -251,8 +277,10 @@ def check_use_after_the_first_tensor_is_refused():
 
 
 def check_exit_with_live_tensors():
-    code = ("import torch, millpond.torch; millpond.torch.use(); a=[torch.ones(1000, device='cuda') for _ in range(100)]; "
-            "torch.cuda.synchronize(); print('done')")
+    code = (
+        "import torch, millpond.torch; millpond.torch.use(); a=[torch.ones(1000, device='cuda') for _ in range(100)]; "
+        "torch.cuda.synchronize(); print('done')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "done" in done.stdout and "millpond" not in done.stderr, done
 
@@ -308,14 +336,16 @@ if __name__ == "__main__":
     if "--out" in sys.argv:
         at = sys.argv.index("--out")
         out = sys.argv[at + 1]
-        del sys.argv[at:at + 2]
+        del sys.argv[at : at + 2]
     if len(sys.argv) > 1:
         checks[sys.argv[1]]()
         sys.exit(0)
     from concurrent.futures import ThreadPoolExecutor
 
     def attempt(name):
-        done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, timeout=140)
+        done = subprocess.run(
+            [sys.executable, __file__, name], capture_output=True, text=True, timeout=140
+        )
         answer = "ok" if done.returncode == 0 else (done.stdout + done.stderr)[-1500:]
         print(f"{name}: {'ok' if answer == 'ok' else 'FAILED ' + str(done.returncode)}", flush=True)
         if answer != "ok":
@@ -323,11 +353,17 @@ if __name__ == "__main__":
         return name, answer
 
     # Some fill the card, and want it for themselves.
-    alone = {"out_of_memory_is_torchs_own_and_survived", "memory_fraction", "record_stream_keeps_a_block_from_reuse"}
+    alone = {
+        "out_of_memory_is_torchs_own_and_survived",
+        "memory_fraction",
+        "record_stream_keeps_a_block_from_reuse",
+    }
     with ThreadPoolExecutor(5) as several:
         results = dict(several.map(attempt, [name for name in checks if name not in alone]))
     results |= dict(map(attempt, sorted(alone)))
     if out:
         with open(out, "w") as file:
-            json.dump({"what": "checks of millpond.torch on a card", "results": results}, file, indent=1)
+            json.dump(
+                {"what": "checks of millpond.torch on a card", "results": results}, file, indent=1
+            )
     sys.exit(0 if all(r == "ok" for r in results.values()) else 1)

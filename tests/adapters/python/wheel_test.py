@@ -7,6 +7,7 @@ where pip can reach neither an index nor an installed scikit-build-core.
 
 usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH [--from-source]
 """
+
 import os
 import shutil
 import subprocess
@@ -29,7 +30,10 @@ environment = dict(os.environ)
 if from_source:
     install += ["-C", f"build-dir={source}/build-from-source"]
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
-    for name, compiler in (("CC", "cc"), ("CXX", "c++")):  # CMake's own choice, else scikit-build-core's by other names
+    for name, compiler in (
+        ("CC", "cc"),
+        ("CXX", "c++"),
+    ):  # CMake's own choice, else scikit-build-core's by other names
         if shutil.which(compiler):
             environment.setdefault(name, compiler)
 else:
@@ -41,11 +45,18 @@ if done.returncode != 0:
         sys.exit(77)
     print(done.stdout + done.stderr)
     sys.exit(1)
-listed = subprocess.run([python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True).stdout
+listed = subprocess.run(
+    [python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True
+).stdout
 assert "torch" not in listed and "millpond==0.1.0" in listed, listed
 work = Path(scratch) / "work"
 work.mkdir()
-told = subprocess.run([python, "-c", "import millpond, millpond.torch; print(millpond.doctor())"], cwd=work, capture_output=True, text=True)
+told = subprocess.run(
+    [python, "-c", "import millpond, millpond.torch; print(millpond.doctor())"],
+    cwd=work,
+    capture_output=True,
+    text=True,
+)
 assert told.returncode == 0 and len(told.stdout) > 100, told
 if from_source:
     print(told.stdout)

@@ -4,6 +4,7 @@
 The plain ones have the shape that torch.cuda.memory._snapshot() gives; the hostile ones would run code in
 Python's own unpickler. Deterministic: the same files each time.
 """
+
 import pathlib
 import pickle
 
@@ -11,15 +12,28 @@ here = pathlib.Path(__file__).parent
 
 
 def frames(*names):
-    return [{"name": name, "filename": f"/app/{name}.py", "line": 10 + i} for i, name in enumerate(names)]
+    return [
+        {"name": name, "filename": f"/app/{name}.py", "line": 10 + i}
+        for i, name in enumerate(names)
+    ]
 
 
 def snapshot():
     base = 0x7F0000000000
     forward = frames("linear", "forward", "main")  # shared, as PyTorch shares them
+
     def entry(action, addr, size, stream, time_us, stack=None):
-        return {"action": action, "addr": addr, "size": size, "stream": stream, "frames": stack or [],
-                "time_us": time_us, "compile_context": "N/A", "user_metadata": ""}
+        return {
+            "action": action,
+            "addr": addr,
+            "size": size,
+            "stream": stream,
+            "frames": stack or [],
+            "time_us": time_us,
+            "compile_context": "N/A",
+            "user_metadata": "",
+        }
+
     t = 1_764_500_000_000_000
     first = [
         entry("segment_alloc", base, 2 << 20, 0, t + 0),
@@ -30,23 +44,64 @@ def snapshot():
         entry("free_requested", base, 1000, 0, t + 50, forward),
         entry("free_completed", base, 1000, 0, t + 51),
         entry("snapshot", 0, 0, 0, t + 55),
-        {"action": "oom", "device_free": 4096, "size": 1 << 40, "stream": 0, "frames": forward, "time_us": t + 60},
+        {
+            "action": "oom",
+            "device_free": 4096,
+            "size": 1 << 40,
+            "stream": 0,
+            "frames": forward,
+            "time_us": t + 60,
+        },
         entry("workspace_snapshot", 0, 0, 0, t + 61),  # of a later PyTorch
     ]
-    second = [entry("alloc", 0x7E0000000000, 64, 0x55AA00000010, t + 20),
-              entry("free_requested", 0x7E0000000000, 64, 0x55AA00000010, t + 40),
-              entry("free_completed", 0x7E0000000000, 64, 0x55AA00000010, t + 41)]
+    second = [
+        entry("alloc", 0x7E0000000000, 64, 0x55AA00000010, t + 20),
+        entry("free_requested", 0x7E0000000000, 64, 0x55AA00000010, t + 40),
+        entry("free_completed", 0x7E0000000000, 64, 0x55AA00000010, t + 41),
+    ]
     blocks = [
         {"address": base, "size": 1024, "requested_size": 1000, "state": "inactive", "frames": []},
-        {"address": base + 1024, "size": 2048, "requested_size": 2000, "state": "active_allocated", "frames": forward},
-        {"address": base + 3072, "size": 512, "requested_size": 77, "state": "active_allocated", "frames": []},
+        {
+            "address": base + 1024,
+            "size": 2048,
+            "requested_size": 2000,
+            "state": "active_allocated",
+            "frames": forward,
+        },
+        {
+            "address": base + 3072,
+            "size": 512,
+            "requested_size": 77,
+            "state": "active_allocated",
+            "frames": [],
+        },
     ]
-    segment = {"device": 0, "address": base, "total_size": 2 << 20, "allocated_size": 2560, "active_size": 2560,
-               "requested_size": 2077, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
-               "is_expandable": False, "frames": [], "blocks": blocks}
-    return {"segments": [segment], "device_traces": [first, second],
-            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "roundup": {"4": 1.5}},
-            "external_annotations": [{"stage": "x", "name": "a", "device": 0, "time_us": t, "more": (None, True, 2**70)}]}
+    segment = {
+        "device": 0,
+        "address": base,
+        "total_size": 2 << 20,
+        "allocated_size": 2560,
+        "active_size": 2560,
+        "requested_size": 2077,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+    return {
+        "segments": [segment],
+        "device_traces": [first, second],
+        "allocator_settings": {
+            "PYTORCH_CUDA_ALLOC_CONF": "",
+            "max_split_size": -1,
+            "roundup": {"4": 1.5},
+        },
+        "external_annotations": [
+            {"stage": "x", "name": "a", "device": 0, "time_us": t, "more": (None, True, 2**70)}
+        ],
+    }
 
 
 def save(name, data, protocol):
@@ -68,7 +123,11 @@ old = snapshot()
 del old["allocator_settings"], old["external_annotations"]
 for trace in old["device_traces"]:
     for each in trace:
-        each.pop("time_us", None), each.pop("compile_context", None), each.pop("user_metadata", None)
+        (
+            each.pop("time_us", None),
+            each.pop("compile_context", None),
+            each.pop("user_metadata", None),
+        )
 for block in old["segments"][0]["blocks"]:
     del block["address"]
 save("old_without_times", old, 2)
@@ -77,6 +136,14 @@ save("not_a_snapshot", {"weights": [1, 2, 3]}, 4)
 save("hostile_reduce", {"segments": [Code()], "device_traces": []}, 4)
 save("hostile_reduce_protocol2", {"segments": [Code()], "device_traces": []}, 2)
 save("hostile_object", {"segments": [Plain()], "device_traces": []}, 2)
-save("bad_address", {"segments": [], "device_traces": [[{"action": "alloc", "addr": -5, "size": 1}]]}, 4)
-save("bad_size", {"segments": [], "device_traces": [[{"action": "alloc", "addr": 5, "size": 2**64}]]}, 4)
+save(
+    "bad_address",
+    {"segments": [], "device_traces": [[{"action": "alloc", "addr": -5, "size": 1}]]},
+    4,
+)
+save(
+    "bad_size",
+    {"segments": [], "device_traces": [[{"action": "alloc", "addr": 5, "size": 2**64}]]},
+    4,
+)
 save("bad_entry", {"segments": [], "device_traces": [[3]]}, 4)

@@ -1,6 +1,6 @@
-// A libcuda with scripted answers: every function that millpond asks for is here, notes its name and
-// arguments, and answers what the script says. It stands for the driver's manners (what is found, what
-// fails, what is called in which order), not for a GPU.
+// A libcuda with scripted answers: every function that millpond asks for is here, notes its name
+// and arguments, and answers what the script says. It stands for the driver's manners (what is
+// found, what fails, what is called in which order), not for a GPU.
 #include "driver/fake_libcuda/fake_libcuda.hpp"
 
 #include <cstring>
@@ -11,7 +11,7 @@
 
 #define FAKE_EXPORT extern "C" __attribute__((visibility("default")))
 
-using namespace millpond;        // the types of the functions' list
+using namespace millpond;  // the types of the functions' list
 using namespace millpond::cuda;
 
 namespace {
@@ -67,7 +67,9 @@ struct effect {
     *context = handle<context_handle>(0xc0);
   }
   static void primary_context_release(int) { ++script.released; }
-  static void context_set_current(context_handle context) { script.current_context = bits_of(context); }
+  static void context_set_current(context_handle context) {
+    script.current_context = bits_of(context);
+  }
   static void context_get_current(context_handle* context) {
     *context = handle<context_handle>(script.current_context);
   }
@@ -81,7 +83,8 @@ struct effect {
   static void stream_get_device(stream_handle, int* device) { *device = 3; }
   static void stream_is_capturing(stream_handle, int* status) { *status = script.capturing; }
   static void stream_get_capture(stream_handle, int* status, std::uint64_t* id, graph_handle* graph,
-                          CUgraphNode_st* const**, const CUgraphEdgeData_st**, std::size_t*) {
+                                 CUgraphNode_st* const**, const CUgraphEdgeData_st**,
+                                 std::size_t*) {
     *status = script.capturing;
     *id = 42;
     *graph = handle<graph_handle>(0x9a);
@@ -99,12 +102,15 @@ struct effect {
   static void module_get_function(function_handle* function, module_handle, const char*) {
     *function = handle<function_handle>(0x31);
   }
-  static void pool_create(pool_handle* pool, const pool_properties*) { *pool = handle<pool_handle>(0x50); }
+  static void pool_create(pool_handle* pool, const pool_properties*) {
+    *pool = handle<pool_handle>(0x50);
+  }
   static void pool_get_attribute(pool_handle, int attribute, void* value) {
     const auto answer = static_cast<std::uint64_t>(attribute);
     std::memcpy(value, &answer, sizeof answer);
   }
-  static void pointer_get_attributes(unsigned count, int* attributes, void** data, device_address at) {
+  static void pointer_get_attributes(unsigned count, int* attributes, void** data,
+                                     device_address at) {
     for (unsigned i = 0; i < count; ++i) {
       switch (attributes[i]) {
         case pointer_memory_type: std::memcpy(data[i], &script.memory_type, 4); break;
@@ -119,33 +125,36 @@ struct effect {
     }
   }
   // User objects are real, one at a time. A graph that takes one is taken to be gone at once.
-  static void user_object_create(user_object_handle* object, void* data, host_callback destroy, unsigned,
-                          unsigned) {
+  static void user_object_create(user_object_handle* object, void* data, host_callback destroy,
+                                 unsigned, unsigned) {
     the_object = {data, destroy};
     *object = handle<user_object_handle>(0x60);
   }
-  static void user_object_release(user_object_handle, unsigned) { the_object.destroy(the_object.data); }
+  static void user_object_release(user_object_handle, unsigned) {
+    the_object.destroy(the_object.data);
+  }
   static void graph_retain_user_object(graph_handle, user_object_handle, unsigned, unsigned) {
     the_object.destroy(the_object.data);
   }
 };
 
-// The function of one line of the list: notes itself, then has its effect if there is one. The effects
-// are a template argument so that asking for one that is not there is a question, not an error.
-#define FAKE_CLASS(member, name, version, parameters)                                         \
-  struct fake_##member {                                                                      \
-    template <class Effects, class Signature>                                                 \
-    struct of;                                                                                \
-    template <class Effects, class... Parameters>                                             \
-    struct of<Effects, int(Parameters...)> {                                                  \
-      static int call(Parameters... arguments) {                                              \
-        const int status = note(#name, arguments...);                                         \
-        if constexpr (requires { Effects::member(arguments...); }) {                          \
-          if (status == 0) Effects::member(arguments...);                                     \
-        }                                                                                     \
-        return status;                                                                        \
-      }                                                                                       \
-    };                                                                                        \
+// The function of one line of the list: notes itself, then has its effect if there is one. The
+// effects are a template argument so that asking for one that is not there is a question, not an
+// error.
+#define FAKE_CLASS(member, name, version, parameters)                                             \
+  struct fake_##member {                                                                          \
+    template <class Effects, class Signature>                                                     \
+    struct of;                                                                                    \
+    template <class Effects, class... Parameters>                                                 \
+    struct of<Effects, int(Parameters...)> {                                                      \
+      static int call(Parameters... arguments) {                                                  \
+        const int status = note(#name, arguments...);                                             \
+        if constexpr (requires { Effects::member(arguments...); }) {                              \
+          if (status == 0) Effects::member(arguments...);                                         \
+        }                                                                                         \
+        return status;                                                                            \
+      }                                                                                           \
+    };                                                                                            \
     static void* address() { return reinterpret_cast<void*>(&of<effect, int parameters>::call); } \
   };
 
@@ -168,9 +177,13 @@ const line* find(std::string_view name) {
 
 }  // namespace
 
-FAKE_EXPORT fake_libcuda_script* fake_libcuda() { return &script; }
+FAKE_EXPORT fake_libcuda_script* fake_libcuda() {
+  return &script;
+}
 
-FAKE_EXPORT int cuInit(unsigned) { return script.init_status; }
+FAKE_EXPORT int cuInit(unsigned) {
+  return script.init_status;
+}
 
 FAKE_EXPORT int cuDriverGetVersion(int* version) {
   *version = script.version;

@@ -1,5 +1,6 @@
-// As much of the CUDA runtime as the programs of this folder use, over the simulated GPU. Each call is made through the
-// recorder's own translation of CUPTI's callbacks, with the parameters that the driver would have given them.
+// As much of the CUDA runtime as the programs of this folder use, over the simulated GPU. Each call
+// is made through the recorder's own translation of CUPTI's callbacks, with the parameters that the
+// driver would have given them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,14 +15,23 @@ constexpr cudaError_t cudaSuccess = 0;
 using cudaStream_t = struct shim_stream*;
 using cudaEvent_t = struct shim_event*;
 using cudaMemPool_t = struct shim_pool*;
-enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
 enum cudaMemLocationType { cudaMemLocationTypeDevice = 1, cudaMemLocationTypeHost = 2 };
 struct cudaMemLocation {
   cudaMemLocationType type;
   int id;
 };
 enum cudaMemoryAdvise {
-  cudaMemAdviseSetReadMostly = 1, cudaMemAdviseUnsetReadMostly, cudaMemAdviseSetPreferredLocation, cudaMemAdviseUnsetPreferredLocation
+  cudaMemAdviseSetReadMostly = 1,
+  cudaMemAdviseUnsetReadMostly,
+  cudaMemAdviseSetPreferredLocation,
+  cudaMemAdviseUnsetPreferredLocation
 };
 enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
 #undef cudaHostAllocDefault
@@ -29,8 +39,8 @@ enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
 #undef cudaMemAttachGlobal
 #undef cudaStreamNonBlocking
 #undef cudaEventDisableTiming
-constexpr unsigned cudaHostAllocDefault = 0, cudaHostRegisterDefault = 0, cudaMemAttachGlobal = 1, cudaStreamNonBlocking = 1,
-                   cudaEventDisableTiming = 2;
+constexpr unsigned cudaHostAllocDefault = 0, cudaHostRegisterDefault = 0, cudaMemAttachGlobal = 1,
+                   cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
 
 cudaError_t cudaMalloc(void** made, std::size_t bytes);
 cudaError_t cudaFree(void* at);
@@ -42,11 +52,14 @@ cudaError_t cudaMallocManaged(void** made, std::size_t bytes, unsigned flags);
 cudaError_t cudaMallocAsync(void** made, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaFreeAsync(void* at, cudaStream_t stream);
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
 cudaError_t cudaMemset(void* at, int value, std::size_t bytes);
 cudaError_t cudaMemsetAsync(void* at, int value, std::size_t bytes, cudaStream_t stream);
-cudaError_t cudaMemPrefetchAsync(const void* at, std::size_t bytes, cudaMemLocation to, unsigned flags, cudaStream_t stream);
-cudaError_t cudaMemAdvise(const void* at, std::size_t bytes, cudaMemoryAdvise advice, cudaMemLocation place);
+cudaError_t cudaMemPrefetchAsync(const void* at, std::size_t bytes, cudaMemLocation to,
+                                 unsigned flags, cudaStream_t stream);
+cudaError_t cudaMemAdvise(const void* at, std::size_t bytes, cudaMemoryAdvise advice,
+                          cudaMemLocation place);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
@@ -72,18 +85,22 @@ struct shim_index {
   int x = 0, y = 0, z = 0;
 };
 inline const shim_index threadIdx, blockIdx, blockDim{1, 1, 1}, gridDim{1, 1, 1};
-inline long long clock64() { return 0; }
+inline long long clock64() {
+  return 0;
+}
 
-void shim_launch_with(const void* kernel, const char* name, cudaStream_t stream, void** arguments, const std::size_t* sizes,
-                      std::size_t count);
+void shim_launch_with(const void* kernel, const char* name, cudaStream_t stream, void** arguments,
+                      const std::size_t* sizes, std::size_t count);
 template <class... Parameters, class... Arguments>
-void shim_launch(void (*kernel)(Parameters...), const char* name, cudaStream_t stream, Arguments... arguments) {
+void shim_launch(void (*kernel)(Parameters...), const char* name, cudaStream_t stream,
+                 Arguments... arguments) {
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
   const std::size_t sizes[] = {sizeof(Parameters)...};
   std::apply(
       [&](auto&... each) {
         void* pointers[] = {const_cast<void*>(static_cast<const void*>(&each))...};
-        shim_launch_with(reinterpret_cast<const void*>(kernel), name, stream, pointers, sizes, sizeof...(each));
+        shim_launch_with(reinterpret_cast<const void*>(kernel), name, stream, pointers, sizes,
+                         sizeof...(each));
       },
       values);
 }
@@ -100,9 +117,9 @@ struct shim_registration {
 #else
 #define MILLPOND_SHIM_VARIANT ""
 #endif
-#define MILLPOND_SHIM_PROGRAM                                                                                \
-  static int shim_body();                                                                                    \
-  namespace {                                                                                                \
-  const shim::shim_registration registration(__FILE__, MILLPOND_SHIM_VARIANT, shim_body);                          \
-  }                                                                                                          \
+#define MILLPOND_SHIM_PROGRAM                                                             \
+  static int shim_body();                                                                 \
+  namespace {                                                                             \
+  const shim::shim_registration registration(__FILE__, MILLPOND_SHIM_VARIANT, shim_body); \
+  }                                                                                       \
   static int shim_body()

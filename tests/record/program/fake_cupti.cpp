@@ -1,5 +1,5 @@
-// A libcupti that delivers the callbacks that a program asks it to: the recorder's own path from subscription to file, with no
-// driver and no card.
+// A libcupti that delivers the callbacks that a program asks it to: the recorder's own path from
+// subscription to file, with no driver and no card.
 #include <cuda.h>
 #include <cupti.h>
 
@@ -15,14 +15,16 @@ bool occupied = false;
 std::set<std::pair<int, unsigned>> enabled;
 }  // namespace
 
-SHOWN CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* made, CUpti_CallbackFunc function, void* data) {
+SHOWN CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* made, CUpti_CallbackFunc function,
+                                 void* data) {
   if (occupied || callback != nullptr) return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
   *made = reinterpret_cast<CUpti_SubscriberHandle>(&callback);
   callback = function;
   argument = data;
   return CUPTI_SUCCESS;
 }
-SHOWN CUptiResult cuptiEnableCallback(uint32_t on, CUpti_SubscriberHandle, CUpti_CallbackDomain domain, CUpti_CallbackId id) {
+SHOWN CUptiResult cuptiEnableCallback(uint32_t on, CUpti_SubscriberHandle,
+                                      CUpti_CallbackDomain domain, CUpti_CallbackId id) {
   if (on != 0) enabled.emplace(domain, id);
   if (on == 0) enabled.erase({domain, id});
   return CUPTI_SUCCESS;
@@ -37,10 +39,13 @@ SHOWN CUptiResult cuptiGetVersion(uint32_t* version) {
 }
 
 // As if another profiler had come first.
-SHOWN void fake_cupti_occupy() { occupied = true; }
+SHOWN void fake_cupti_occupy() {
+  occupied = true;
+}
 // Both callbacks of one call; what the driver would do is done between, by `act`.
-SHOWN void fake_cupti_call(CUpti_CallbackDomain domain, CUpti_CallbackId id, const char* name, const char* symbol, void* parameters,
-                           void (*act)(void*), void* data, int status) {
+SHOWN void fake_cupti_call(CUpti_CallbackDomain domain, CUpti_CallbackId id, const char* name,
+                           const char* symbol, void* parameters, void (*act)(void*), void* data,
+                           int status) {
   CUresult answer = static_cast<CUresult>(status);
   CUpti_CallbackData of{};
   of.functionName = name;

@@ -16,20 +16,26 @@ namespace {
 template <class Value, std::size_t Count>
 using names = std::array<std::pair<const char*, Value>, Count>;
 
-constexpr names<measured, 6> parts{{{"kernel", measured::kernel}, {"second_kernel", measured::second_kernel},
-                                    {"fault_back", measured::fault_back}, {"prefetch_back", measured::prefetch_back},
-                                    {"round_p50", measured::round_p50}, {"round_p99", measured::round_p99}}};
-constexpr names<access_kind, 3> accesses{{{"read", access_kind::read}, {"write", access_kind::write},
+constexpr names<measured, 6> parts{{{"kernel", measured::kernel},
+                                    {"second_kernel", measured::second_kernel},
+                                    {"fault_back", measured::fault_back},
+                                    {"prefetch_back", measured::prefetch_back},
+                                    {"round_p50", measured::round_p50},
+                                    {"round_p99", measured::round_p99}}};
+constexpr names<access_kind, 3> accesses{{{"read", access_kind::read},
+                                          {"write", access_kind::write},
                                           {"read-write", access_kind::read_write}}};
-constexpr names<start_place, 3> starts{{{"untouched", start_place::untouched}, {"host", start_place::host},
+constexpr names<start_place, 3> starts{{{"untouched", start_place::untouched},
+                                        {"host", start_place::host},
                                         {"device", start_place::device}}};
-constexpr names<run_options::before, 2> prefetches{{{"no", run_options::before::nothing}, {"yes", run_options::before::prefetch}}};
-constexpr names<advice_given, 5> advices{{
-    {"read-mostly", {managed_advice::set_read_mostly, memory_place::device}},
-    {"preferred-host", {managed_advice::set_preferred_location, memory_place::host}},
-    {"preferred-device", {managed_advice::set_preferred_location, memory_place::device}},
-    {"accessed-by-host", {managed_advice::set_accessed_by, memory_place::host}},
-    {"accessed-by-device", {managed_advice::set_accessed_by, memory_place::device}}}};
+constexpr names<run_options::before, 2> prefetches{
+    {{"no", run_options::before::nothing}, {"yes", run_options::before::prefetch}}};
+constexpr names<advice_given, 5> advices{
+    {{"read-mostly", {managed_advice::set_read_mostly, memory_place::device}},
+     {"preferred-host", {managed_advice::set_preferred_location, memory_place::host}},
+     {"preferred-device", {managed_advice::set_preferred_location, memory_place::device}},
+     {"accessed-by-host", {managed_advice::set_accessed_by, memory_place::host}},
+     {"accessed-by-device", {managed_advice::set_accessed_by, memory_place::device}}}};
 
 template <class Value, std::size_t Count>
 const Value* by_name(const names<Value, Count>& list, std::string_view wanted) {
@@ -59,11 +65,13 @@ std::vector<std::string> split(const std::string& line, char at) {
 std::string fill(page_case& one, const std::vector<std::string>& cells) {
   run_options& o = one.what;
   one.name = cells[0];
-  if (!parse_bytes(cells[1], o.bytes) || o.bytes == 0) return fmt::format("bytes, found `{}`", cells[1]);
+  if (!parse_bytes(cells[1], o.bytes) || o.bytes == 0)
+    return fmt::format("bytes, found `{}`", cells[1]);
   const auto kind = parse_pattern(cells[2]);
   if (!kind) return fmt::format("a pattern, found `{}`", cells[2]);
   o.pattern = *kind;
-  if (!cells[3].empty() && !parse_bytes(cells[3], o.stride)) return fmt::format("a stride, found `{}`", cells[3]);
+  if (!cells[3].empty() && !parse_bytes(cells[3], o.stride))
+    return fmt::format("a stride, found `{}`", cells[3]);
   const auto* access = by_name(accesses, cells[4]);
   const auto* start = by_name(starts, cells[5]);
   if (access == nullptr) return fmt::format("read, write or read-write, found `{}`", cells[4]);
@@ -86,7 +94,8 @@ std::string fill(page_case& one, const std::vector<std::string>& cells) {
     if (!cells[10].empty()) one.low_ms = std::stod(cells[10]);
     if (!cells[11].empty()) one.high_ms = std::stod(cells[11]);
   } catch (const std::exception&) {
-    return fmt::format("rounds and milliseconds as numbers, found `{},{},{}`", cells[8], cells[10], cells[11]);
+    return fmt::format("rounds and milliseconds as numbers, found `{},{},{}`", cells[8], cells[10],
+                       cells[11]);
   }
   if (o.rounds == 0 || o.rounds > 1'000'000) return "from 1 to 1000000 rounds";
   return {};
@@ -103,9 +112,11 @@ result<std::vector<page_case>> read_cases(const std::string& path) {
     if (line.empty() || line.front() == '#' || line == case_columns) continue;
     const auto cells = split(line, ',');
     const auto wrong = [&](const std::string& expected) {
-      return error{error_code::bad_input, fmt::format("{}:{}: expected {}", path, number, expected)};
+      return error{error_code::bad_input,
+                   fmt::format("{}:{}: expected {}", path, number, expected)};
     };
-    if (cells.size() != 12) return wrong(fmt::format("12 cells ({}), found {}", case_columns, cells.size()));
+    if (cells.size() != 12)
+      return wrong(fmt::format("12 cells ({}), found {}", case_columns, cells.size()));
     page_case one;
     if (const std::string expected = fill(one, cells); !expected.empty()) return wrong(expected);
     cases.push_back(std::move(one));
@@ -115,10 +126,11 @@ result<std::vector<page_case>> read_cases(const std::string& path) {
 
 bool read_rates(const std::string& path, gpu_profile& into) {
   std::ifstream file(path);
-  const std::array<std::pair<std::string_view, double*>, 4> wanted{{{"fault_in=", &into.managed_fault_in_bytes_per_s},
-                                                                    {"fault_back=", &into.managed_fault_back_bytes_per_s},
-                                                                    {"prefetch=", &into.managed_prefetch_bytes_per_s},
-                                                                    {"prefetch_back=", &into.managed_prefetch_back_bytes_per_s}}};
+  const std::array<std::pair<std::string_view, double*>, 4> wanted{
+      {{"fault_in=", &into.managed_fault_in_bytes_per_s},
+       {"fault_back=", &into.managed_fault_back_bytes_per_s},
+       {"prefetch=", &into.managed_prefetch_bytes_per_s},
+       {"prefetch_back=", &into.managed_prefetch_back_bytes_per_s}}};
   for (std::string line; std::getline(file, line) && line.starts_with('#');) {
     if (!line.starts_with("# rates of this machine")) continue;
     for (const std::string& word : split(line, ' ')) {
@@ -143,28 +155,33 @@ std::string case_line(const page_case& one) {
   }
   const auto number = [](double ms) { return ms > 0 ? fmt::format("{:.5g}", ms) : std::string(); };
   return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}", one.name, o.bytes, to_string(o.pattern),
-                     o.stride != 0 ? fmt::format("{}", o.stride) : "", name_of(accesses, o.access), name_of(starts, o.start),
-                     advice, name_of(prefetches, o.each_kernel), o.rounds, name_of(parts, one.part), number(one.low_ms),
-                     number(one.high_ms));
+                     o.stride != 0 ? fmt::format("{}", o.stride) : "", name_of(accesses, o.access),
+                     name_of(starts, o.start), advice, name_of(prefetches, o.each_kernel), o.rounds,
+                     name_of(parts, one.part), number(one.low_ms), number(one.high_ms));
 }
 
 std::string table_line(const page_case& one, const page_costs& costs) {
   const double predicted = predict_ms(one, costs);
-  const auto three = [](double ms) { return ms >= 1000 ? fmt::format("{:.0f}", ms) : fmt::format("{:.3g}", ms); };
+  const auto three = [](double ms) {
+    return ms >= 1000 ? fmt::format("{:.0f}", ms) : fmt::format("{:.3g}", ms);
+  };
   std::string measured = three(one.low_ms);
   if (three(one.high_ms) != measured) measured += " to " + three(one.high_ms);
-  return fmt::format("| {} | {} | {} | {} | {:+.0f}% |", one.name, format_bytes(one.what.bytes), measured, three(predicted),
-                     100 * (predicted / one.middle_ms() - 1));
+  return fmt::format("| {} | {} | {} | {} | {:+.0f}% |", one.name, format_bytes(one.what.bytes),
+                     measured, three(predicted), 100 * (predicted / one.middle_ms() - 1));
 }
 
 double predict_ms(const page_case& one, const page_costs& costs) {
   if (one.part == measured::fault_back || one.part == measured::prefetch_back) {
     space s(costs);
     s.add(block_bytes, one.what.bytes);
-    for (const advice_given& each : one.what.advice) s.advise(block_bytes, one.what.bytes, each.what, each.place);
+    for (const advice_given& each : one.what.advice)
+      s.advise(block_bytes, one.what.bytes, each.what, each.place);
     double now = s.touch_by_host(block_bytes, one.what.bytes, access_kind::write, 0);
-    now += s.prefetch(block_bytes, one.what.bytes, memory_place::device, now) + 2 * costs.thrash_reset_ns;
-    if (one.part == measured::prefetch_back) return s.prefetch(block_bytes, one.what.bytes, memory_place::host, now) / 1e6;
+    now += s.prefetch(block_bytes, one.what.bytes, memory_place::device, now) +
+           2 * costs.thrash_reset_ns;
+    if (one.part == measured::prefetch_back)
+      return s.prefetch(block_bytes, one.what.bytes, memory_place::host, now) / 1e6;
     return s.touch_by_host(block_bytes, one.what.bytes, access_kind::write, now) / 1e6;
   }
   run_options what = one.what;

@@ -12,8 +12,12 @@ namespace millpond::sim::pages {
 namespace {
 
 constexpr std::uint64_t base = block_bytes;  // where the allocation is: any multiple of 2 MiB
-bool reads(access_kind kind) { return kind != access_kind::write; }
-bool writes(access_kind kind) { return kind != access_kind::read; }
+bool reads(access_kind kind) {
+  return kind != access_kind::write;
+}
+bool writes(access_kind kind) {
+  return kind != access_kind::read;
+}
 double transfer_ns(std::uint64_t bytes, double bytes_per_s) {
   return bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s * 1e9 : 0;
 }
@@ -24,7 +28,8 @@ class machine {
       : options_(options),
         costs_(costs),
         space_(costs_, {options.device_bytes, options.access_counters}),
-        pattern_({options.pattern, options.bytes, options.stride, options.touches, options.seed}, costs_),
+        pattern_({options.pattern, options.bytes, options.stride, options.touches, options.seed},
+                 costs_),
         second_(costs_.second_tlb_entries),
         last_(costs_.last_tlb_entries) {
     // The textbook's machine has one accessor, that waits for each of its faults.
@@ -34,13 +39,16 @@ class machine {
     depth_limit_ = costs_.batch_faults;
     if (pattern_.bytes_a_touch() == base_page_bytes) {
       const std::uint64_t runs = divide_up(pattern_.count(), pattern_.run_length());
-      depth_limit_ = std::clamp<std::uint64_t>(costs_.batch_faults / std::max<std::uint64_t>(1, runs), costs_.stream_run_faults, costs_.stream_run_most_faults);
+      depth_limit_ =
+          std::clamp<std::uint64_t>(costs_.batch_faults / std::max<std::uint64_t>(1, runs),
+                                    costs_.stream_run_faults, costs_.stream_run_most_faults);
     }
   }
 
   run_report run() {
     space_.add(base, options_.bytes);
-    for (const advice_given& each : options_.advice) space_.advise(base, options_.bytes, each.what, each.place);
+    for (const advice_given& each : options_.advice)
+      space_.advise(base, options_.bytes, each.what, each.place);
     place_data();
     space_.reset_counts();
     for (std::uint64_t round = 0; round < options_.rounds; ++round) {
@@ -62,13 +70,13 @@ class machine {
  private:
   struct pending_touch {
     std::uint64_t page = 0;
-    access_kind next = access_kind::read;      // the half of it that faulted
+    access_kind next = access_kind::read;  // the half of it that faulted
   };
   struct processor {
     explicit processor(unsigned entries) : first(entries) {}
     tlb first;
-    std::uint64_t at = 0, end = 0;             // touches of its run not begun yet
-    std::vector<pending_touch> waiting;        // that faulted
+    std::uint64_t at = 0, end = 0;       // touches of its run not begun yet
+    std::vector<pending_touch> waiting;  // that faulted
   };
 
   void place_data() {
@@ -77,7 +85,7 @@ class machine {
     if (options_.start == start_place::device) {
       now_ns_ += space_.prefetch(base, options_.bytes, memory_place::device, now_ns_);
     }
-    now_ns_ += 2 * costs_.thrash_reset_ns;     // setting up is long ago when the first kernel runs
+    now_ns_ += 2 * costs_.thrash_reset_ns;  // setting up is long ago when the first kernel runs
   }
 
   void by_host(access_kind kind) {
@@ -97,7 +105,8 @@ class machine {
       const unsigned leaf = in_block / pages_a_big_page * pages_a_big_page;
       const page_mask big = mask_of(leaf, leaf + pages_a_big_page);
       if ((b.on_device & b.mapped & big) == big) {
-        wanted = {page / pages_a_big_page, static_cast<std::uint32_t>(big_page_bytes), b.generation};
+        wanted = {page / pages_a_big_page, static_cast<std::uint32_t>(big_page_bytes),
+                  b.generation};
       }
     }
     if (on.first.find(wanted)) {
@@ -118,7 +127,8 @@ class machine {
     on.first.put(wanted);
   }
 
-  // One touch, from the half that `next` names on. True when it is done; else `next` is the half that faults.
+  // One touch, from the half that `next` names on. True when it is done; else `next` is the half
+  // that faults.
   bool touch(processor& on, pending_touch& t, bool first_try) {
     unsigned in_block = 0;
     std::uint64_t blocks = 0;
@@ -141,7 +151,8 @@ class machine {
       if (first_try) {
         translate(on, *b, t.page, in_block);
       } else {
-        // The replay finds what the fault's service has left in the tables; its miss is counted already.
+        // The replay finds what the fault's service has left in the tables; its miss is counted
+        // already.
         --report_.tlb.lookups;
         const tlb_counts before = report_.tlb;
         translate(on, *b, t.page, in_block);
@@ -175,7 +186,8 @@ class machine {
         on.end = next_run_ = std::min(pattern_.count(), next_run_ + pattern_.run_length());
       }
       while (on.at < on.end && on.waiting.size() < in_flight_) {
-        pending_touch t{pattern_.page(on.at++), reads(options_.access) ? access_kind::read : access_kind::write};
+        pending_touch t{pattern_.page(on.at++),
+                        reads(options_.access) ? access_kind::read : access_kind::write};
         if (!touch(on, t, true)) on.waiting.push_back(t);
       }
       if (!on.waiting.empty()) return;
@@ -194,8 +206,9 @@ class machine {
     return b != nullptr && b->thrash.thrashing()[in_block];
   }
 
-  // The next batch: processors take turns, each gives its oldest faults first. Duplicates are merged. Most faults of a processor are never
-  // seen, since the page has come with another's before the batch is read; those of thrashing pages, which come alone, all are.
+  // The next batch: processors take turns, each gives its oldest faults first. Duplicates are
+  // merged. Most faults of a processor are never seen, since the page has come with another's
+  // before the batch is read; those of thrashing pages, which come alone, all are.
   void collect(std::vector<fault>& batch) {
     batch.clear();
     std::unordered_set<std::uint64_t> seen;
@@ -238,8 +251,10 @@ class machine {
         ns += serve_ideally(*b, blocks, read | written);
         continue;
       }
-      if (read_count != 0) ns += space_.serve(*b, blocks, read, read_count, access_kind::read, now_ns_ + ns);
-      if (write_count != 0) ns += space_.serve(*b, blocks, written, write_count, access_kind::write, now_ns_ + ns);
+      if (read_count != 0)
+        ns += space_.serve(*b, blocks, read, read_count, access_kind::read, now_ns_ + ns);
+      if (write_count != 0)
+        ns += space_.serve(*b, blocks, written, write_count, access_kind::write, now_ns_ + ns);
     }
     return ns;
   }
@@ -261,7 +276,8 @@ class machine {
   void kernel() {
     next_run_ = 0;
     space_.release_pins(now_ns_);
-    space_.set_loads(pattern_.bytes_a_touch() == base_page_bytes ? space::loads::of_whole_pages : space::loads::of_bytes);
+    space_.set_loads(pattern_.bytes_a_touch() == base_page_bytes ? space::loads::of_whole_pages
+                                                                 : space::loads::of_bytes);
     remote_bytes_ = local_bytes_ = 0;
     walk_ns_ = kernel_wait_ns_ = 0;
     last_used_ = nullptr;
@@ -287,8 +303,10 @@ class machine {
     waited += kernel_wait_ns_;
     const bool both = options_.access == access_kind::read_write;
     double access = costs_.launch_ns + walk_ns_ +
-                    transfer_ns(local_bytes_, both ? costs_.read_write_pass_bytes_per_s : costs_.read_pass_bytes_per_s);
-    if (remote_bytes_ != 0) access += costs_.remote_round_trip_ns + transfer_ns(remote_bytes_, costs_.remote_bytes_per_s);
+                    transfer_ns(local_bytes_, both ? costs_.read_write_pass_bytes_per_s
+                                                   : costs_.read_pass_bytes_per_s);
+    if (remote_bytes_ != 0)
+      access += costs_.remote_round_trip_ns + transfer_ns(remote_bytes_, costs_.remote_bytes_per_s);
     report_.fault_ns += waited;
     report_.access_ns += access;
     now_ns_ = began + waited + access;
@@ -305,7 +323,7 @@ class machine {
   double walk_ns_ = 0, kernel_wait_ns_ = 0;
   std::uint64_t next_run_ = 0;
   std::uint64_t in_flight_ = 1;
-  std::size_t depth_limit_ = 1;             // faults of one processor in a batch
+  std::size_t depth_limit_ = 1;  // faults of one processor in a batch
   std::size_t turn_ = 0;
   std::uint64_t remote_bytes_ = 0, local_bytes_ = 0;
   block* last_used_ = nullptr;

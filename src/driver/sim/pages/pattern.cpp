@@ -9,11 +9,12 @@
 namespace millpond::sim::pages {
 namespace {
 
-constexpr std::array<std::pair<pattern_kind, const char*>, 5> names{{{pattern_kind::stream, "stream"},
-                                                                     {pattern_kind::stride, "stride"},
-                                                                     {pattern_kind::random, "random"},
-                                                                     {pattern_kind::blocked, "blocked"},
-                                                                     {pattern_kind::ping_pong, "ping-pong"}}};
+constexpr std::array<std::pair<pattern_kind, const char*>, 5> names{
+    {{pattern_kind::stream, "stream"},
+     {pattern_kind::stride, "stride"},
+     {pattern_kind::random, "random"},
+     {pattern_kind::blocked, "blocked"},
+     {pattern_kind::ping_pong, "ping-pong"}}};
 
 }  // namespace
 
@@ -47,7 +48,9 @@ pattern::pattern(const options& chosen, const page_costs& costs) noexcept : opti
       run_ = in_flight_ = costs.lone_run_touches;
       whole_pages_ = false;
       break;
-    case pattern_kind::blocked: run_ = std::max<std::uint64_t>(1, divide_up(pages_, costs.multiprocessors)); break;
+    case pattern_kind::blocked:
+      run_ = std::max<std::uint64_t>(1, divide_up(pages_, costs.multiprocessors));
+      break;
     case pattern_kind::stream:
     case pattern_kind::ping_pong: break;
   }

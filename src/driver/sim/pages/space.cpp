@@ -10,8 +10,12 @@ namespace {
 double copy_ns(std::uint64_t bytes, double bytes_per_s) {
   return bytes == 0 || bytes_per_s <= 0 ? 0 : static_cast<double>(bytes) / bytes_per_s * 1e9;
 }
-std::uint64_t bytes_of(const page_mask& pages) { return pages.count() * base_page_bytes; }
-bool writes(access_kind kind) { return kind != access_kind::read; }
+std::uint64_t bytes_of(const page_mask& pages) {
+  return pages.count() * base_page_bytes;
+}
+bool writes(access_kind kind) {
+  return kind != access_kind::read;
+}
 // The device's share of a batch that one block's faults make: 256 faults lie in some four blocks.
 constexpr std::uint64_t faults_a_service = 64;
 
@@ -49,7 +53,8 @@ block* space::find(std::uint64_t address, unsigned& page, std::uint64_t& blocks_
   return &it->second.blocks[index / pages_a_block];
 }
 
-void space::advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice, memory_place place) {
+void space::advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice,
+                   memory_place place) {
   using where = block_policy::place;
   visit(address, bytes, [&](block& b, unsigned, unsigned, std::uint64_t) {
     block_policy& p = b.policy;
@@ -57,7 +62,8 @@ void space::advise(std::uint64_t address, std::uint64_t bytes, managed_advice ad
       case managed_advice::set_read_mostly: p.read_mostly = true; break;
       case managed_advice::unset_read_mostly: {
         p.read_mostly = false;
-        // The copies go; the page is where it was preferred, else on the device, and writable there.
+        // The copies go; the page is where it was preferred, else on the device, and writable
+        // there.
         const page_mask twice = b.duplicated();
         if (twice.none()) break;
         if (p.preferred == where::host) {
@@ -99,13 +105,14 @@ void space::map_remotely(block& b, const page_mask& pages) {
   counts_.remote_mappings += fresh.count();
 }
 
-// A fault of one side on pages of a block. Nanoseconds that it waits for pages that the other side is to have for a while; in `stay`
-// the pages that are pinned where they are, on the host.
+// A fault of one side on pages of a block. Nanoseconds that it waits for pages that the other side
+// is to have for a while; in `stay` the pages that are pinned where they are, on the host.
 double space::ask_for(block& b, const page_mask& faulted, side by, double now_ns, page_mask& stay) {
   stay.reset();
   const page_mask suspect = faulted & b.thrash.thrashing();
   if (suspect.none()) return 0;
-  // All pages of a batch are asked for at one moment, and those that are to wait do so together: the service turns to others meanwhile.
+  // All pages of a batch are asked for at one moment, and those that are to wait do so together:
+  // the service turns to others meanwhile.
   double until = now_ns;
   page_mask throttled;
   const auto pin = [&](unsigned page) {
@@ -125,7 +132,8 @@ double space::ask_for(block& b, const page_mask& faulted, side by, double now_ns
   }
   const double waited = (until - now_ns) * (by == side::host ? costs_.thrash_nap : 1);
   for (unsigned page = 0; throttled.any() && page < b.pages; ++page) {
-    if (throttled[page] && b.thrash.ask(page, by, now_ns + waited + 1, costs_).what == kind::pin) pin(page);
+    if (throttled[page] && b.thrash.ask(page, by, now_ns + waited + 1, costs_).what == kind::pin)
+      pin(page);
   }
   if (stay.any()) has_pins_ = true;
   return waited;
@@ -156,13 +164,15 @@ void space::release_pins(double now_ns) {
 double space::make_room(block& wanting) {
   if (wanting.on_device.any()) return 0;
   double ns = 0;
-  while (options_.device_bytes != 0 && (chunks_ + 1) * block_bytes > options_.device_bytes && chunks_ > 0) {
+  while (options_.device_bytes != 0 && (chunks_ + 1) * block_bytes > options_.device_bytes &&
+         chunks_ > 0) {
     // The least recently used block goes, whole.
     block* oldest = nullptr;
     while (!uses_.empty() && oldest == nullptr) {
       const use_entry top = uses_.top();
       uses_.pop();
-      if (top.which != &wanting && top.which->used == top.at && top.which->on_device.any()) oldest = top.which;
+      if (top.which != &wanting && top.which->used == top.at && top.which->on_device.any())
+        oldest = top.which;
     }
     if (oldest == nullptr) break;
     const page_mask only_here = oldest->on_device & ~oldest->on_host;
@@ -222,8 +232,8 @@ double space::bring_to_host(block& b, const page_mask& wanted, keep what) {
   return ns;
 }
 
-// Duplicated pages are written: every copy but one goes, a page at a time. With the CPU as the preferred location the one
-// that stays is the host's, reached over the link.
+// Duplicated pages are written: every copy but one goes, a page at a time. With the CPU as the
+// preferred location the one that stays is the host's, reached over the link.
 double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_of_range) {
   const page_mask twice = written & b.duplicated();
   counts_.collapses += twice.count();
@@ -238,17 +248,21 @@ double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_
   map_remotely(b, twice);
   return static_cast<double>(twice.count()) *
          (costs_.collapse_to_host_ns +
-          costs_.collapse_block_ns * static_cast<double>(blocks_of_range - std::min(blocks_of_range, costs_.collapse_blocks)));
+          costs_.collapse_block_ns *
+              static_cast<double>(blocks_of_range -
+                                  std::min(blocks_of_range, costs_.collapse_blocks)));
 }
 
-double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted, std::uint64_t entries,
-                    access_kind kind, double now_ns) {
+double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted,
+                    std::uint64_t entries, access_kind kind, double now_ns) {
   note_use(b);
   counts_.faults += entries;
-  // A kernel that goes through whole pages faults again on a page that it waits for: its loads always, its stores while the page is on
-  // the link.
-  const bool again = loads_ == loads::of_whole_pages && (!writes(kind) || (faulted & b.on_host & ~b.on_device).any());
-  const double each = (costs_.fault_ns + (again ? costs_.replay_ns : 0)) * static_cast<double>(entries);
+  // A kernel that goes through whole pages faults again on a page that it waits for: its loads
+  // always, its stores while the page is on the link.
+  const bool again = loads_ == loads::of_whole_pages &&
+                     (!writes(kind) || (faulted & b.on_host & ~b.on_device).any());
+  const double each =
+      (costs_.fault_ns + (again ? costs_.replay_ns : 0)) * static_cast<double>(entries);
   // A write to what is duplicated. Where it collapses to the host, its cost is by the page.
   const page_mask collapsing = writes(kind) ? page_mask(faulted & b.duplicated()) : page_mask{};
   if (collapsing.any()) {
@@ -262,10 +276,12 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
   double ns = costs_.block_service_ns + each;
   const bool duplicates = b.policy.read_mostly && !writes(kind);
   const bool stays = b.policy.preferred == block_policy::place::host && !duplicates;
-  const bool mapped_there = b.policy.accessed_by_device && b.policy.preferred == block_policy::place::none && !duplicates;
+  const bool mapped_there =
+      b.policy.accessed_by_device && b.policy.preferred == block_policy::place::none && !duplicates;
   if (stays || mapped_there) {
-    // Mapped where it is: no growth, since the prefetcher does not work away from the preferred location. What
-    // nobody has touched is made on the host where that is preferred, else on the device.
+    // Mapped where it is: no growth, since the prefetcher does not work away from the preferred
+    // location. What nobody has touched is made on the host where that is preferred, else on the
+    // device.
     const page_mask fresh = faulted & ~b.touched();
     if (stays) b.on_host |= fresh;
     const page_mask there = faulted & b.on_host & ~b.on_device;
@@ -289,22 +305,28 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
       if (coming.none()) return ns;
     }
   }
-  const page_mask wanted = grow_by_density(coming, b.on_device, b.pages, costs_.density_percent) & (coming | ~b.thrash.thrashing());
+  const page_mask wanted = grow_by_density(coming, b.on_device, b.pages, costs_.density_percent) &
+                           (coming | ~b.thrash.thrashing());
   const page_mask moving = wanted & ~b.on_device;
   ns += costs_.region_ns * static_cast<double>(regions_of(moving)) +
         costs_.big_page_ns * static_cast<double>(big_pages_of(moving));
   const page_mask copied = moving & b.on_host;
   ns += bring_to_device(b, wanted, duplicates ? keep::original : keep::nothing);
-  if (duplicates) b.thrash.forget(copied);
-  else b.thrash.moved(copied, side::device, now_ns + ns, costs_);
+  if (duplicates)
+    b.thrash.forget(copied);
+  else
+    b.thrash.moved(copied, side::device, now_ns + ns, costs_);
   return ns;
 }
 
 double space::count_remote(block& b, std::uint64_t touches) {
   b.remote_touches += touches;
-  if (options_.access_counters != options::counters::move || b.remote_touches < costs_.counter_threshold) return 0;
+  if (options_.access_counters != options::counters::move ||
+      b.remote_touches < costs_.counter_threshold)
+    return 0;
   b.remote_touches = 0;
-  if (b.policy.preferred == block_policy::place::host || (b.on_host & ~b.on_device).none()) return 0;
+  if (b.policy.preferred == block_policy::place::host || (b.on_host & ~b.on_device).none())
+    return 0;
   ++counts_.counter_moves;
   return costs_.block_service_ns + bring_to_device(b, b.on_host, keep::nothing);
 }
@@ -320,12 +342,15 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
     bool faulted = false;
     const page_mask touched = mask_of(first, last);
     const auto pass = [&](access_kind step) {
-      const page_mask missing = touched & (writes(step) ? page_mask(~b.mapped | ~b.writable) : page_mask(~b.mapped));
+      const page_mask missing =
+          touched & (writes(step) ? page_mask(~b.mapped | ~b.writable) : page_mask(~b.mapped));
       if (missing.none()) return;
       faulted = true;
       // Growth serves eight pages for one fault; a page mapped where it is has a fault of its own.
-      const bool grows = !(b.policy.preferred == block_policy::place::host && !(b.policy.read_mostly && !writes(step))) &&
-                         !(writes(step) && (missing & b.duplicated()).any()) && (missing & b.thrash.thrashing()).none();
+      const bool grows = !(b.policy.preferred == block_policy::place::host &&
+                           !(b.policy.read_mostly && !writes(step))) &&
+                         !(writes(step) && (missing & b.duplicated()).any()) &&
+                         (missing & b.thrash.thrashing()).none();
       const std::uint64_t entries = grows ? stream_faults(missing.count()) : missing.count();
       const std::uint64_t services = divide_up(entries, faults_a_service);
       ns += serve(b, blocks, missing, entries, step, now_ns + ns) +
@@ -359,14 +384,15 @@ double space::host_fault(block& b, unsigned page, access_kind kind, double now_n
   if (duplicates) {
     b.thrash.forget(copied);
   } else if (pinned.any()) {
-    map_remotely(b, pinned);   // both sides use it where it is now
+    map_remotely(b, pinned);  // both sides use it where it is now
   } else {
     b.thrash.moved(copied, side::host, now_ns + ns, costs_);
   }
   return ns;
 }
 
-double space::touch_by_host(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns) {
+double space::touch_by_host(std::uint64_t address, std::uint64_t bytes, access_kind kind,
+                            double now_ns) {
   double ns = 0;
   visit(address, bytes, [&](block& b, unsigned first, unsigned last, std::uint64_t) {
     const page_mask touched = mask_of(first, last);
@@ -411,7 +437,9 @@ double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_place 
       if (b.policy.accessed_by_device) map_remotely(b, wanted & b.on_host & ~b.on_device);
     }
   });
-  return moved ? ns + (to == memory_place::device ? costs_.prefetch_call_ns : costs_.prefetch_back_call_ns) : ns;
+  return moved ? ns + (to == memory_place::device ? costs_.prefetch_call_ns
+                                                  : costs_.prefetch_back_call_ns)
+               : ns;
 }
 
 std::uint64_t space::resident(std::uint64_t address, std::uint64_t bytes) {

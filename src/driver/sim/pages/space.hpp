@@ -1,5 +1,6 @@
-// The driver's side of managed memory: ranges, their blocks, and what is done to serve a fault, a prefetch or an
-// advice. It keeps no clock: each call is told the time and answers what the work costs.
+// The driver's side of managed memory: ranges, their blocks, and what is done to serve a fault, a
+// prefetch or an advice. It keeps no clock: each call is told the time and answers what the work
+// costs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,20 +13,20 @@ namespace millpond::sim::pages {
 
 // Everything that has been done, added up.
 struct page_counts {
-  std::uint64_t faults = 0;              // of the GPU, after duplicates are merged
-  std::uint64_t merged_faults = 0;       // duplicates
+  std::uint64_t faults = 0;         // of the GPU, after duplicates are merged
+  std::uint64_t merged_faults = 0;  // duplicates
   std::uint64_t batches = 0;
   std::uint64_t block_services = 0;
-  std::uint64_t host_faults = 0;         // of the CPU, each served alone
+  std::uint64_t host_faults = 0;  // of the CPU, each served alone
   std::uint64_t bytes_to_device = 0, bytes_to_host = 0;
-  std::uint64_t populated_bytes = 0;     // first touched on the device
-  std::uint64_t remote_bytes = 0;        // touched by the GPU over the link
-  std::uint64_t remote_mappings = 0;     // pages mapped where they are
-  std::uint64_t duplicated_bytes = 0;    // copied for reading, the original stays
-  std::uint64_t collapses = 0;           // duplicated pages written
+  std::uint64_t populated_bytes = 0;   // first touched on the device
+  std::uint64_t remote_bytes = 0;      // touched by the GPU over the link
+  std::uint64_t remote_mappings = 0;   // pages mapped where they are
+  std::uint64_t duplicated_bytes = 0;  // copied for reading, the original stays
+  std::uint64_t collapses = 0;         // duplicated pages written
   std::uint64_t evictions = 0, evicted_bytes = 0;
   std::uint64_t throttles = 0, thrash_pins = 0;
-  std::uint64_t counter_moves = 0;       // blocks moved by their access counter
+  std::uint64_t counter_moves = 0;  // blocks moved by their access counter
 };
 
 // How the device sees a page.
@@ -34,7 +35,7 @@ enum class page_state : std::uint8_t { fault, remote, local };
 class space {
  public:
   struct options {
-    std::uint64_t device_bytes = 0;      // for managed pages; 0: no limit
+    std::uint64_t device_bytes = 0;  // for managed pages; 0: no limit
     enum class counters : std::uint8_t { only_count, move };
     counters access_counters = counters::only_count;
   };
@@ -44,13 +45,15 @@ class space {
   void add(std::uint64_t address, std::uint64_t bytes);
   void remove(std::uint64_t address);
   [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
-  // The blocks that [address, address + bytes) touches: visit(block&, first page, last page, all blocks of the range).
+  // The blocks that [address, address + bytes) touches: visit(block&, first page, last page, all
+  // blocks of the range).
   template <class Visitor>
   void visit(std::uint64_t address, std::uint64_t bytes, Visitor&& visitor);
   [[nodiscard]] block* find(std::uint64_t address, unsigned& page, std::uint64_t& blocks_of_range);
 
   // cudaMemAdvise. Acts on every block that the range touches.
-  void advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice, memory_place place);
+  void advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice,
+              memory_place place);
 
   // The device has touched a block.
   void note_use(block& b) {
@@ -59,12 +62,14 @@ class space {
   }
   // Whether the device can make this access without a fault.
   [[nodiscard]] page_state look(const block& b, unsigned page, access_kind kind) const noexcept;
-  // Whether the kernel that runs goes through whole pages: then it faults again on those that it waits for.
+  // Whether the kernel that runs goes through whole pages: then it faults again on those that it
+  // waits for.
   enum class loads : std::uint8_t { of_bytes, of_whole_pages };
   void set_loads(loads what) noexcept { loads_ = what; }
-  // Serves the faults of one block in one batch: `entries` of them, on the pages of `faulted`. Nanoseconds.
-  double serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted, std::uint64_t entries,
-               access_kind kind, double now_ns);
+  // Serves the faults of one block in one batch: `entries` of them, on the pages of `faulted`.
+  // Nanoseconds.
+  double serve(block& b, std::uint64_t blocks_of_range, const page_mask& faulted,
+               std::uint64_t entries, access_kind kind, double now_ns);
   // The textbook's fault: exactly these pages move, with no growth. Nanoseconds of the copy.
   double move_exactly(block& b, const page_mask& wanted) {
     note_use(b);
@@ -75,8 +80,9 @@ class space {
   // The device has touched a page over the link; nanoseconds where its counter moves the block.
   double count_remote(block& b, std::uint64_t touches);
 
-  // A kernel that streams over a range, as one step: what machine.hpp does fault by fault, with the same costs. Nanoseconds that it waits
-  // for pages, and in remote_bytes what it must reach over the link.
+  // A kernel that streams over a range, as one step: what machine.hpp does fault by fault, with the
+  // same costs. Nanoseconds that it waits for pages, and in remote_bytes what it must reach over
+  // the link.
   double stream(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns,
                 std::uint64_t& remote_bytes);
   // The CPU touches every page of a range in order. Nanoseconds beyond the touches themselves.
@@ -109,9 +115,10 @@ class space {
   page_counts counts_;
   loads loads_ = loads::of_bytes;
   bool has_pins_ = false;
-  std::uint64_t chunks_ = 0;             // blocks with pages on the device
-  std::uint64_t clock_ = 0;              // of use, for eviction
-  // Uses, the oldest on top; an entry counts while its block has not been used since. Kept only with a limit.
+  std::uint64_t chunks_ = 0;  // blocks with pages on the device
+  std::uint64_t clock_ = 0;   // of use, for eviction
+  // Uses, the oldest on top; an entry counts while its block has not been used since. Kept only
+  // with a limit.
   struct use_entry {
     std::uint64_t at = 0;
     block* which = nullptr;
@@ -129,11 +136,13 @@ void space::visit(std::uint64_t address, std::uint64_t bytes, Visitor&& visitor)
     range& r = it->second;
     if (address >= it->first + r.bytes) continue;
     const std::uint64_t begin = (address > it->first ? address - it->first : 0) / base_page_bytes;
-    const std::uint64_t end_bytes = address + bytes - it->first < r.bytes ? address + bytes - it->first : r.bytes;
+    const std::uint64_t end_bytes =
+        address + bytes - it->first < r.bytes ? address + bytes - it->first : r.bytes;
     const std::uint64_t end = (end_bytes + base_page_bytes - 1) / base_page_bytes;
     for (std::uint64_t page = begin; page < end;) {
       const std::uint64_t index = page / pages_a_block;
-      const std::uint64_t stop = (index + 1) * pages_a_block < end ? (index + 1) * pages_a_block : end;
+      const std::uint64_t stop =
+          (index + 1) * pages_a_block < end ? (index + 1) * pages_a_block : end;
       visitor(r.blocks[index], static_cast<unsigned>(page - index * pages_a_block),
               static_cast<unsigned>(stop - index * pages_a_block), r.blocks.size());
       page = stop;

@@ -16,7 +16,8 @@ void each_of(const page_mask& pages, Visitor&& visit) {
 
 }  // namespace
 
-// How often it was throttled is kept, as the driver keeps it: a page that is thrown to and fro a little too slowly is pinned in the end.
+// How often it was throttled is kept, as the driver keeps it: a page that is thrown to and fro a
+// little too slowly is pinned in the end.
 void thrash_state::forget_one(unsigned number) {
   page& p = pages_[number];
   p.moved_ns = -1;
@@ -33,7 +34,9 @@ void thrash_state::forget(const page_mask& pages) {
 
 void thrash_state::moved(const page_mask& pages, side to, double now_ns, const page_costs& costs) {
   if (pages.none()) return;
-  if (pages_.empty() && moved_ns_ >= 0 && moved_to_ != to && now_ns - moved_ns_ <= costs.thrash_lapse_ns) pages_.resize(pages_a_block);
+  if (pages_.empty() && moved_ns_ >= 0 && moved_to_ != to &&
+      now_ns - moved_ns_ <= costs.thrash_lapse_ns)
+    pages_.resize(pages_a_block);
   moved_ns_ = now_ns;
   moved_to_ = to;
   if (pages_.empty()) return;
@@ -53,9 +56,11 @@ void thrash_state::moved(const page_mask& pages, side to, double now_ns, const p
   });
 }
 
-thrash_state::hint thrash_state::ask(unsigned number, side by, double now_ns, const page_costs& costs) {
+thrash_state::hint thrash_state::ask(unsigned number, side by, double now_ns,
+                                     const page_costs& costs) {
   if (pages_.empty()) return {};
-  if (thrashed_ns_ >= 0 && now_ns - thrashed_ns_ > costs.thrash_reset_ns && !ever_pinned_ && resets_ < most_resets) {
+  if (thrashed_ns_ >= 0 && now_ns - thrashed_ns_ > costs.thrash_reset_ns && !ever_pinned_ &&
+      resets_ < most_resets) {
     const unsigned resets = resets_ + 1;
     *this = {};
     resets_ = resets;
@@ -65,7 +70,8 @@ thrash_state::hint thrash_state::ask(unsigned number, side by, double now_ns, co
   page& p = pages_[number];
   bool& waits = by == side::host ? p.host_waits : p.device_waits;
   if (waits) {
-    if (now_ns < p.throttled_until_ns && p.spared != by) return {hint::kind::throttle, p.throttled_until_ns};
+    if (now_ns < p.throttled_until_ns && p.spared != by)
+      return {hint::kind::throttle, p.throttled_until_ns};
     waits = false;
   }
   if (pinned_[number]) return {hint::kind::pin, 0};

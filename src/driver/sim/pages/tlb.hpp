@@ -9,8 +9,8 @@ namespace millpond::sim::pages {
 class tlb {
  public:
   explicit tlb(unsigned entries) : entries_(entries) { index_.reserve(entries); }
-  // A translation: the page's number among pages of its size, the size, and the generation of its block when the
-  // translation was made. An older generation's entry is void.
+  // A translation: the page's number among pages of its size, the size, and the generation of its
+  // block when the translation was made. An older generation's entry is void.
   struct key {
     std::uint64_t page = 0;
     std::uint32_t bytes = 0;

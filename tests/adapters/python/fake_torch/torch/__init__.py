@@ -1,4 +1,5 @@
 """A test double of the few parts of PyTorch that millpond.torch touches; it has no c10, so that the shim cannot compile."""
+
 import ctypes
 import types
 
@@ -48,4 +49,6 @@ accelerator = types.ModuleType("torch.accelerator")
 accelerator.memory = types.ModuleType("torch.accelerator.memory")
 for _module in (accelerator, accelerator.memory):
     _module.memory_stats = _module.reset_peak_memory_stats = _refuses
-_C = types.SimpleNamespace(_cuda_customAllocator=None, _cuda_changeCurrentAllocator=None, _GLIBCXX_USE_CXX11_ABI=True)
+_C = types.SimpleNamespace(
+    _cuda_customAllocator=None, _cuda_changeCurrentAllocator=None, _GLIBCXX_USE_CXX11_ABI=True
+)
