@@ -20,7 +20,7 @@
 #include "bench/support/canary_graphs.hpp"
 #include "bench/support/canary_mail.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

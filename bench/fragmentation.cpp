@@ -3,7 +3,7 @@
 // checked before its free.
 //   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--pace PACE]
 //   [--no-context-fences] [--out FILE] INPUT...
-// INPUT: a recording, or shape:NAME[:SEED] (trace/shapes.hpp). A recording of several streams is
+// INPUT: a recording, or shape:NAME[:SEED] (trace/synthetic/shapes.hpp). A recording of several streams is
 // paced by its own pauses, since what one stream freed serves another when its fence has passed. On
 // one stream nothing depends on the pace, so that it runs flat out (--pace recorded paces it too);
 // a shape's times are made up, so it always does. Peers' points come from bench/traces.
@@ -16,11 +16,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "millpond/pool.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond_commit.hpp"
 #include "replay/run.hpp"
-#include "trace/shapes.hpp"
+#include "trace/synthetic/shapes.hpp"
 #include "trace/source.hpp"
 
 using namespace millpond;

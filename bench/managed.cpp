@@ -20,7 +20,7 @@
 #include "bench/support/card_kernels.hpp"
 #include "bench/support/harness.hpp"
 #include "driver/sim/pages/cases.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond_commit.hpp"
 
 using namespace millpond;

@@ -1,7 +1,7 @@
 // One thread that goes round many streams: a pair on each. The state that an allocator keeps a
 // stream is what costs here.
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

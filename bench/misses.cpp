@@ -4,7 +4,7 @@
 #include <array>
 
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

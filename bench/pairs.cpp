@@ -3,7 +3,7 @@
 #include <array>
 
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

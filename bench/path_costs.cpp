@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "driver/null/null_driver.hpp"
-#include "millpond/pool.hpp"
+#include "millpond/pool/pool.hpp"
 #include "millpond_commit.hpp"
 #include "replay/strategy.hpp"
 #include "replay/workload.hpp"

@@ -6,8 +6,8 @@
 
 #include "base/bits.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/pinned_pool.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pinned/pinned_pool.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

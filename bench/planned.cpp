@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/support/harness.hpp"
-#include "millpond/planned_resource.hpp"
-#include "millpond/units.hpp"
+#include "millpond/planned/planned_resource.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

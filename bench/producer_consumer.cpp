@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

@@ -2,7 +2,7 @@
 // timed by itself, net of the clock's own cost.
 #include "base/random.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

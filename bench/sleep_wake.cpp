@@ -5,9 +5,9 @@
 
 #include "base/bits.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/sleep.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/pool/sleep.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

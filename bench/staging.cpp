@@ -13,9 +13,9 @@
 #endif
 
 #include "bench/support/harness.hpp"
-#include "millpond/pinned_pool.hpp"
-#include "millpond/staging.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pinned/pinned_pool.hpp"
+#include "millpond/pinned/staging.hpp"
+#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

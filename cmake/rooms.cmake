@@ -1,20 +1,33 @@
 # A room is a folder of src/ built as an object library. It sees the rooms named here and no others:
 # tests/architecture checks that the includes agree with this table.
-set(millpond_rooms base driver heap order trace plan resource adapters record replay advise report cli)
+set(millpond_rooms base driver machine calibrate heap order trace plan resource pool pinned managed
+  growable shared planned bindings record replay advise report cli)
+# The rooms of the installed library; the others make the command and the recorder.
+set(millpond_library_rooms base driver machine heap order trace plan resource pool pinned managed
+  growable shared planned bindings)
 
 set(millpond_needs_base)
 set(millpond_needs_driver base)
+set(millpond_needs_machine base driver)
+set(millpond_needs_calibrate base driver)
 set(millpond_needs_heap base)
 set(millpond_needs_order base driver)
 set(millpond_needs_trace base)
 set(millpond_needs_plan base trace)
-set(millpond_needs_resource base driver heap order trace plan)
-set(millpond_needs_adapters base driver heap order trace plan resource)
+set(millpond_needs_resource base driver machine trace)
+set(millpond_needs_pool ${millpond_needs_resource} heap order resource)
+set(millpond_needs_pinned ${millpond_needs_pool} pool)
+set(millpond_needs_managed ${millpond_needs_resource} resource)
+set(millpond_needs_growable ${millpond_needs_resource} resource)
+set(millpond_needs_shared ${millpond_needs_resource} resource)
+set(millpond_needs_planned ${millpond_needs_resource} plan resource)
+set(millpond_needs_bindings base driver machine heap order trace plan resource pool pinned managed
+  growable shared planned)
 set(millpond_needs_record base trace)
-set(millpond_needs_replay base driver heap order trace plan resource)
-set(millpond_needs_advise base driver heap order trace plan resource replay)
-set(millpond_needs_report base driver heap order trace plan resource replay advise)
-set(millpond_needs_cli base driver heap order trace plan resource record replay advise report)
+set(millpond_needs_replay ${millpond_needs_bindings})
+set(millpond_needs_advise ${millpond_needs_replay} replay)
+set(millpond_needs_report ${millpond_needs_advise} advise)
+set(millpond_needs_cli ${millpond_needs_report} report record calibrate)
 
 # Third-party libraries of a room, linked wherever its objects are.
 set(millpond_libraries_base millpond_fmt)
@@ -31,7 +44,7 @@ set(millpond_libraries_cli millpond_fmt nlohmann_json::nlohmann_json CLI11::CLI1
 # Adds the object library room_NAME from every source below its folder.
 function(millpond_add_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$|/adapters/preload/[^/]*_api\\.cpp$|/adapters/preload/process\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$|/bindings/preload/[^/]*_api\\.cpp$|/bindings/preload/process\\.cpp$")
   if(NOT sources)
     set(millpond_room_empty_${name} TRUE CACHE INTERNAL "")
     return()
@@ -48,10 +61,10 @@ function(millpond_add_room name)
   if(name STREQUAL "record" AND CUDAToolkit_FOUND)
     target_include_directories(room_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   endif()
-  if(name STREQUAL "resource" AND CUDAToolkit_FOUND)
+  if(name STREQUAL "managed" AND CUDAToolkit_FOUND)
     # One file alone looks for CUPTI's headers.
     foreach(folder ${CUDAToolkit_INCLUDE_DIRS})
-      set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/resource/managed_watch.cpp APPEND PROPERTY COMPILE_OPTIONS "-isystem${folder}")
+      set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/managed/managed_watch.cpp APPEND PROPERTY COMPILE_OPTIONS "-isystem${folder}")
     endforeach()
   endif()
   if(name STREQUAL "driver")

@@ -2,9 +2,9 @@
 // they hold the sum of what they need, in one arena about what the largest needs.
 //
 //     shared_graphs [sim]    on the card where there is one, unless told otherwise
-#include <millpond/pool.hpp>
-#include <millpond/simulated_gpu.hpp>
-#include <millpond/units.hpp>
+#include <millpond/pool/pool.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/base/units.hpp>
 
 #include <cstdio>
 #include <string_view>

@@ -3,9 +3,9 @@
 //
 //     standard_containers          the first CUDA device, or the simulated GPU where there is none
 //     standard_containers sim      the simulated GPU
-#include <millpond/adapters/std_memory.hpp>
-#include <millpond/pool.hpp>
-#include <millpond/simulated_gpu.hpp>
+#include <millpond/bindings/std_memory.hpp>
+#include <millpond/pool/pool.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
 
 #include <cstdio>
 #include <memory_resource>

@@ -1,6 +1,6 @@
 /* millpond for C, and for every language that calls C.
  *
- * The contract is that of the C++ headers (millpond/memory_resource.hpp, millpond/pool.hpp); this
+ * The contract is that of the C++ headers (millpond/memory/memory_resource.hpp, millpond/pool/pool.hpp); this
  * page says what is different. Handles are opaque and counted by nobody: what a *_create or *_open
  * function gave is given back once by the function named beside it. Functions may be called from
  * any thread at once unless they say otherwise.
@@ -206,7 +206,7 @@ MILLPOND_API void millpond_lane_destroy(millpond_lane* lane);
 
 /* millpond_allocate in a capture gives memory of the capture's graph, until that and all that was
  * made from it are gone. Graphs that never run at the same time may share an arena
- * (millpond/graph_arena.hpp has the rules): it grows to about what the largest needs. */
+ * (millpond/pool/graph_arena.hpp has the rules): it grows to about what the largest needs. */
 MILLPOND_API millpond_status millpond_graph_arena_create(millpond_memory* pool,
                                                          millpond_graph_arena** arena);
 /* The arena ends when its last graph is gone too; its pool may be gone already. NULL is legal. */

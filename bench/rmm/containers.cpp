@@ -7,7 +7,7 @@
 // dataframe query does with its columns: a few hundred live, 4 KiB to 32 MiB. The contents are
 // written by a memset and one byte of each column is read back at its end, so that a wrong reuse
 // shows. Seeded: every resource gets the same requests.
-#include "millpond/adapters/cuda_mr.hpp"
+#include "millpond/bindings/cuda_mr.hpp"
 
 #include <rmm/cuda_stream.hpp>
 #include <rmm/device_uvector.hpp>
@@ -29,7 +29,7 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/pool.hpp"
+#include "millpond/pool/pool.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::canary {
 

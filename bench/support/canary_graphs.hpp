@@ -13,9 +13,9 @@
 
 #include "base/random.hpp"
 #include "bench/support/canary.hpp"
-#include "millpond/graph_arena.hpp"
-#include "millpond/pool.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pool/graph_arena.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::canary {
 

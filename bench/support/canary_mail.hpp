@@ -13,8 +13,8 @@
 
 #include "base/random.hpp"
 #include "bench/support/canary.hpp"
-#include "millpond/pool.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::canary {
 

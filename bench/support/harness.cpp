@@ -10,7 +10,7 @@
 
 #include "bench/support/peer.h"
 #include "driver/null/null_driver.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond_commit.hpp"
 
 namespace millpond::bench {

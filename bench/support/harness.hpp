@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "millpond/driver.hpp"
-#include "millpond/pool.hpp"
+#include "millpond/driver/driver.hpp"
+#include "millpond/pool/pool.hpp"
 
 namespace millpond::bench {
 

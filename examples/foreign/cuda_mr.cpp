@@ -1,9 +1,9 @@
 // A library that takes its memory from cuda::mr, and knows nothing of millpond, works in millpond's
 // pool. Built where the CUDA toolkit's headers are; the simulated GPU serves where there is no
 // card.
-#include <millpond/adapters/cuda_mr.hpp>
-#include <millpond/pool.hpp>
-#include <millpond/simulated_gpu.hpp>
+#include <millpond/bindings/cuda_mr.hpp>
+#include <millpond/pool/pool.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
 
 #include <cstdio>
 #include <string_view>

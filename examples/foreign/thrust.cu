@@ -1,7 +1,7 @@
 // Thrust's vectors and the scratch memory of its algorithms from millpond's pool. Built where nvcc
 // is, and needs a card.
-#include <millpond/adapters/thrust.hpp>
-#include <millpond/pool.hpp>
+#include <millpond/bindings/thrust.hpp>
+#include <millpond/pool/pool.hpp>
 
 #include <thrust/device_vector.h>
 #include <thrust/execution_policy.h>

@@ -8,9 +8,9 @@
 // up to 32 items and runs them through 8 layers of matrix products on several streams.
 // docs/inference.md has the results.
 #include <sched.h>
-#include <millpond/memory_resource.hpp>
-#include <millpond/simulated_gpu.hpp>
-#include <millpond/units.hpp>
+#include <millpond/memory/memory_resource.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/base/units.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,8 +1,8 @@
 // The network that the server runs: layers of matrix products, by cuBLAS on a card, by modelled
 // kernels elsewhere.
 #pragma once
-#include <millpond/driver.hpp>
-#include <millpond/simulated_gpu.hpp>
+#include <millpond/driver/driver.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -1,10 +1,10 @@
 #include "strategies.hpp"
 
 #include <dlfcn.h>
-#include <millpond/pinned_pool.hpp>
-#include <millpond/pool.hpp>
-#include <millpond/simulated_gpu.hpp>
-#include <millpond/units.hpp>
+#include <millpond/pinned/pinned_pool.hpp>
+#include <millpond/pool/pool.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/base/units.hpp>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The ways of giving a server its memory, each as five questions: activations, weights, buffers of
 // the clients, control data, and what it does when a batch is over.
 #pragma once
-#include <millpond/driver.hpp>
+#include <millpond/driver/driver.hpp>
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // The pool in a CUDA program: blocks on a stream, with no wait for the device. The same loop with
 // cudaMalloc and cudaFree follows, for what it costs.
-#include <millpond/pool.hpp>
+#include <millpond/pool/pool.hpp>
 
 #include <cuda_runtime.h>
 

@@ -190,7 +190,7 @@ def pool_options(
     lane_small_bytes=0,
     lane_large_bytes=0,
 ):
-    """The options of a pool (millpond/pool.hpp says what each means)."""
+    """The options of a pool (millpond/pool/pool.hpp says what each means)."""
     options = PoolOptions()
     library().millpond_pool_options_init(ctypes.byref(options))
     policies = {"idle": 0, "same_stream": 1, "may_wait": 2}

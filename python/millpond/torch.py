@@ -42,7 +42,7 @@ def in_use():
 def use(*, patch_statistics=True, compile_shim=True, **options):
     """Makes millpond the allocator of PyTorch's CUDA tensors, for the rest of the process.
 
-    options: reuse, limit_bytes, initial_bytes, slack, max_wait_seconds (see millpond/pool.hpp).
+    options: reuse, limit_bytes, initial_bytes, slack, max_wait_seconds (see millpond/pool/pool.hpp).
     patch_statistics: also answer torch.cuda.memory_stats, memory_allocated, memory_snapshot and the like.
     compile_shim: compile, once for this PyTorch, the few lines that make running out of memory a torch.OutOfMemoryError; without
     them, or without a compiler, it is a RuntimeError with the same text.

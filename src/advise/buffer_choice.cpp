@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "driver/sim/pages/costs.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::advise {
 namespace {

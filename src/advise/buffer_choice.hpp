@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "millpond/managed_use.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/managed/managed_use.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::advise {
 

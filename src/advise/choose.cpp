@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::advise {
 namespace {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::advise {
 namespace {

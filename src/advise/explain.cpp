@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <set>
 
-#include "advise/copy_check.hpp"
-#include "advise/examination.hpp"
-#include "advise/free_check.hpp"
-#include "advise/managed_check.hpp"
-#include "advise/object_patterns.hpp"
-#include "advise/order_check.hpp"
-#include "advise/pool_check.hpp"
+#include "advise/checks/copy_check.hpp"
+#include "advise/analysis.hpp"
+#include "advise/checks/free_check.hpp"
+#include "advise/checks/managed_check.hpp"
+#include "advise/checks/object_patterns.hpp"
+#include "advise/checks/order_check.hpp"
+#include "advise/checks/pool_check.hpp"
 #include "advise/recorded_part.hpp"
-#include "advise/segment_check.hpp"
-#include "advise/site_check.hpp"
+#include "advise/checks/segment_check.hpp"
+#include "advise/checks/site_check.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::advise {

@@ -1,4 +1,4 @@
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond {
 

@@ -9,11 +9,11 @@
 #include <ostream>
 #include <utility>
 
-#include "advise/by_place.hpp"
+#include "advise/by_call_site.hpp"
 #include "advise/explain.hpp"
 #include "cli/command.hpp"
 #include "cli/replay_all.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/explanation.hpp"
 #include "report/table.hpp"
 #include "trace/lifetimes.hpp"

@@ -10,9 +10,9 @@
 
 #include "cli/command.hpp"
 #include "cli/output.hpp"
-#include "driver/calibrate.hpp"
-#include "driver/machine_facts.hpp"
-#include "millpond/units.hpp"
+#include "calibrate/calibrate.hpp"
+#include "machine/machine_facts.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::cli {
 namespace {

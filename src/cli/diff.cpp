@@ -9,7 +9,7 @@
 #include "advise/difference.hpp"
 #include "advise/explain.hpp"
 #include "cli/command.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/explanation.hpp"
 #include "report/table.hpp"
 

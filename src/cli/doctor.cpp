@@ -6,9 +6,9 @@
 #include <ostream>
 
 #include "cli/command.hpp"
-#include "driver/machine_facts.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "machine/machine_facts.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 #include "report/table.hpp"
 
 namespace millpond::cli {

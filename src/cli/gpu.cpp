@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::cli {
 

@@ -10,7 +10,7 @@
 #include "advise/page_alternatives.hpp"
 #include "cli/command.hpp"
 #include "cli/whole_number.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/table.hpp"
 
 namespace millpond::cli {

@@ -12,13 +12,13 @@
 #include "cli/output.hpp"
 #include "cli/plan_command.hpp"
 #include "cli/whole_number.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "plan/bound.hpp"
 #include "plan/csv.hpp"
 #include "plan/streams_csv.hpp"
 #include "plan/validate.hpp"
 #include "report/table.hpp"
-#include "trace/csv_importer.hpp"
+#include "trace/import/csv_importer.hpp"
 
 namespace millpond::cli {
 namespace {

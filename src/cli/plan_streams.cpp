@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "cli/plan_command.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "plan/csv.hpp"
 #include "plan/streams_csv.hpp"
 #include "report/table.hpp"

@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "cli/plan_command.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "plan/csv.hpp"
 #include "plan/iteration.hpp"
 #include "replay/run.hpp"

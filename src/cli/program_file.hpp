@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::cli {
 

@@ -10,7 +10,7 @@
 
 #include "cli/command.hpp"
 #include "cli/output.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
 #include "report/table.hpp"

@@ -13,7 +13,7 @@
 #include "cli/command.hpp"
 #include "cli/output.hpp"
 #include "cli/replay_all.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/page.hpp"
 #include "report/perfetto.hpp"
 #include "report/table.hpp"

@@ -10,7 +10,7 @@
 
 #include "cli/command.hpp"
 #include "cli/program_file.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "record/launcher.hpp"
 
 namespace millpond::cli {

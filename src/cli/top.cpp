@@ -24,7 +24,7 @@
 #include "cli/output.hpp"
 #include "cli/screen.hpp"
 #include "cli/top_target.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
 #include "report/live.hpp"

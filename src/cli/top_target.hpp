@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::cli {
 

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "trace/source.hpp"
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 
 namespace millpond::cli {
 

@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

@@ -4,7 +4,7 @@
 // measured on an H200, driver 580.159, 2026-11-30, for cuMemAlloc, cuMemCreate, cuMemMap,
 // cuMemSetAccess, cuMemUnmap and cuMemRelease.
 #pragma once
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

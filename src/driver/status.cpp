@@ -1,4 +1,4 @@
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 namespace {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/prefetch.hpp"
-#include "heap/segment.hpp"
+#include "heap/extent.hpp"
 
 namespace millpond::heap {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
-#include "heap/segment.hpp"
+#include "heap/extent.hpp"
 
 namespace millpond::heap {
 

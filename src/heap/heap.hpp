@@ -27,7 +27,7 @@
 
 #include "heap/address_index.hpp"
 #include "heap/bins.hpp"
-#include "heap/segment.hpp"
+#include "heap/extent.hpp"
 
 namespace millpond::heap {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::order {
 

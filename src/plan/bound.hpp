@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "plan/problem.hpp"
 
 namespace millpond::plan {

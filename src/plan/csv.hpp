@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "plan/problem.hpp"
 
 namespace millpond::plan {

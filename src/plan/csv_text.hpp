@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::plan::csv_text {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "plan/problem.hpp"
 
 namespace millpond::plan {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "plan/problem.hpp"
 #include "plan/solve.hpp"
 

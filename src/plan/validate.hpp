@@ -1,7 +1,7 @@
 // The validator: decides whether offsets are a plan for a problem, by a sweep over time that shares
 // no code with the solver. Nothing leaves the solver unseen by it.
 #pragma once
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "plan/problem.hpp"
 
 namespace millpond::plan {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::record {
 

@@ -13,7 +13,7 @@
 
 #include "record/note.hpp"
 #include "record/ring.hpp"
-#include "record/scribe.hpp"
+#include "record/trace_builder.hpp"
 #include "record/settings.hpp"
 #include "record/stacks.hpp"
 #include "record/tick_clock.hpp"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <new>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::replay {
 

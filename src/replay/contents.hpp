@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 #include "replay/outcome.hpp"
 #include "replay/workload.hpp"
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/workload.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/live_index.hpp"

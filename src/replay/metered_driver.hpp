@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::replay {
 

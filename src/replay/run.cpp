@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "base/check.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/contents.hpp"
 #include "replay/metered_driver.hpp"
 #include "replay/stages.hpp"

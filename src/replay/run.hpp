@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 #include "replay/outcome.hpp"
 #include "replay/workload.hpp"
 

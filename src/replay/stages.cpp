@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/bits.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::replay {
 namespace {

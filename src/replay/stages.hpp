@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 #include "replay/strategy.hpp"
 
 namespace millpond::replay {

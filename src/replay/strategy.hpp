@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 #include "replay/workload.hpp"
 
 namespace millpond::replay {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/source.hpp"
 
 namespace millpond::replay {

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/comparison.hpp"
 #include "report/table.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/table.hpp"
 
 namespace millpond::report {

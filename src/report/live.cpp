@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/bits.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::report {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/live.hpp"
 #include "report/table.hpp"
 

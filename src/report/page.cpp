@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/columns.hpp"
 #include "report/explanation.hpp"
 #include "report/table.hpp"

@@ -5,7 +5,7 @@
 
 #include "advise/difference.hpp"
 #include "advise/finding.hpp"
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "replay/outcome.hpp"
 #include "report/picture.hpp"
 

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/explanation.hpp"
 
 namespace millpond::report {

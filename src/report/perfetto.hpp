@@ -1,6 +1,6 @@
 // A trace for the Perfetto page (ui.perfetto.dev): a JSON of Chrome's trace events.
 #pragma once
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/exporters.hpp"
 #include "trace/source.hpp"
 

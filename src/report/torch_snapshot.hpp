@@ -1,7 +1,7 @@
 // A trace as a PyTorch memory snapshot, which PyTorch's own viewer (pytorch.org/memory_viz,
 // _memory_viz.py) opens.
 #pragma once
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/exporters.hpp"
 #include "trace/source.hpp"
 

@@ -1,4 +1,4 @@
-#include "millpond/buffer.hpp"
+#include "millpond/memory/buffer.hpp"
 
 #include <cstring>
 

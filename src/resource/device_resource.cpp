@@ -1,4 +1,4 @@
-#include "millpond/device_resource.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include "driver/relaxed_capture.hpp"
 

@@ -1,4 +1,4 @@
-#include "millpond/driver_pool_resource.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include "driver/relaxed_capture.hpp"
 

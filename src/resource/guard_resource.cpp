@@ -1,4 +1,4 @@
-#include "millpond/guard_resource.hpp"
+#include "millpond/memory/adaptors.hpp"
 
 #include <new>
 

@@ -1,4 +1,4 @@
-#include "millpond/host_pinner.hpp"
+#include "millpond/memory/host_pinner.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "base/bits.hpp"
-#include "driver/machine_facts.hpp"
-#include "millpond/units.hpp"
+#include "machine/machine_facts.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "driver/machine_facts.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "machine/machine_facts.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "millpond/driver.hpp"
-#include "millpond/result.hpp"
+#include "millpond/driver/driver.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond {
 

@@ -1,8 +1,8 @@
-#include "millpond/limit_resource.hpp"
+#include "millpond/memory/adaptors.hpp"
 
 #include <fmt/format.h>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "resource/block_sizes.hpp"
 
 namespace millpond {

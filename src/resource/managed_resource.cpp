@@ -1,8 +1,8 @@
-#include "millpond/managed_resource.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "resource/host_room.hpp"
 #include "resource/wait.hpp"
 

@@ -1,8 +1,8 @@
-#include "millpond/managed_use.hpp"
+#include "millpond/managed/managed_use.hpp"
 
 #include <fmt/format.h>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -1,4 +1,4 @@
-#include "millpond/memory_budget.hpp"
+#include "millpond/memory/memory_budget.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -1,11 +1,11 @@
-#include "millpond/memory_resource.hpp"
+#include "millpond/memory/memory_resource.hpp"
 
 #include <cstdio>
 #include <memory>
 
 #include "base/bits.hpp"
 #include "base/fork.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -1,4 +1,4 @@
-#include "millpond/pageable_resource.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "millpond/pinned_resource.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include "driver/relaxed_capture.hpp"
 #include "resource/host_room.hpp"

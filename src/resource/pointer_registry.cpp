@@ -1,5 +1,5 @@
 // The registry's table and its shards. The messages are in registry_messages.cpp.
-#include "millpond/pointer_registry.hpp"
+#include "millpond/detail/pointer_registry.hpp"
 
 #include <algorithm>
 #include <array>

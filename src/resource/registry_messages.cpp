@@ -6,7 +6,7 @@
 #include <map>
 #include <tuple>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

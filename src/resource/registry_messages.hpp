@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "millpond/pointer_registry.hpp"
+#include "millpond/detail/pointer_registry.hpp"
 
 namespace millpond {
 

@@ -1,13 +1,13 @@
-#include "millpond/statistics_resource.hpp"
+#include "millpond/memory/adaptors.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/bits.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "resource/block_sizes.hpp"
-#include "resource/thread_number.hpp"
+#include "base/thread_number.hpp"
 
 namespace millpond {
 namespace {

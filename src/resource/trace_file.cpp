@@ -1,4 +1,4 @@
-#include "millpond/trace_file.hpp"
+#include "millpond/trace/trace_file.hpp"
 
 #include <map>
 #include <memory>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "millpond/place.hpp"
+#include "millpond/memory/call_site.hpp"
 #include "trace/tables.hpp"
 #include "trace/writer.hpp"
 

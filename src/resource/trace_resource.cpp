@@ -1,9 +1,9 @@
-#include "millpond/trace_resource.hpp"
+#include "millpond/memory/adaptors.hpp"
 
 #include <algorithm>
 #include <limits>
 
-#include "resource/thread_number.hpp"
+#include "base/thread_number.hpp"
 
 namespace millpond {
 namespace {

@@ -1,9 +1,9 @@
-#include "millpond/tracked_resource.hpp"
+#include "millpond/detail/tracked_resource.hpp"
 
 #include <fmt/format.h>
 
 #include "base/bits.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

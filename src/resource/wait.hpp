@@ -1,6 +1,6 @@
 // Waiting for a stream before the CPU takes memory away from it.
 #pragma once
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

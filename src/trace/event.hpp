@@ -1,3 +1,3 @@
 // The event is public, since a program may take events from a trace_resource.
 #pragma once
-#include "millpond/trace_event.hpp"
+#include "millpond/trace/trace_event.hpp"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/source.hpp"
 #include "trace/writer.hpp"
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <string>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/source.hpp"
 
 namespace millpond::trace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::trace {
 

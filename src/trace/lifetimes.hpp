@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/address_map.hpp"
 #include "trace/event.hpp"
 #include "trace/live_index.hpp"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/input.hpp"
 #include "trace/source.hpp"
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "trace/csv_importer.hpp"
+#include "trace/import/csv_importer.hpp"
 #include "trace/input.hpp"
 #include "trace/mpt.hpp"
 #include "trace/reader.hpp"
-#include "trace/rmm_importer.hpp"
-#include "trace/snapshot_importer.hpp"
+#include "trace/import/rmm_importer.hpp"
+#include "trace/import/snapshot_importer.hpp"
 
 namespace millpond::trace {
 namespace {

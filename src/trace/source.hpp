@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/result.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/result.hpp"
+#include "millpond/base/units.hpp"
 #include "trace/event.hpp"
 #include "trace/tables.hpp"
 

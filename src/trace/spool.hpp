@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/input.hpp"
 #include "trace/writer.hpp"
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 #include "trace/event.hpp"
 #include "trace/tables.hpp"
 

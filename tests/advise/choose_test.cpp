@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::advise {
 namespace {

@@ -2,11 +2,11 @@
 // streams, recorded allocators.
 #include <gmock/gmock.h>
 
-#include "advise/by_place.hpp"
+#include "advise/by_call_site.hpp"
 #include "advise/difference.hpp"
 #include "advise/stream_clocks.hpp"
 #include "advise/trace_maker.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::advise {
 namespace {

@@ -1,4 +1,4 @@
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 #include <gtest/gtest.h>
 

@@ -20,8 +20,8 @@
 
 #include "driver/identity.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "millpond/driver.hpp"
-#include "millpond/units.hpp"
+#include "millpond/driver/driver.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 

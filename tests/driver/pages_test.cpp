@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "driver/sim/pages/cases.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::sim::pages {
 namespace {

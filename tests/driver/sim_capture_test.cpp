@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "driver/sim_fixture.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

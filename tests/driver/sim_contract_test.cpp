@@ -1,6 +1,6 @@
 // The simulated GPU under the suite that the card answers to.
 #include "driver/driver_contract.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "driver/sim_fixture.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 

@@ -7,7 +7,7 @@
 
 #include "base/random.hpp"
 #include "driver/sim_fixture.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

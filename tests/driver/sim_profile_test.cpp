@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/bits.hpp"
 #include "base/random.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::heap {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
-#include "record/scribe.hpp"
+#include "record/trace_builder.hpp"
 #include "record/settings.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"

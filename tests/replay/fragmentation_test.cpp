@@ -9,11 +9,11 @@
 
 #include "base/random.hpp"
 #include "made_workloads.hpp"
-#include "millpond/pool.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/run.hpp"
-#include "trace/shapes.hpp"
+#include "trace/synthetic/shapes.hpp"
 #include "trace/source.hpp"
 
 namespace millpond::replay {

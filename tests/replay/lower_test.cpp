@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "replay/workload.hpp"
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 
 namespace millpond::replay {
 namespace {

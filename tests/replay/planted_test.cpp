@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "made_workloads.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "replay/run.hpp"
 #include "replay/strategies/arena_book.hpp"
 

@@ -8,8 +8,8 @@
 #include <atomic>
 
 #include "made_workloads.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/compare.hpp"
 
 namespace millpond::replay {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "report/table.hpp"
 
 namespace millpond::report {

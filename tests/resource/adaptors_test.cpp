@@ -9,12 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/guard_resource.hpp"
-#include "millpond/kinds.hpp"
-#include "millpond/limit_resource.hpp"
-#include "millpond/statistics_resource.hpp"
-#include "millpond/trace_resource.hpp"
-#include "millpond/units.hpp"
+#include "millpond/memory/adaptors.hpp"
+#include "millpond/memory/kinds.hpp"
+#include "millpond/base/units.hpp"
 #include "support/bare_driver.hpp"
 
 namespace millpond {

@@ -1,6 +1,6 @@
 // buffer<T>: memory that ends with its owner, moves on its stream, and stays as it was after an
 // error.
-#include "millpond/buffer.hpp"
+#include "millpond/memory/buffer.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <limits>
 #include <numeric>
 
-#include "millpond/kinds.hpp"
-#include "millpond/limit_resource.hpp"
+#include "millpond/memory/kinds.hpp"
+#include "millpond/memory/adaptors.hpp"
 #include "support/bare_driver.hpp"
 
 namespace millpond {

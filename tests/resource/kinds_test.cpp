@@ -1,12 +1,12 @@
 // What each kind does with its driver, call by call. The behaviour all kinds
 // share is in the contract suite.
-#include "millpond/kinds.hpp"
+#include "millpond/memory/kinds.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 #include "resource/host_room.hpp"
 #include "support/bare_driver.hpp"
 

@@ -1,6 +1,6 @@
 // The pointer registry: every wrong free is answered with both calls and both places, and the block
 // stays.
-#include "millpond/pointer_registry.hpp"
+#include "millpond/detail/pointer_registry.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/random.hpp"
-#include "millpond/kinds.hpp"
+#include "millpond/memory/kinds.hpp"
 #include "resource/address_table.hpp"
 #include "support/bare_driver.hpp"
 

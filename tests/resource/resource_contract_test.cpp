@@ -1,9 +1,6 @@
 // The contract suite, and the five kinds and the adaptors enrolled in it.
-#include "millpond/guard_resource.hpp"
-#include "millpond/kinds.hpp"
-#include "millpond/limit_resource.hpp"
-#include "millpond/statistics_resource.hpp"
-#include "millpond/trace_resource.hpp"
+#include "millpond/memory/adaptors.hpp"
+#include "millpond/memory/kinds.hpp"
 #include "support/resource_contract_tests.hpp"
 
 namespace millpond::testing {

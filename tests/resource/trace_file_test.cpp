@@ -1,4 +1,4 @@
-#include "millpond/trace_file.hpp"
+#include "millpond/trace/trace_file.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/device_resource.hpp"
-#include "millpond/place.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/memory/kinds.hpp"
+#include "millpond/memory/call_site.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::testing {
 

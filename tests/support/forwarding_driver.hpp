@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "driver/sim/calls.hpp"
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "driver/sim_fixture.hpp"
-#include "millpond/pool.hpp"
-#include "millpond/units.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/base/units.hpp"
 #include "support/handle_watch.hpp"
 
 namespace millpond {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::model {
 namespace {

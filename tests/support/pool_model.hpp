@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "millpond/pool.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/pool/pool.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::model {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "driver/null/null_driver.hpp"
-#include "millpond/pool.hpp"
+#include "millpond/pool/pool.hpp"
 #include "support/forwarding_driver.hpp"
 
 namespace {

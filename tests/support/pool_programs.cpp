@@ -5,7 +5,7 @@
 #include <ostream>
 
 #include "base/random.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "support/pool_model.hpp"
 
 namespace millpond::model {

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/memory_resource.hpp"
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/memory/memory_resource.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::testing {
 

@@ -13,7 +13,7 @@
 
 #include "base/bits.hpp"
 #include "base/random.hpp"
-#include "millpond/kinds.hpp"
+#include "millpond/memory/kinds.hpp"
 #include "support/resource_contract.hpp"
 
 namespace millpond::testing {

@@ -8,7 +8,7 @@
 #include "base/random.hpp"
 #include "trace/exporters.hpp"
 #include "trace/read_everything.hpp"
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 
 namespace millpond::trace {
 namespace {

@@ -10,7 +10,7 @@
 #include "trace/exporters.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "trace/exporters.hpp"
 #include "trace/mpt.hpp"
 #include "trace/source.hpp"
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 #include "trace/writer.hpp"
 
 namespace millpond::trace {

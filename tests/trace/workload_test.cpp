@@ -1,4 +1,4 @@
-#include "trace/workload.hpp"
+#include "trace/synthetic/workload.hpp"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 struct CUctx_st;
 struct CUmod_st;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "driver/cuda/functions.hpp"
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::cuda {
 

@@ -1,4 +1,4 @@
-// Opening the real driver, with what tests and the command choose: millpond/driver.hpp has the two
+// Opening the real driver, with what tests and the command choose: millpond/driver/driver.hpp has the two
 // functions that others call.
 #pragma once
 #include <memory>

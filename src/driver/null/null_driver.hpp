@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "driver/sim/calls.hpp"
-#include "millpond/driver.hpp"
-#include "millpond/units.hpp"
+#include "millpond/driver/driver.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 

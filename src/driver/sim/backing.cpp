@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/bits.hpp"
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::sim {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "driver/sim/clocks.hpp"
 #include "driver/sim/operation.hpp"
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::sim {
 

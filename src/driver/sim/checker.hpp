@@ -16,7 +16,7 @@
 #include "driver/sim/clocks.hpp"
 #include "driver/sim/interval_map.hpp"
 #include "driver/sim/memory.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::sim {
 

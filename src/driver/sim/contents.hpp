@@ -6,7 +6,7 @@
 
 #include "driver/sim/interval_map.hpp"
 #include "driver/sim/memory.hpp"
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::sim {
 

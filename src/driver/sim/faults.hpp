@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "driver/sim/calls.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::sim {
 

@@ -6,7 +6,7 @@
 
 #include "base/bits.hpp"
 #include "driver/sim/pages/space.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::sim {
 

@@ -18,8 +18,8 @@
 #include "driver/sim/clocks.hpp"
 #include "driver/sim/extents.hpp"
 #include "driver/sim/interval_map.hpp"
-#include "millpond/driver.hpp"
-#include "millpond/units.hpp"
+#include "millpond/driver/driver.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::sim {
 

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::sim {
 

@@ -1,8 +1,8 @@
 // The built-in profile: what one H200 was measured to do, as tables.
 #include <algorithm>
 
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

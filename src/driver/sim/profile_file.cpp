@@ -10,7 +10,7 @@
 #include <set>
 #include <sstream>
 
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {

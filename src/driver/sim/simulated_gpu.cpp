@@ -1,5 +1,5 @@
 // Making a simulated GPU, and what it tells about itself.
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 #include "driver/sim/state.hpp"
 

@@ -21,7 +21,7 @@
 #include "driver/sim/memory.hpp"
 #include "driver/sim/pools.hpp"
 #include "driver/sim/slots.hpp"
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace sim {

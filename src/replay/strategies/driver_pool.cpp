@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/strategies/makers.hpp"
 
 namespace millpond::replay {

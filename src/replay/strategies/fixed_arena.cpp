@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 #include "replay/strategies/arena_book.hpp"
 #include "replay/strategies/makers.hpp"
 

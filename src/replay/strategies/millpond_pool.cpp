@@ -1,7 +1,7 @@
 // millpond's own pool over device memory.
 #include <array>
 
-#include "millpond/pool.hpp"
+#include "millpond/pool/pool.hpp"
 #include "replay/strategies/makers.hpp"
 
 namespace millpond::replay {

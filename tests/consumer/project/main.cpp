@@ -1,6 +1,6 @@
-#include <millpond/buffer.hpp>
-#include <millpond/pool.hpp>
-#include <millpond/simulated_gpu.hpp>
+#include <millpond/memory/buffer.hpp>
+#include <millpond/pool/pool.hpp>
+#include <millpond/sim/simulated_gpu.hpp>
 
 #include <cstdio>
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "millpond/simulated_gpu.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "programs/shim/cuda_runtime.h"
 #include "record/translate.hpp"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "driver/sim/pages/thrash.hpp"
-#include "millpond/driver.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::sim::pages {
 

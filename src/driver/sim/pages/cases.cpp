@@ -8,7 +8,7 @@
 #include <sstream>
 #include <utility>
 
-#include "millpond/units.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::sim::pages {
 namespace {

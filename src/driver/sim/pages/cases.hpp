@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "driver/sim/pages/machine.hpp"
-#include "millpond/result.hpp"
+#include "millpond/base/result.hpp"
 
 namespace millpond::sim::pages {
 

@@ -6,8 +6,8 @@
 #pragma once
 #include <cstdint>
 
-#include "millpond/simulated_gpu.hpp"
-#include "millpond/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::sim::pages {
 

@@ -1,0 +1,57 @@
+// Device memory by blocks that grow at their end without moving, each over a growable_memory of its
+// own. For buffers whose final size nobody knows and that are asked for by pointer (the outputs of
+// an inference engine with data-dependent shapes). Where the program holds the buffer itself,
+// millpond::growable_buffer is the thing; for the rest there is the pool.
+#pragma once
+#include <cstdint>
+#include <memory>
+
+#include "millpond/driver/driver.hpp"
+#include "millpond/base/result.hpp"
+
+namespace millpond {
+
+struct growable_blocks_options {
+  // Addresses reserved for each block, which it can never outgrow; 0: a quarter of the device's
+  // memory. Addresses cost nothing, and there are some thousand times the device's memory of them.
+  std::uint64_t reserve_bytes = 0;
+  // A block grows by an eighth of itself at least, where there is memory, so that growing bit by
+  // bit costs few calls.
+  double step = 0.125;
+};
+
+// Thread-safe. Not stream-ordered: a block may be used at once anywhere, growing leaves what runs
+// on it alone, and freeing is for when the work on the block is done. Freed blocks are kept mapped
+// and serve again; trim gives them back.
+class growable_blocks {
+ public:
+  // Errors: not_supported where the device has no virtual memory management.
+  [[nodiscard]] static result<std::shared_ptr<growable_blocks>> create(
+      std::shared_ptr<driver> gpu, growable_blocks_options options = {});
+  ~growable_blocks();  // gives everything back, live blocks too, after waiting for the device
+  growable_blocks(const growable_blocks&) = delete;
+  growable_blocks& operator=(const growable_blocks&) = delete;
+
+  // 0 bytes gives nullptr. Aligned to the driver's granularity (2 MiB). Errors: out_of_memory, with
+  // the reason.
+  [[nodiscard]] result<void*> allocate(std::uint64_t bytes);
+  // Makes the block at least so large, at the same address; smaller than it is: nothing is done.
+  // Errors: out_of_memory (also beyond the reserved addresses) with the block as it was,
+  // foreign_pointer.
+  [[nodiscard]] result<void> grow(void* ptr, std::uint64_t bytes);
+  // nullptr is legal. Errors: foreign_pointer.
+  result<void> deallocate(void* ptr);
+
+  // Bytes mapped at a live block; 0 where it is none of ours.
+  [[nodiscard]] std::uint64_t capacity(const void* ptr) const;
+  [[nodiscard]] std::uint64_t reserved_bytes() const;  // physical memory held
+  std::uint64_t trim();                                // freed blocks go; answers their bytes
+  [[nodiscard]] driver& gpu() const noexcept;
+
+ private:
+  struct state;
+  explicit growable_blocks(std::unique_ptr<state> inside);
+  std::unique_ptr<state> state_;
+};
+
+}  // namespace millpond

@@ -1,0 +1,222 @@
+// Resources in front of another one: guard, limit, statistics and trace.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "millpond/detail/pointer_registry.hpp"
+#include "millpond/detail/resource_adaptor.hpp"
+#include "millpond/trace/trace_event.hpp"
+
+namespace millpond {
+
+// ----------------------------------------------------------------------
+// The guard: any resource, with every pointer known.
+
+struct guard_options {
+  // Names the upstream in messages: "pool" gives "pool.allocate" and "pool.deallocate". Default:
+  // "guarded" and the kind.
+  std::string name;
+  // Freed blocks up to so many bytes are kept back, oldest given on first, so that their addresses
+  // do not come again soon and a late second free is known for what it is. They go back on the
+  // stream they were freed on, so call flush before a stream is destroyed. 0: blocks go back at
+  // once.
+  std::uint64_t quarantine_bytes = 0;
+};
+
+// Blocks of the upstream are recorded in the registry with the place of their allocation, and each
+// free is checked there before the upstream sees it: wrong kind, double free, foreign and interior
+// pointer, wrong size; the error names both calls and both places and the block stays allocated.
+// See pointer_registry.hpp. Give it the registry of the other resources on the same driver. Blocks
+// that outlive the guard are told to the registry's leak sink and given back to the upstream.
+// Thread-safe; costs some tens of nanoseconds a call.
+class guard_resource final : public resource_adaptor {
+ public:
+  guard_resource(memory_resource& upstream, std::shared_ptr<pointer_registry> registry,
+                 guard_options options = {});
+  ~guard_resource() override;
+
+  [[nodiscard]] const std::shared_ptr<pointer_registry>& registry() const noexcept {
+    return registry_;
+  }
+  [[nodiscard]] std::vector<block_facts> live_blocks() const { return registry_->live(owner_); }
+  [[nodiscard]] leak_report leaks() const { return registry_->report(owner_); }
+
+  // Gives every block in quarantine back to the upstream. One that it refuses is told to the error
+  // sink and stays, to be tried again.
+  void flush() noexcept;
+  [[nodiscard]] std::uint64_t quarantined_bytes() const;
+
+ private:
+  struct kept_back {
+    void* ptr = nullptr;
+    std::uint64_t bytes = 0;
+    stream_handle stream = nullptr;
+  };
+  result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                            stream_handle stream) override;
+  result<void> do_deallocate(void* ptr, std::uint64_t bytes,
+                             stream_handle stream) noexcept override;
+  void give_on(std::uint64_t keep_bytes) noexcept;
+
+  std::shared_ptr<pointer_registry> registry_;
+  const block_owner* owner_;
+  const std::uint64_t quarantine_bytes_;
+  mutable std::mutex mutex_;  // of the quarantine; a leaf, not held over the upstream's calls
+  std::deque<kept_back> quarantine_;
+  std::uint64_t quarantined_ = 0;
+};
+
+// ----------------------------------------------------------------------
+// A hard limit on the bytes that a part of a program may have out at once.
+
+class block_sizes;
+
+// The bytes counted are those asked for. Precise under threads: an allocation fails only where the
+// bytes live and being allocated at that moment leave no room for it, and the limit is never
+// passed, not for an instant. Thread-safe; lock-free with free_sizes::told. Errors: out_of_memory
+// with limit, live and asked; the upstream's.
+class limit_resource final : public resource_adaptor {
+ public:
+  limit_resource(memory_resource& upstream, std::uint64_t limit_bytes,
+                 free_sizes sizes = free_sizes::remembered);
+  ~limit_resource() override;
+
+  [[nodiscard]] std::uint64_t limit_bytes() const noexcept {
+    return limit_.load(std::memory_order_relaxed);
+  }
+  // Below what is live now is legal: nothing is taken away, and allocations fail until enough is
+  // freed.
+  void set_limit_bytes(std::uint64_t bytes) noexcept {
+    limit_.store(bytes, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t live_bytes() const noexcept {
+    return live_.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t refused() const noexcept {
+    return refused_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                            stream_handle stream) override;
+  result<void> do_deallocate(void* ptr, std::uint64_t bytes,
+                             stream_handle stream) noexcept override;
+
+  // Counts alone: they publish nothing.
+  std::atomic<std::uint64_t> limit_;
+  std::atomic<std::uint64_t> live_{0};
+  std::atomic<std::uint64_t> refused_{0};
+  std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are told
+};
+
+// ----------------------------------------------------------------------
+// Counts what goes through: live, peak, totals, and a histogram by size.
+
+class block_sizes;
+
+struct allocation_statistics {
+  std::uint64_t live_bytes = 0;  // as asked for
+  std::uint64_t live_blocks = 0;
+  std::uint64_t peak_live_bytes = 0;  // exact
+  std::uint64_t allocations = 0;      // that succeeded
+  std::uint64_t deallocations = 0;
+  std::uint64_t allocated_bytes = 0;  // ever
+  std::uint64_t failed_allocations = 0;
+  std::uint64_t failed_deallocations = 0;
+  struct size_class {
+    std::uint64_t from_bytes = 0;  // inclusive; a power of two
+    std::uint64_t to_bytes = 0;    // exclusive
+    std::uint64_t allocations = 0;
+    std::uint64_t live_blocks = 0;
+  };
+  std::vector<size_class> classes;  // those ever used, by rising size
+  // A table for people, a line a class.
+  [[nodiscard]] std::string text() const;
+};
+
+// Thread-safe. Threads count on cache lines of their own, but for the live bytes: an exact peak
+// needs one number that all agree on. The numbers are exact when no call is in flight.
+class statistics_resource final : public resource_adaptor {
+ public:
+  explicit statistics_resource(memory_resource& upstream,
+                               free_sizes sizes = free_sizes::remembered);
+  ~statistics_resource() override;
+
+  [[nodiscard]] allocation_statistics statistics() const;
+  // The peak from now on; everything else goes on counting.
+  void reset_peak() noexcept;
+
+ private:
+  static constexpr std::size_t class_count = 61;  // floor(log2(bytes)) up to max_bytes
+  static constexpr std::size_t stripe_count = 16;
+
+  // Counts alone: they publish nothing. A free may be counted on another stripe than its
+  // allocation, so differences are taken of the sums.
+  struct alignas(64) stripe {
+    std::atomic<std::uint64_t> allocated_bytes{0};
+    std::atomic<std::uint64_t> failed_allocations{0}, failed_deallocations{0};
+    std::array<std::atomic<std::uint64_t>, class_count> allocations{}, deallocations{};
+  };
+
+  result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                            stream_handle stream) override;
+  result<void> do_deallocate(void* ptr, std::uint64_t bytes,
+                             stream_handle stream) noexcept override;
+  [[nodiscard]] stripe& mine() noexcept;
+
+  std::unique_ptr<stripe[]> stripes_;
+  alignas(64) std::atomic<std::uint64_t> live_bytes_{0};
+  std::atomic<std::uint64_t> peak_live_bytes_{0};
+  alignas(64) std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are told
+};
+
+// ----------------------------------------------------------------------
+// Makes a trace::event of every allocation and free that goes through.
+
+struct trace_options {
+  // Host time in nanoseconds from the start of the recording. Never decreases on one thread.
+  // Without one all times and durations are 0.
+  std::function<std::uint64_t()> clock;
+  // The calling thread's number in the trace. Default: small numbers in the order of the first
+  // call.
+  std::function<std::uint32_t()> thread;
+  std::uint64_t first_sequence = 0;
+};
+
+// The sink is called on the thread that allocates or frees, with no lock held, by several threads
+// at once; it must not throw and not call this resource. `sequence` is the order in the program: a
+// free has its number from before the block goes back, an allocation from after it came, so that by
+// sequence no address is live twice. Threads may bring their events out of that order; one thread's
+// come in it. Failed calls are events too, with their CUresult in `status`. Streams are named by
+// their identity (cuStreamGetId, 0.03 us), the default stream is 0.
+class trace_resource final : public resource_adaptor {
+ public:
+  using sink = std::function<void(const trace::event&)>;
+  trace_resource(memory_resource& upstream, sink events, trace_options options = {});
+
+  [[nodiscard]] std::uint64_t events() const noexcept {
+    return next_.load(std::memory_order_relaxed) - options_.first_sequence;
+  }
+
+ private:
+  result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                            stream_handle stream) override;
+  result<void> do_deallocate(void* ptr, std::uint64_t bytes,
+                             stream_handle stream) noexcept override;
+  [[nodiscard]] std::uint64_t now() const { return options_.clock ? options_.clock() : 0; }
+  [[nodiscard]] trace::event about(trace::action what, std::uint64_t bytes,
+                                   stream_handle stream) const;
+
+  sink sink_;
+  trace_options options_;
+  std::atomic<std::uint64_t> next_;  // a number alone: it publishes nothing
+};
+
+}  // namespace millpond

@@ -1,0 +1,82 @@
+// Managed memory: touched by the CPU while the GPU may use it, pages that go back and forth, advice
+// against the use.
+#pragma once
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "advise/analysis.hpp"
+
+namespace millpond::advise {
+
+class managed_check {
+ public:
+  explicit managed_check(examination& of) : of_(of) {}
+  // Work that was given an address in a managed block.
+  void used(const trace::event& at, std::uint32_t index, std::uint32_t block, epoch work);
+  void written(std::uint32_t block, std::uint32_t index,
+               std::uint32_t stack);  // by a memset or a copy on the device
+  void advised(const trace::event& at, std::uint32_t index);
+  void prefetched(std::uint32_t block);
+  // After the clocks took the wait in.
+  void synchronised(const trace::event& at);
+  void allocated(const trace::event& at, std::uint32_t block);
+  void freed(const trace::event& at, std::uint32_t block);
+  // The driver tells of pages late, often after the block is gone: they are sorted out at the end,
+  // by their times.
+  void pages(const trace::event& at, std::uint32_t index);
+  [[nodiscard]] bool touched_by_cpu(std::uint32_t block) const {
+    const auto found = blocks_.find(block);
+    return found != blocks_.end() && found->second.cpu_faults > 0;
+  }
+  void finish();
+
+ private:
+  // Host times between which the GPU may have used the block: from the launch to the wait that
+  // covers it.
+  struct span {
+    std::uint64_t begin_ns = 0, end_ns = UINT64_MAX;
+    std::uint32_t event = no_index, stack = 0, name = 0;
+    epoch work;
+  };
+  struct facts {
+    std::vector<span> open, closed;
+    std::uint64_t to_device = 0, to_host = 0;  // bytes that the program did not ask to be moved
+    std::uint64_t turns = 0;                   // changes of direction that it did not ask for
+    std::uint64_t cpu_faults = 0, gpu_faults = 0;
+    double page_ns = 0;
+    int last_direction = 0;
+    std::uint32_t first_move = no_index, kernels = 0;
+    std::uint32_t read_mostly = no_index, prefers_host = no_index;  // events of the advice
+    std::uint32_t advice_stack = 0, write_event = no_index, write_stack = 0;
+    bool prefetch = false;
+  };
+  struct page_note {
+    std::uint64_t time_ns, address, bytes;
+    std::uint32_t duration_ns, event, stack;
+    trace::page_change change;
+    bool asked_for;  // moved by the program's own prefetch
+  };
+  struct lifetime {
+    std::uint64_t begin, end, from_ns, to_ns;
+    std::uint32_t block;
+  };
+  struct touch {
+    std::uint32_t block;
+    std::uint64_t time_ns;
+    std::uint32_t event, stack;
+  };
+  [[nodiscard]] std::uint32_t block_of(const page_note& each) const;
+  void moved(const page_note& each);
+  void overlap(const touch& each);
+  void thrash(std::uint32_t block, const facts& of);
+  void advice(std::uint32_t block, const facts& of);
+
+  examination& of_;
+  std::unordered_map<std::uint32_t, facts> blocks_;
+  std::vector<touch> touches_;
+  std::vector<page_note> pages_;
+  std::vector<lifetime> lifetimes_;  // of managed blocks, in order of allocation
+};
+
+}  // namespace millpond::advise

@@ -1,0 +1,78 @@
+// Uses against the order of streams: after a free, beside a free, before the allocation.
+#pragma once
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "advise/analysis.hpp"
+
+namespace millpond::advise {
+
+class order_check {
+ public:
+  explicit order_check(examination& of) : of_(of) {}
+
+  void allocated(const trace::event& at, std::uint32_t index, std::uint32_t block);
+  // Before the book ends the block.
+  void freed(const trace::event& at, std::uint32_t index, std::uint32_t block);
+
+  // Work was given to a stream; the uses that follow are its own.
+  void launched(const trace::event& at);
+  // The work of launched() touches this address. Gives the live block, or no_index.
+  std::uint32_t used(const trace::event& at, std::uint32_t index, std::uint64_t address);
+  // A copy or memset that the driver refused: because its block is gone?
+  void refused(const trace::event& at, std::uint32_t index, std::uint64_t address);
+  // The program said that a block is used on a stream, so that its free waits.
+  void told(const trace::event& at);
+
+  void synchronised(const trace::event& at);
+  void recorded(const trace::event& at);
+  void waited(const trace::event& at);
+  void capture_began(const trace::event& at);
+  void capture_ended(const trace::event& at);
+  void graph_launched(const trace::event& at, std::uint32_t index);
+  void graph_destroyed(const trace::event& at) { graphs_.erase(at.object); }
+
+  [[nodiscard]] epoch last_work() const noexcept { return work_; }
+
+ private:
+  struct use {
+    epoch when;
+    std::uint32_t event;
+    std::uint32_t stack;
+    std::uint64_t stream;
+    std::uint32_t name;  // of the kernel, or 0
+    bool told;           // the free waits for it
+  };
+  struct state {      // of a live block
+    epoch allocated;  // tracked only where the allocation is ordered on a stream
+    std::uint64_t stream = 0;
+    std::vector<use> uses;  // the last one of each stream
+  };
+  struct graph_use {
+    std::uint64_t address;
+    std::uint32_t stack;
+    std::uint32_t name;
+  };
+  void free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
+                   const use& by);
+  void use_after_free(const trace::event& at, std::uint32_t index, const block_facts& block,
+                      std::uint64_t address);
+  void use_before(const trace::event& at, std::uint32_t index, const block_facts& block,
+                  const state& mine);
+  state& state_of(block_facts& block);
+  [[nodiscard]] std::string by_whom(std::uint32_t name) const;
+
+  examination& of_;
+  std::vector<state> states_;
+  std::vector<std::uint32_t> spare_;
+  epoch work_;
+  std::uint32_t name_ = 0;
+  bool capturing_ = false;  // the work of launched() goes into a capture
+  std::unordered_map<std::uint64_t, std::uint64_t> captures_;  // stream -> capture
+  std::unordered_map<std::uint64_t, std::uint64_t> captured_events_;
+  std::unordered_map<std::uint64_t, std::vector<graph_use>> capture_uses_;
+  std::unordered_map<std::uint64_t, std::vector<graph_use>> graphs_;
+};
+
+}  // namespace millpond::advise

@@ -1,0 +1,98 @@
+#include "advise/checks/pool_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "millpond/base/units.hpp"
+
+namespace millpond::advise {
+namespace {
+
+// The driver's pools reserve in such steps (seen on an H200, driver 580.159, 2026-11-30), and an
+// allocation that must reserve takes 46 us there against 0.32 from what is reserved.
+constexpr std::uint64_t pool_step_bytes = 32 * MiB;
+constexpr double refill_us = 46, kept_us = 0.32;
+
+std::uint64_t in_steps(std::uint64_t bytes) {
+  return (bytes + pool_step_bytes - 1) / pool_step_bytes * pool_step_bytes;
+}
+
+}  // namespace
+
+void pool_check::allocated(const trace::event& at, std::uint32_t index, std::uint32_t block) {
+  if (at.of != trace::kind::driver_pool) return;
+  pool& mine = pools_[at.other];
+  pool_of_[block] = at.other;
+  mine.live += at.bytes;
+  if (mine.live <= mine.reserved) return;
+  const std::uint64_t grown = in_steps(mine.live);
+  if (grown <= mine.peak_reserved) {
+    ++mine.refills;
+    mine.refilled_bytes += grown - mine.reserved;
+    mine.refill_ns += at.duration_ns;
+    mine.timed = mine.timed || at.duration_ns != 0;
+    if (mine.first == no_index) {
+      mine.first = index;
+      mine.stack = at.stack;
+      mine.call = static_cast<std::uint32_t>(at.object);
+    }
+    mine.last = index;
+  }
+  mine.reserved = grown;
+  mine.peak_reserved = std::max(mine.peak_reserved, grown);
+}
+
+void pool_check::freed(std::uint32_t block) {
+  const auto found = pool_of_.find(block);
+  if (found == pool_of_.end()) return;
+  pools_[found->second].live -= of_.book.blocks()[block].bytes;
+  pool_of_.erase(found);
+}
+
+void pool_check::set(const trace::event& at) {
+  if (at.object == static_cast<std::uint64_t>(trace::pool_attribute::release_threshold)) {
+    pools_[at.address].threshold = at.other;
+  }
+}
+
+void pool_check::synchronised() {
+  for (auto& [handle, mine] : pools_) {
+    mine.reserved = std::min(mine.reserved, std::max(in_steps(mine.live), mine.threshold));
+  }
+}
+
+void pool_check::finish() {
+  for (const auto& [handle, mine] : pools_) {
+    if (mine.refills < of_.options.loop_rounds || mine.first == no_index) continue;
+    const auto count = static_cast<double>(mine.refills);
+    auto [made, is_new] = of_.found.add(flaw::pool_gives_back, handle, 0, mine.first);
+    made.count = mine.refills;
+    made.time_estimated = !mine.timed;
+    made.time_ns = mine.timed ? mine.refill_ns : count * refill_us * 1e3;
+    made.time_after_ns = count * kept_us * 1e3;
+    made.events.push_back(mine.last);
+    made.summary = fmt::format(
+        "The driver pool keeps {} over a synchronise{}, so that {} allocations had to fetch memory "
+        "from the driver again "
+        "that the pool had had before ({} in all): {}{} in these calls.",
+        mine.threshold == 0 ? "nothing" : format_bytes(mine.threshold),
+        mine.threshold == 0 ? " (its release threshold is 0, the default)" : "", mine.refills,
+        format_bytes(mine.refilled_bytes), made.time_estimated ? "about " : "",
+        format_duration(made.time_ns));
+    block_facts block;
+    block.stack = mine.stack;
+    block.call = mine.call;
+    block.of = trace::kind::driver_pool;
+    of_.place_allocation(made, block);
+    made.seen =
+        "seen: allocations, frees and synchronises; what the pool holds is worked out from them, "
+        "in the driver's steps of 32 MiB";
+    made.remedy = {
+        "Let the pool keep what it has; once, after it is made:", "    uint64_t keep = UINT64_MAX;",
+        "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);"};
+  }
+}
+
+}  // namespace millpond::advise

@@ -1,0 +1,41 @@
+// Fragmentation of a recorded allocator: what it had reserved, and why a request did not fit in
+// what was free.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "advise/analysis.hpp"
+
+namespace millpond::advise {
+
+class segment_check {
+ public:
+  explicit segment_check(examination& of) : of_(of) {}
+  void reserved(const trace::event& at, std::uint32_t index);
+  void given_back(const trace::event& at, std::uint32_t index);
+  void finish();
+
+ private:
+  struct segment {
+    std::uint64_t begin = 0, end = 0, stream = 0;
+    std::uint32_t made = 0, gone = no_index;
+    double cost_ns = 0;
+  };
+  struct gaps {
+    struct sort {
+      std::uint64_t bytes = 0, pieces = 0;
+    };
+    std::uint64_t largest = 0;
+    sort too_small, other_stream, would_fit;  // why a piece could not serve the request
+  };
+  [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request,
+                             std::uint64_t stream) const;
+
+  examination& of_;
+  std::vector<segment> segments_;
+  std::uint64_t reserved_ = 0, peak_ = 0;
+  std::uint32_t peak_event_ = no_index;
+  std::uint64_t given_back_ = 0, again_ = 0;
+};
+
+}  // namespace millpond::advise

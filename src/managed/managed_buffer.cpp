@@ -1,0 +1,284 @@
+#include "millpond/managed/managed_buffer.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "millpond/base/units.hpp"
+#include "managed/memory_traps.hpp"
+
+namespace millpond::detail {
+namespace {
+
+bool one_mapping_needed(const managed_resource& from) {
+  return from.use().intent != managed_intent::unstated;
+}
+
+}  // namespace
+
+managed_core::managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes,
+                           stream_handle stream)
+    : from_(from),
+      gpu_(*from.gpu()),
+      plan_(std::move(plan)),
+      bytes_(bytes),
+      whole_(align_up(bytes, 2 * MiB)),
+      stream_(stream) {}
+
+result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& from,
+                                                           std::uint64_t bytes,
+                                                           stream_handle stream,
+                                                           managed_debug debug) {
+  if (bytes == 0) return error{error_code::invalid_argument, "managed_buffer: no elements"};
+  auto plan = plan_managed(from.use(), bytes, from.gpu()->info());
+  if (!plan) return plan.error();
+  std::unique_ptr<managed_core> made(new managed_core(from, std::move(*plan), bytes, stream));
+  auto got = static_cast<memory_resource&>(from).try_allocate(bytes, default_alignment, stream);
+  if (!got) return got.error();
+  made->data_ = *got;
+  made->on_host_ = !made->plan_.start_on_device;
+  if (from.use().intent == managed_intent::read_mostly) {
+    made->told_ = told::read_mostly;  // by the resource
+    if (auto unset = made->tell(told::nothing); !unset) return unset.error();
+  }
+  if (debug == managed_debug::trap) {
+    if (!one_mapping_needed(from)) {
+      return error{error_code::not_supported,
+                   "managed_buffer: traps need whole pages of the buffer's own: state the memory's "
+                   "use, which aligns it to 2 MiB"};
+    }
+    if (auto guarded = made->guard(debug); !guarded) return guarded.error();
+  }
+  return made;
+}
+
+managed_core::~managed_core() {
+  if (data_ == nullptr) return;
+  static_cast<void>(wait_for_device());
+  if (guard_ >= 0) {
+    protect(guarding::off);
+    memory_traps::release(guard_);
+  }
+  for (const user& each : users_) static_cast<void>(gpu_.event_destroy(each.done));
+  static_cast<memory_resource&>(from_).deallocate(data_, bytes_, stream_);
+}
+
+// Read-mostly is told after the data has moved: a prefetch that duplicates takes 17 to 26 ms a 256
+// MiB where one that moves takes 5.4 (H200, driver 580.159, 2026-11-30), and the copies are made
+// when the other side reads.
+result<void> managed_core::tell(told what) {
+  if (told_ == what) return {};
+  const auto answer = gpu_.advise(reinterpret_cast<device_address>(data_), bytes_,
+                                  what == told::read_mostly ? managed_advice::set_read_mostly
+                                                            : managed_advice::unset_read_mostly,
+                                  memory_place::device);
+  if (!answer.ok()) return to_error(answer, "managed_buffer: advising");
+  told_ = what;
+  return {};
+}
+
+void managed_core::contradict(std::string what) {
+  if (std::ranges::find(history_.contradictions, what) == history_.contradictions.end()) {
+    history_.contradictions.push_back(std::move(what));
+  }
+}
+
+result<void> managed_core::wait_for_device() {
+  for (const user& each : users_) {
+    const auto asked = gpu_.event_query(each.done);
+    if (asked.ok()) continue;
+    ++history_.host_waits;
+    if (const auto waited = gpu_.event_synchronize(each.done); !waited.ok()) {
+      return to_error(waited, "managed_buffer: waiting for the work under a device view");
+    }
+  }
+  return {};
+}
+
+result<void> managed_core::begin_host(access how) {
+  const bool writes = how == access::write;
+  if (device_views_ > 0 && (writes || writing_)) {
+    return error{error_code::not_permitted,
+                 "managed_buffer: a device view is alive; end it first, and the host view waits "
+                 "for its work"};
+  }
+  const managed_use& use = from_.use();
+  if (writes && use.intent != managed_intent::unstated &&
+      !includes(use.writers, memory_side::host)) {
+    contradict(
+        fmt::format("the CPU writes memory that was stated as {} and not written by it; add the "
+                    "host to its writers",
+                    to_string(use.intent)));
+  }
+  if (auto waited = wait_for_device(); !waited) return waited;
+  protect(guarding::off);
+  if (writes) {
+    if (auto unset = tell(told::nothing); !unset) return unset;
+  }
+  if (last_ == memory_side::device) {
+    ++history_.side_changes;
+    if (use.intent == managed_intent::gpu_resident && history_.side_changes > 8 &&
+        history_.host_views * 4 > history_.device_views) {
+      contradict(
+          "gpu-resident memory that the CPU views again and again: its pages fault back at 38 ms a "
+          "256 MiB; state ping-pong");
+    }
+    if (plan_.prefetch_to_host && bytes_ >= 2 * MiB) {
+      ++history_.prefetches;
+      auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
+                                        memory_place::host, stream_);
+      if (answer.ok()) answer = gpu_.stream_synchronize(stream_);
+      if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the host");
+    }
+  }
+  last_ = memory_side::host;
+  on_host_ = on_host_ || writes || told_ == told::nothing;
+  ++host_views_;
+  ++history_.host_views;
+  history_.host_writes += writes ? 1 : 0;
+  writing_ = writing_ || writes;
+  return {};
+}
+
+void managed_core::end_host() noexcept {
+  if (--host_views_ == 0 && device_views_ == 0) writing_ = false;
+}
+
+result<void> managed_core::begin_device(access how, stream_handle stream) {
+  const bool writes = how == access::write;
+  if (host_views_ > 0 && (writes || writing_)) {
+    return error{
+        error_code::not_permitted,
+        "managed_buffer: a host view is alive; end it first, so that the kernel sees all of it"};
+  }
+  const managed_use& use = from_.use();
+  if (writes && use.intent == managed_intent::read_mostly) {
+    return error{error_code::not_permitted,
+                 "managed_buffer: the device would write read-mostly memory, a fault of 27 to 132 "
+                 "us for each 4 KiB; take "
+                 "device_view_to_read, or state streaming or gpu-resident"};
+  }
+  if (writes && use.intent != managed_intent::unstated &&
+      !includes(use.writers, memory_side::device)) {
+    contradict(
+        fmt::format("the device writes memory that was stated as {} and not written by it; add the "
+                    "device to its writers",
+                    to_string(use.intent)));
+  }
+  capture_info capture;
+  if (const auto answer = gpu_.stream_capture(stream, &capture); !answer.ok())
+    return to_error(answer, "managed_buffer: asking the stream");
+  if (capture.status != capture_status::none) {
+    return error{error_code::not_permitted,
+                 "managed_buffer: the stream captures, and a replay would find the pages "
+                 "elsewhere; use device memory"};
+  }
+  std::uint64_t id = 0;
+  if (const auto answer = gpu_.stream_id(stream, &id); !answer.ok())
+    return to_error(answer, "managed_buffer: asking the stream");
+  for (const user& each : users_) {
+    if (each.id == id || (!writes && !each.wrote)) continue;
+    if (const auto answer = gpu_.stream_wait_event(stream, each.done); !answer.ok()) {
+      return to_error(answer, "managed_buffer: ordering the streams");
+    }
+  }
+  if (std::ranges::none_of(users_, [&](const user& each) { return each.id == id; })) {
+    user fresh{id, stream, nullptr, false};
+    if (const auto answer = gpu_.event_create(&fresh.done); !answer.ok())
+      return to_error(answer, "managed_buffer: making an event");
+    users_.push_back(fresh);
+  }
+  if (last_ == memory_side::host) ++history_.side_changes;
+  if (on_host_ && plan_.prefetch_to_device) {
+    const auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
+                                            memory_place::device, stream);
+    if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the device");
+    ++history_.prefetches;
+  }
+  if (use.intent == managed_intent::read_mostly) {
+    if (auto set = tell(told::read_mostly); !set) return set;
+  }
+  on_host_ = false;
+  last_ = memory_side::device;
+  if (host_views_ == 0) protect(guarding::on);
+  ++device_views_;
+  ++history_.device_views;
+  history_.device_writes += writes ? 1 : 0;
+  writing_ = writing_ || writes;
+  for (user& each : users_) {
+    if (each.id == id) each.wrote = each.wrote || writes;
+  }
+  return {};
+}
+
+void managed_core::end_device(stream_handle stream) noexcept {
+  std::uint64_t id = 0;
+  if (gpu_.stream_id(stream, &id).ok()) {
+    for (const user& each : users_) {
+      // A failing record leaves the event as it was: the destructor and the next host view wait for
+      // the device instead.
+      if (each.id == id && !gpu_.event_record(each.done, stream).ok())
+        static_cast<void>(gpu_.context_synchronize());
+    }
+  }
+  if (--device_views_ == 0 && host_views_ == 0) writing_ = false;
+}
+
+// --- Traps
+// -------------------------------------------------------------------------------------------
+
+result<void> managed_core::guard(managed_debug) {
+  auto taken = memory_traps::take(data_, whole_);
+  if (!taken) return taken.error();
+  guard_ = *taken;
+  return {};
+}
+
+void managed_core::protect(guarding now) noexcept {
+  if (guard_ < 0) return;
+  const bool on = now == guarding::on;
+  static_cast<void>(::mprotect(data_, whole_, on ? PROT_NONE : PROT_READ | PROT_WRITE));
+  memory_traps::arm(guard_, on);
+}
+
+result<void> managed_core::watch(std::shared_ptr<managed_watch> by) {
+  if (by == nullptr) return error{error_code::invalid_argument, "managed_buffer: no watch"};
+  if (created_ < by->began() && !by->counts_earlier_memory()) {
+    return error{error_code::not_permitted,
+                 "managed_buffer: it was allocated before the watch began, and CUPTI counts "
+                 "nothing of such memory; start the "
+                 "watch first"};
+  }
+  auto now = by->counts(reinterpret_cast<device_address>(data_), bytes_);
+  if (!now) return now.error();
+  watch_ = std::move(by);
+  watched_from_ = *now;
+  return {};
+}
+
+result<void> managed_core::look() {
+  if (watch_ == nullptr)
+    return error{error_code::invalid_argument,
+                 "managed_buffer: nothing watches; call watch() first"};
+  auto now = watch_->counts(reinterpret_cast<device_address>(data_), bytes_);
+  if (!now) return now.error();
+  const managed_page_counts since{now->device_faults - watched_from_.device_faults,
+                                  now->device_write_faults - watched_from_.device_write_faults,
+                                  now->host_faults - watched_from_.host_faults,
+                                  now->bytes_to_device - watched_from_.bytes_to_device,
+                                  now->bytes_to_host - watched_from_.bytes_to_host,
+                                  now->throttles - watched_from_.throttles};
+  for (std::string& each : contradictions(from_.use(), since, bytes_)) {
+    // Told once, whatever the numbers in it are by then.
+    const std::string_view kind =
+        std::string_view(each).substr(0, each.find_first_of("0123456789"));
+    const auto same = [kind](const std::string& known) { return known.starts_with(kind); };
+    if (std::ranges::none_of(history_.contradictions, same))
+      history_.contradictions.push_back(std::move(each));
+  }
+  return {};
+}
+
+}  // namespace millpond::detail

@@ -1,0 +1,96 @@
+#include "order/stream_batches.hpp"
+
+namespace millpond::order {
+
+seal_outcome line::seal(driver& gpu, event_cache& events, call_result* failure) {
+  const std::lock_guard lock(mutex_);
+  if (!dirty_.load(std::memory_order_acquire)) return seal_outcome::nothing;
+  // The capture first: a capturing stream's identity cannot be asked for.
+  capture_info capture;
+  const call_result asked = gpu.stream_capture(handle_, &capture);
+  if (asked.ok() && capture.status != capture_status::none) return seal_outcome::capturing;
+  std::uint64_t id = 0;
+  if (!gpu.stream_id(handle_, &id).ok() || id != id_) {
+    gone_.store(true, std::memory_order_relaxed);
+    return seal_outcome::gone;
+  }
+  if (!asked.ok()) return seal_outcome::capturing;
+  event_handle event = nullptr;
+  if (call_result got = events.get(&event); !got.ok()) {
+    if (failure != nullptr) *failure = got;
+    return seal_outcome::failed;
+  }
+  // The order of these three is the proof that the event covers the batch: clean, next number,
+  // event.
+  const std::uint64_t bytes = dirty_bytes_.exchange(0, std::memory_order_relaxed);
+  dirty_.exchange(false, std::memory_order_acq_rel);
+  const std::uint64_t batch = open_.fetch_add(1, std::memory_order_acq_rel);
+  if (call_result recorded = gpu.event_record(event, handle_); !recorded.ok()) {
+    events.put(event);
+    dirty_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    dirty_.store(true, std::memory_order_release);
+    if (failure != nullptr) *failure = recorded;
+    return seal_outcome::failed;  // the next sealed batch covers this one too
+  }
+  sealed_.push_back({batch, event});
+  return seal_outcome::sealed;
+}
+
+std::uint64_t line::close_open() {
+  const std::lock_guard lock(mutex_);
+  if (!dirty_.load(std::memory_order_acquire)) return 0;
+  dirty_bytes_.store(0, std::memory_order_relaxed);
+  dirty_.exchange(false, std::memory_order_acq_rel);
+  return open_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void line::complete(std::uint64_t batch) noexcept {
+  std::uint64_t seen = completed_.load(std::memory_order_relaxed);
+  while (seen < batch &&
+         !completed_.compare_exchange_weak(seen, batch, std::memory_order_release)) {
+  }
+}
+
+bool line::poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure) {
+  const std::lock_guard lock(mutex_);
+  bool progress = false;
+  while (!sealed_.empty()) {
+    const call_result answer = gpu.event_query(sealed_.front().event);
+    ++*queries;
+    if (answer.status == driver_status::not_ready) break;
+    if (!answer.ok()) {
+      if (failure != nullptr) *failure = answer;
+      break;
+    }
+    complete(sealed_.front().batch);
+    events.put(sealed_.front().event);
+    sealed_.pop_front();
+    progress = true;
+  }
+  return progress;
+}
+
+event_handle line::nearest() const {
+  const std::lock_guard lock(mutex_);
+  return sealed_.empty() ? nullptr : sealed_.front().event;
+}
+
+std::uint64_t line::make_wait(driver& gpu, stream_handle stream, call_result* failure) {
+  const std::lock_guard lock(mutex_);
+  if (sealed_.empty()) return 0;
+  const call_result answer = gpu.stream_wait_event(stream, sealed_.back().event);
+  if (!answer.ok()) {
+    if (failure != nullptr) *failure = answer;
+    return 0;
+  }
+  return sealed_.back().batch;
+}
+
+void line::drain(event_cache& events) {
+  const std::lock_guard lock(mutex_);
+  for (const sealed_batch& s : sealed_) events.put(s.event);
+  if (!sealed_.empty()) complete(sealed_.back().batch);
+  sealed_.clear();
+}
+
+}  // namespace millpond::order

@@ -1,0 +1,206 @@
+// The arenas of a planned lane: the blocks behind its plans, the graphs that hold one, and the
+// stream that orders them.
+//
+// One arena serves the stream's own iterations, in stream order. Another belongs to captured
+// graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
+// lives, and it must be idle, as the host has seen, when the first capture takes it.
+#include "driver/relaxed_capture.hpp"
+#include "planned/planned_stream.hpp"
+
+namespace millpond::detail {
+namespace {
+
+struct pin {
+  graph_pins of;
+};
+
+// Called by the driver when a graph and all made from it are gone, from any thread: makes no driver
+// call.
+void unpin(void* data) {
+  const std::unique_ptr<pin> held(static_cast<pin*>(data));
+  // Release: the lane's acquire comes after all that the graph's owner did before.
+  held->of->fetch_sub(1, std::memory_order_release);
+}
+
+bool pinned(const graph_pins& pins) {
+  return pins != nullptr && pins->load(std::memory_order_acquire) != 0;
+}
+
+bool keeps_its_handle(stream_handle stream) {
+  return stream == nullptr || stream == legacy_stream;
+}
+
+}  // namespace
+
+bool planned_arena::holds(const void* ptr) const noexcept {
+  const auto* const from = at.load(std::memory_order_relaxed);
+  const auto offset =
+      reinterpret_cast<std::uintptr_t>(ptr) - reinterpret_cast<std::uintptr_t>(from);
+  return from != nullptr && offset < bytes.load(std::memory_order_relaxed);
+}
+
+planned_arena::block planned_arena::take() noexcept {
+  const block out{at.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
+  put({nullptr, 0});
+  return out;
+}
+
+void planned_arena::put(block of) noexcept {
+  at.store(of.at, std::memory_order_relaxed);
+  bytes.store(of.bytes, std::memory_order_relaxed);
+}
+
+planned_lane_state::~planned_lane_state() {
+  if (forked()) return;
+  driver* const gpu = owner_.gpu();
+  const planned_arena::block own = arena_.take();
+  const planned_arena::block graphs = graph_arena_.take();
+  // Graphs ran anywhere, and what was set aside is behind no event: a moment's wait, once.
+  const bool unsure = graphs.at != nullptr || !former_.empty();
+  if (unsure && gpu != nullptr && gpu->alive()) {
+    const relaxed_capture_scope relaxed(*gpu);
+    static_cast<void>(gpu->context_synchronize());
+  }
+  if (own.at != nullptr) former_.push_back({own, nullptr});
+  if (graphs.at != nullptr) former_.push_back({graphs, nullptr});
+  for (const former_arena& each : former_)
+    owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
+  if (served_ != nullptr && gpu != nullptr && gpu->alive())
+    static_cast<void>(gpu->event_destroy(served_));
+}
+
+bool planned_lane_state::in_arena(const void* ptr) const {
+  return arena_.holds(ptr) || graph_arena_.holds(ptr);
+}
+
+void planned_lane_state::set_aside(planned_arena& of, graph_pins pins) {
+  const planned_arena::block left = of.take();
+  if (left.at == nullptr) return;
+  former_.push_back({left, std::move(pins)});
+  former_added_.add(left.bytes);
+}
+
+void planned_lane_state::give_back_former() {
+  std::erase_if(former_, [&](const former_arena& each) {
+    if (each.pins == nullptr || pinned(each.pins)) return false;
+    owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
+    owner_.arena_bytes_.fetch_sub(each.of.bytes, std::memory_order_relaxed);
+    former_removed_.add(each.of.bytes);
+    return true;
+  });
+}
+
+// The arena of the stream's own iterations, at least so large.
+planned_lane_state::growth planned_lane_state::grow_arena(std::uint64_t bytes) {
+  if (bytes <= arena_.size()) return growth::done;
+  // An arena made in a capture would belong to its graph; one that has live blocks stays.
+  if (!held_.empty() || capture_.status != capture_status::none) return growth::refused;
+  if (graph_arena_.size() > 0 && !pinned(pins_))
+    set_aside(graph_arena_, std::exchange(pins_, std::make_shared<pin_count>(0)));
+  give_back_former();
+  const std::uint64_t now = arena_.size();
+  const std::uint64_t before =
+      owner_.arena_bytes_.fetch_add(bytes - now, std::memory_order_relaxed);
+  if (before > owner_.options_.budget_bytes ||
+      owner_.options_.budget_bytes - before < bytes - now) {
+    owner_.arena_bytes_.fetch_sub(bytes - now, std::memory_order_relaxed);
+    return growth::over_budget;
+  }
+  // The old arena first: nothing of it is live, and both at once may not fit.
+  const planned_arena::block old = arena_.take();
+  if (old.at != nullptr) owner_.upstream().deallocate(old.at, old.bytes, stream_);
+  auto made = from_upstream(bytes, default_alignment);
+  if (!made) {
+    owner_.arena_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    return growth::refused;
+  }
+  arena_.put({static_cast<std::byte*>(*made), bytes});
+  return growth::done;
+}
+
+// For a capture: its graph holds the graphs' arena where it is. That is made of the stream's own,
+// once it is idle.
+bool planned_lane_state::pin_for_capture(std::uint64_t bytes) {
+  if (graph_arena_.size() < bytes) {
+    if (arena_.size() < bytes || !held_.empty()) return false;
+    if (!own_work_is_done()) {
+      counts_.stream_waits.add(1);
+      return false;
+    }
+    set_aside(graph_arena_, std::exchange(pins_, std::make_shared<pin_count>(0)));
+    graph_arena_.put(arena_.take());
+    pinned_capture_ = 0;
+  }
+  if (pinned_capture_ == capture_.id) return true;
+  auto held = std::make_unique<pin>(pin{pins_});
+  pins_->fetch_add(1, std::memory_order_relaxed);
+  if (!owner_.gpu()->graph_retain(capture_.graph, unpin, held.get()).ok()) {
+    pins_->fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  static_cast<void>(held.release());
+  pinned_capture_ = capture_.id;
+  return true;
+}
+
+// All that was put on the stream up to the last end(), as the host has seen.
+bool planned_lane_state::own_work_is_done() noexcept {
+  if (!marked_) return false;
+  driver& gpu = *owner_.gpu();
+  const relaxed_capture_scope relaxed(gpu);
+  return relaxed.entered().ok() && gpu.event_query(served_).ok();
+}
+
+bool planned_lane_state::ask_capture() noexcept {
+  driver* const gpu = owner_.gpu();
+  capture_ = {};
+  if (gpu == nullptr) return true;
+  call_result answer = gpu->stream_capture(stream_, &capture_);
+  if (answer.status == driver_status::invalid_context && gpu->bind_thread().ok())
+    answer = gpu->stream_capture(stream_, &capture_);
+  return answer.ok();
+}
+
+// Asks what the stream is now. False: no arena may serve this iteration.
+bool planned_lane_state::stream_is_ready() {
+  if (!ask_capture()) return false;
+  driver* const gpu = owner_.gpu();
+  if (gpu == nullptr) return true;
+  // A capturing stream refuses to be asked for its identity; it cannot be destroyed either.
+  if (capture_.status != capture_status::none) return capture_.status == capture_status::active;
+  std::uint64_t id = 0;
+  if (!gpu->stream_id(stream_, &id).ok()) return false;
+  if (stream_id_ == 0 || keeps_its_handle(stream_)) stream_id_ = id;
+  if (id == stream_id_) return true;
+  if (arena_.size() > 0) {
+    if (mode_ == mode::serving || !held_.empty() || !marked_) {
+      // Work that no event of ours is behind.
+      end();
+      set_aside(arena_, nullptr);
+    } else if (!own_work_is_done()) {
+      counts_.stream_waits.add(1);
+      return false;
+    }
+  }
+  marked_ = false;
+  stream_id_ = id;
+  return true;
+}
+
+// Behind all that this iteration put on the stream.
+void planned_lane_state::mark_end() noexcept {
+  driver* const gpu = owner_.gpu();
+  marked_ = false;
+  if (gpu == nullptr || keeps_its_handle(stream_) || capture_.status != capture_status::none)
+    return;
+  std::uint64_t id = 0;
+  if (!gpu->stream_id(stream_, &id).ok() || id != stream_id_)
+    return;  // too late: the stream is gone
+  if (served_ == nullptr) {
+    const relaxed_capture_scope relaxed(*gpu);
+    if (!relaxed.entered().ok() || !gpu->event_create(&served_).ok()) return;
+  }
+  marked_ = gpu->event_record(served_, stream_).ok();
+}
+
+}  // namespace millpond::detail

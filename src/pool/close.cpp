@@ -1,0 +1,102 @@
+// The end of a pool: everything back to the driver, whatever it answers.
+#include "driver/relaxed_capture.hpp"
+#include "millpond/memory/host_pinner.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/core.hpp"
+
+namespace millpond {
+namespace {
+
+// A call that gives something back is tried once more where it fails, since nobody can try it
+// later.
+template <class Call>
+bool insist(std::vector<error>& failures, const char* doing, Call&& call) {
+  if (call().ok()) return true;
+  const call_result second = call();
+  if (second.ok()) return true;
+  failures.push_back(to_error(second, doing));
+  return false;
+}
+
+}  // namespace
+
+std::vector<error> pool::core::close() noexcept {
+  std::vector<error> failures;
+  if (closed()) return failures;
+  if (!gpu_->alive()) {  // the driver is gone, and all its memory with it
+    phase_.store(phase::closed, std::memory_order_release);
+    return failures;
+  }
+  drain_released();
+  const bool slept = asleep();
+  const pool_statistics last = statistics();
+  for (error& each : take_refused()) failures.push_back(std::move(each));
+  if (last.live_blocks > 0) {
+    failures.push_back(
+        {error_code::invalid_argument, "a " + std::string(to_string(options_.kind)) +
+                                           " pool ends with " + std::to_string(last.live_blocks) +
+                                           " blocks (" + format_bytes(last.live_bytes) +
+                                           ") not freed: their memory goes with it"});
+  }
+  phase_.store(phase::closed, std::memory_order_release);
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (!insist(failures, "waiting for the device before the pool's memory goes",
+              [&] { return gpu_->context_synchronize(); }) &&
+      gpu_->alive()) {
+    // Work may still run on the memory: it is left to the driver, which gives it back when the
+    // context ends.
+    failures.push_back({error_code::driver_failure,
+                        "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
+    return failures;
+  }
+  {
+    const std::shared_lock lock(streams_mutex_);
+    for (const auto& [id, stream] : streams_) stream->line->drain(events_);
+  }
+  wide_.drain(events_);
+  {
+    const std::lock_guard lock(guarded_mutex_);
+    for (const guarded_block& g : guarded_) {
+      for (const event_handle e : g.events) events_.put(e);
+    }
+    guarded_.clear();
+  }
+  if (slept) {
+    const std::lock_guard sleep_lock(sleep_mutex_);
+    sleeping_.abandon(sleeping_ways());
+  }
+  const std::lock_guard growing(growth_mutex_);
+  const std::lock_guard lock(heap_mutex_);
+  if (granularity_ != 0) {
+    for (const auto& handle : heap_.handles()) {
+      if (!handle.present || slept) continue;  // asleep, no memory is left to them
+      for (const auto& m : handle.mappings)
+        insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
+      insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
+    }
+    for (const auto& [base, bytes] : reservations_) {
+      insist(failures, "giving back addresses", [&] { return gpu_->address_free(base, bytes); });
+    }
+  } else {
+    for (const auto& [start, bytes] : reservations_) {
+      if (options_.host_memory) {
+        const auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
+        if (!freed) failures.push_back(freed.error());
+        continue;
+      }
+      insist(failures, "giving back memory", [&] {
+        return options_.kind == memory_kind::pinned
+                   ? gpu_->host_free(reinterpret_cast<void*>(start))
+                   : gpu_->memory_free(start);
+      });
+    }
+  }
+  reservations_.clear();
+  if (budget_ != nullptr) budget_->give(budget_->bytes());
+  for (const event_handle e : events_.take_all()) {
+    insist(failures, "destroying an event", [&] { return gpu_->event_destroy(e); });
+  }
+  return failures;
+}
+
+}  // namespace millpond

@@ -1,0 +1,530 @@
+// Growth and giving back: the driver calls that bring physical memory and take it away, each undone
+// where a later one fails.
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
+#include "millpond/memory/host_pinner.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/core.hpp"
+#include "pool/cache/thread_caches.hpp"
+
+namespace millpond {
+namespace {
+
+// A handle costs about 50 us to create and map and 36 to map again, whatever its size (H200, driver
+// 580.159). While a program only takes memory, as when it loads weights, a few large handles serve;
+// once it has given a part back they are to serve others too, and then there are to be many enough
+// that a few in use keep little from the others, and few enough that the first round of a recorded
+// workload costs no more than its peers'.
+constexpr std::uint64_t handles_of_a_load = 8;
+constexpr std::uint64_t handles_of_a_churn = 24;
+constexpr std::uint64_t churn_share = 16;  // of the peak, given back at once
+constexpr std::uint64_t smallest_bulk = 8 * MiB;
+constexpr std::uint64_t largest_bulk = 64 * MiB;
+// What mapping costs does not grow with the pool, so neither does what is kept to save it.
+constexpr std::uint64_t slack_counts_to = 3 * GiB;
+// A pool of a few MiB would otherwise empty its lanes for every other request.
+constexpr std::uint64_t least_slack = 8 * MiB;
+// What a lane may keep of a small pool, where the options leave it open.
+constexpr std::uint64_t least_small_lane = 1 * MiB;
+constexpr std::uint64_t least_large_lane = 4 * MiB;
+constexpr std::uint64_t small_pool_a_lane =
+    32 * MiB;  // up to here what lanes keep is most of what there is
+constexpr std::uint64_t least_small_share = 256 * KiB;
+constexpr std::uint64_t least_large_share = 1 * MiB;
+// The unit in which a handle's pages can serve elsewhere: small against the pool, so that little is
+// wasted, and not so small that planning has much to look at.
+constexpr std::uint64_t spans_of_a_pool = 1024;
+constexpr std::uint64_t smallest_chunk = 32 * MiB;
+
+}  // namespace
+
+pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
+    : gpu_(std::move(gpu)), options_(std::move(options)), events_(*gpu_) {
+  limbo_.line = std::make_shared<order::line>(0, nullptr);
+  limbo_.line->set_gone();
+  limbo_.owner = new_owner();
+  lane_small_.store(options_.lane_small_bytes != 0 ? options_.lane_small_bytes : least_small_lane,
+                    std::memory_order_relaxed);
+  lane_large_.store(options_.lane_large_bytes != 0 ? options_.lane_large_bytes : least_large_lane,
+                    std::memory_order_relaxed);
+}
+
+pool::core::~core() = default;
+
+result<void> pool::core::open() {
+  join_budget();
+  const device_info& info = gpu_->info();
+  if (info.virtual_memory) {
+    if (options_.kind == memory_kind::device) granularity_ = info.granularity;
+    if (options_.kind == memory_kind::pinned && !options_.host_memory)
+      granularity_ = info.host_granularity;
+  }
+  if (granularity_ != 0) {
+    const std::lock_guard lock(growth_mutex_);
+    if (auto made = open_home(options_.initial_bytes); !made) return made;
+  }
+  if (options_.initial_bytes > 0) {
+    const relaxed_capture_scope relaxed(*gpu_);
+    const std::lock_guard lock(growth_mutex_);
+    return granularity_ != 0 ? extend(options_.initial_bytes) : add_chunk(options_.initial_bytes);
+  }
+  return {};
+}
+
+// A window of addresses for the home view: twice the device's memory, so that holes left by trim
+// never end it early. Addresses cost nothing until they are mapped.
+result<void> pool::core::open_home(std::uint64_t at_least) {
+  std::uint64_t total = gpu_->info().total_bytes;
+  if (options_.kind == memory_kind::pinned) total = std::max<std::uint64_t>(total, 256 * GiB);
+  std::uint64_t bytes =
+      align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
+  device_address base = 0;
+  const relaxed_capture_scope relaxed(*gpu_);
+  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller window
+  // serves; the next one is opened when it is full.
+  call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
+  const std::uint64_t least = std::max<std::uint64_t>(2 * at_least, GiB);
+  while (!answer.ok() && answer.status == driver_status::out_of_memory && bytes / 2 >= least) {
+    bytes = align_down(bytes / 2, std::max<std::uint64_t>(granularity_, 2 * MiB));
+    answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
+  }
+  if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
+  reservations_.emplace_back(base, bytes);
+  const std::lock_guard lock(heap_mutex_);
+  heap_.add_region(base, bytes);
+  home_ = heap_.add_view(base, bytes);
+  has_home_ = true;
+  return {};
+}
+
+void pool::core::note_failure(error what) {
+  const std::lock_guard lock(heap_mutex_);
+  last_failure_ = std::move(what);
+}
+void pool::core::note_fence_failure(error what) {
+  const std::lock_guard lock(heap_mutex_);
+  last_fence_failure_ = std::move(what);
+}
+
+// Under heap_mutex_. How much more than its peak the pool may reserve for a request of `size`, for
+// the sake of speed, where the slack counts so many times.
+std::uint64_t pool::core::slack_bytes(std::uint64_t size, std::uint32_t times) const {
+  const double peak =
+      static_cast<double>(std::min(std::max(peak_carved_, carved_ + size), slack_counts_to));
+  return std::max(static_cast<std::uint64_t>(options_.slack * times * peak), least_slack);
+}
+
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather squeezes it
+// in. Where threads queue, all of them wait for what a squeeze costs: there the slack counts once
+// for each. Where squeezing has not ended it counts from what is reserved.
+std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
+  const std::uint64_t peak = std::max(peak_carved_, carved_ + size);
+  const std::uint64_t granted =
+      std::min(squeezes_.granted_bytes(), peak + slack_bytes(size, crowd::most_slack_times));
+  return std::max(peak + slack_bytes(size, queue_.slack_times()), granted);
+}
+
+// Under heap_mutex_. New bytes that would make room for the request at the end of the home.
+std::uint64_t pool::core::missing_bytes(const request& what) const {
+  const std::uint64_t need =
+      what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
+  const std::uint64_t tail = has_home_ ? heap_.tail_bytes(home_, what.owner) : 0;
+  return align_up(need - std::min(need, tail),
+                  std::max<std::uint64_t>(granularity_, heap::granule));
+}
+
+// Under heap_mutex_. How large the next handle is: bulk as far as the slack goes, then just what is
+// missing.
+std::uint64_t pool::core::piece_bytes(std::uint64_t reserved, std::uint64_t missing) const {
+  const std::uint64_t handles =
+      fallen_ > peak_carved_ / churn_share ? handles_of_a_churn : handles_of_a_load;
+  const std::uint64_t bulk =
+      align_up(std::clamp(reserved / handles, smallest_bulk, largest_bulk), granularity_);
+  const std::uint64_t least = std::min(align_up(missing, granularity_), bulk);
+  // Ahead of need only while the peak itself rises: what is missing below it is missing for being
+  // in pieces.
+  const std::uint64_t allowed = carved_ + missing >= peak_carved_ ? allowed_bytes(missing) : 0;
+  const std::uint64_t room = allowed > reserved ? align_down(allowed - reserved, granularity_) : 0;
+  return std::max(least, std::min(bulk, room));
+}
+
+// Under heap_mutex_.
+std::uint64_t pool::core::span_bytes() const {
+  std::uint64_t out = granularity_;
+  while (2 * out <= reserved_ / spans_of_a_pool) out *= 2;
+  return out;
+}
+
+// Makes room for a request: at the end of the home while that stays within the slack, or by moving
+// pages where that costs no more; beyond the slack by moving pages, which may answer the block
+// itself; else by more memory. last_failure_ says why there is none.
+pool::core::growth pool::core::grow(const request& what, heap::segment** block) {
+  const std::lock_guard lock(growth_mutex_);
+  if (!serving()) {
+    note_failure(not_serving());
+    return growth::none;
+  }
+  if (granularity_ == 0) {
+    const auto grown = add_chunk(
+        what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0));
+    if (!grown) note_failure(grown.error());
+    return grown ? growth::more : growth::none;
+  }
+  std::uint64_t missing = 0;
+  std::uint64_t pieces = 0;
+  bool pays = false;
+  {
+    const std::lock_guard heap_lock(heap_mutex_);
+    missing = missing_bytes(what);
+    if (missing == 0) return growth::more;  // another thread grew meanwhile
+    pieces = divide_up(missing, piece_bytes(reserved_, missing));
+    pays = reserved_ + missing <= allowed_bytes(what.size) && !over_limit(reserved_, missing);
+  }
+  if (pays) {
+    if (const growth moved = move_pages(what, {.as_cheap_as = pieces}, block);
+        moved != growth::none)
+      return moved;
+    const auto grown = extend(missing);
+    if (grown) return growth::more;
+    note_failure(grown.error());
+  }
+  if (const growth moved = move_pages(what, {.instead_of = missing}, block); moved != growth::none)
+    return moved;
+  if (pays) return growth::none;
+  const auto grown = extend(missing);
+  if (!grown) note_failure(grown.error());
+  return grown ? growth::more : growth::none;
+}
+
+// Under growth_mutex_: new memory at the end of the home; all of it or nothing.
+result<void> pool::core::extend(std::uint64_t new_bytes) {
+  std::uint64_t at = 0;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    const auto& home = heap_.views()[home_];
+    at = home.end - home.base + new_bytes + largest_bulk <= home.capacity ? home.end : 0;
+  }
+  if (at == 0) {
+    if (auto opened = open_home(new_bytes + largest_bulk); !opened) return opened;
+    const std::lock_guard lock(heap_mutex_);
+    at = heap_.views()[home_].end;
+  }
+  struct piece {
+    physical_handle name;
+    std::uint64_t bytes;
+  };
+  std::vector<piece> pieces;
+  std::uint64_t fresh = 0;
+  const auto undo = [&](std::uint64_t mapped) {
+    std::uint64_t x = 0;
+    for (const piece& p : pieces) {
+      if (x < mapped) static_cast<void>(gpu_->unmap(at + x, p.bytes));
+      static_cast<void>(release_physical(p.name, p.bytes));
+      x += p.bytes;
+    }
+  };
+  while (fresh < new_bytes) {
+    const std::uint64_t least = align_up(new_bytes - fresh, granularity_);
+    std::uint64_t size = 0;
+    std::uint64_t reserved = 0;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      reserved = reserved_ + fresh;
+      size = piece_bytes(reserved, new_bytes - fresh);
+    }
+    // The limit is met to the granule before it refuses.
+    if (over_limit(reserved, size)) size = std::min(size, least);
+    if (over_limit(reserved, size)) {
+      undo(0);
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) +
+                                                  " would be passed: " + format_bytes(reserved) +
+                                                  " reserved, " + format_bytes(least) +
+                                                  " more needed"};
+    }
+    physical_handle handle = 0;
+    call_result answer = create_physical(&handle, size);
+    if (answer.status == driver_status::out_of_memory && size > least) {
+      size = least;
+      answer = create_physical(&handle, size);
+    }
+    if (!answer.ok()) {
+      undo(0);
+      return growth_error(answer, size);
+    }
+    pieces.push_back({handle, size});
+    fresh += size;
+  }
+  std::uint64_t mapped = 0;
+  for (const piece& p : pieces) {
+    if (const call_result answer = gpu_->map(at + mapped, p.bytes, p.name); !answer.ok()) {
+      undo(mapped);
+      return to_error(answer, "mapping " + format_bytes(p.bytes));
+    }
+    mapped += p.bytes;
+  }
+  if (const call_result answer = gpu_->set_access(at, fresh, place()); !answer.ok()) {
+    undo(mapped);
+    return to_error(answer, "giving access to " + format_bytes(fresh));
+  }
+  const std::lock_guard lock(heap_mutex_);
+  for (const piece& p : pieces) {
+    heap_.map_handle(home_, at, heap_.add_handle(p.bytes, span_bytes(), p.name));
+    at += p.bytes;
+    counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  }
+  reserved_ += fresh;
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  set_lane_limits();
+  return {};
+}
+
+// Under heap_mutex_. A lane may keep 0.5% of the peak in small blocks, where that is more than 1
+// MiB, and 0.1% in large ones, where that is more than 4 MiB: those lie in the way of larger
+// blocks. Several lanes in a pool that is not small share 0.25% and 1%: four that kept 5 MiB each
+// cost a recorded program of four streams 5% of its peak. A lane learns it when it next misses.
+void pool::core::set_lane_limits() noexcept {
+  const std::uint64_t lanes =
+      std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed));
+  std::uint64_t small = std::max(least_small_lane, peak_carved_ / 200);
+  std::uint64_t large = std::max(least_large_lane, peak_carved_ / 1000);
+  if (lanes > 1 && peak_carved_ > lanes * small_pool_a_lane) {
+    small = std::min(small, std::max(least_small_share, peak_carved_ / 400 / lanes));
+    large = std::min(large, std::max(least_large_share, peak_carved_ / 100 / lanes));
+  }
+  if (options_.lane_small_bytes == 0) lane_small_.store(small, std::memory_order_relaxed);
+  if (options_.lane_large_bytes == 0) lane_large_.store(large, std::memory_order_relaxed);
+}
+
+// A program that gives everything back begins something new: what it needed before is no measure of
+// what it may hold and keep from now on.
+void pool::core::forget_peak() noexcept {
+  const std::lock_guard lock(heap_mutex_);
+  peak_out_ = std::max(peak_out_, peak_carved_);
+  peak_carved_ = carved_;
+  fallen_ = 0;
+  squeezes_.forget();
+  set_lane_limits();
+}
+
+// Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is
+// one view of one span; it starts on 2 MiB, which the driver does not promise, so it is asked for
+// larger.
+result<void> pool::core::add_chunk(std::uint64_t bytes) {
+  std::uint64_t size = 0;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    size = align_up(std::max({bytes, smallest_chunk, reserved_ / 16}), 2 * MiB);
+    if (limit_bytes() != 0 && reserved_ + size + 2 * MiB > limit_bytes())
+      size = align_up(bytes, 2 * MiB);
+    if (limit_bytes() != 0 && reserved_ + size + 2 * MiB > limit_bytes()) {
+      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) +
+                                                  " would be passed: " + format_bytes(reserved_) +
+                                                  " reserved, " + format_bytes(size + 2 * MiB) +
+                                                  " more needed"};
+    }
+    if (heap_.regions_full())
+      return error{error_code::out_of_memory, "the pool holds as many chunks as it can"};
+  }
+  const std::uint64_t asked =
+      options_.host_memory ? size : size + 2 * MiB;  // such a source's blocks start on 2 MiB
+  if (!take_budget(asked))
+    return growth_error({driver_status::out_of_memory, "memory_budget"}, asked);
+  device_address start = 0;
+  call_result answer;
+  if (options_.host_memory) {
+    const auto pinned = options_.host_memory->allocate(asked);
+    if (!pinned) {
+      give_budget(asked);
+      return pinned.error();
+    }
+    start = reinterpret_cast<std::uintptr_t>(*pinned);
+  } else if (options_.kind == memory_kind::pinned) {
+    void* host = nullptr;
+    answer = gpu_->host_allocate(&host, asked, driver::host_flags::none);
+    start = reinterpret_cast<std::uintptr_t>(host);
+  } else if (options_.kind == memory_kind::managed) {
+    answer = gpu_->managed_allocate(&start, asked);
+  } else {
+    answer = gpu_->memory_allocate(&start, asked);
+  }
+  if (!answer.ok()) {
+    give_budget(asked);
+    return to_error(answer, "growing the pool by " + format_bytes(asked));
+  }
+  reservations_.emplace_back(start, asked);
+  const std::lock_guard lock(heap_mutex_);
+  const std::uint64_t base = align_up(start, 2 * MiB);
+  heap_.add_region(base, size);
+  const heap::view_id view = heap_.add_view(base, size);
+  heap_.map_handle(view, base, heap_.add_handle(size, size, start));
+  reserved_ += asked;
+  peak_reserved_ = std::max(peak_reserved_, reserved_);
+  counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  return {};
+}
+
+std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
+  if (!serving()) return 0;
+  // To nothing, the pool is as new: streams that are not used any more are not to be told apart for
+  // ever.
+  if (keep_bytes == 0)
+    thread_lanes::drop_all(this);
+  else
+    thread_lanes::drop_idle(this);
+  drain_released();
+  empty_arenas();
+  flush_lanes_of(nullptr);
+  const relaxed_capture_scope relaxed(*gpu_);
+  wide_seal();
+  poll_fences();
+  collect_dead_streams();
+  if (keep_bytes == 0) forget_peak();
+  return give_back(keep_bytes);
+}
+
+// Whole idle spans, the last mapped first. Idle means that the host has seen the fence, so that
+// nothing runs on them.
+std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
+  if (granularity_ == 0)
+    return 0;  // a chunk's own free waits for the whole device: close() does that
+  const relaxed_capture_scope relaxed(*gpu_);
+  const std::lock_guard growing(growth_mutex_);
+  if (asleep_bytes_.load(std::memory_order_relaxed) != 0)
+    return 0;  // it has gone to sleep while the lock was waited for
+  std::uint64_t given = 0;
+  std::vector<heap::handle_id> candidates;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
+      const auto& h = heap_.handles()[id];
+      const auto idle = [this](heap::span_id s) { return heap_.wholly_free(s, heap::anyone); };
+      if (h.present && std::all_of(h.spans.begin(), h.spans.end(), idle)) candidates.push_back(id);
+    }
+    const auto place = [this](heap::handle_id id) {
+      return heap_.spans()[heap_.handles()[id].spans.front()].home.at;
+    };
+    std::sort(candidates.begin(), candidates.end(),
+              [&](heap::handle_id a, heap::handle_id b) { return place(a) > place(b); });
+  }
+  for (const heap::handle_id id : candidates) {
+    std::uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      bytes = heap_.handles()[id].bytes;
+      if (reserved_ <= keep_bytes || reserved_ - bytes < keep_bytes) continue;
+    }
+    if (give_back_handle(id)) given += bytes;
+  }
+  return given;
+}
+
+// The same by age, and with the growth lock for one handle at a time, so that an allocation that
+// must grow waits for one.
+std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
+  if (!serving() || granularity_ == 0) return 0;
+  const relaxed_capture_scope relaxed(*gpu_);
+  thread_lanes::drop_idle(this);
+  flush_lanes_of(nullptr);  // a few MiB in lanes would keep whole handles
+  wide_seal();
+  poll_fences();
+  // Without a clock a call is a moment: what was unused at the last one is old enough.
+  const bool timed = static_cast<bool>(options_.clock);
+  const std::uint64_t now = timed ? options_.clock() : ++looks_;
+  struct candidate {
+    heap::handle_id id;
+    std::uint64_t name, bytes, at;
+  };
+  std::vector<candidate> old;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (ages_ == nullptr) ages_ = std::make_unique<span_ages>();
+    for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
+      const auto& h = heap_.handles()[id];
+      const auto idle = [this](heap::span_id s) { return heap_.wholly_free(s, heap::anyone); };
+      if (!h.present || h.mappings.empty() || !std::all_of(h.spans.begin(), h.spans.end(), idle))
+        continue;
+      const std::uint64_t at = h.mappings.front().at;
+      const bool used = std::any_of(h.mappings.begin(), h.mappings.end(),
+                                    [&](const auto& m) { return ages_->touched(m.at, h.bytes); });
+      const std::uint64_t since =
+          ages_->look(h.name, used ? span_ages::use::since_last_look : span_ages::use::none, now);
+      if (timed ? now - since >= older_than_ns : since < now)
+        old.push_back({id, h.name, h.bytes, at});
+    }
+    ages_->end_of_look();
+  }
+  std::sort(old.begin(), old.end(),
+            [](const candidate& a, const candidate& b) { return a.at > b.at; });
+  std::uint64_t given = 0;
+  for (const candidate& c : old) {
+    const std::lock_guard growing(growth_mutex_);
+    if (!serving()) break;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (reserved_ < keep_bytes + c.bytes) continue;
+      // Another thread may have given it back, and its number may be another handle's by now.
+      if (!heap_.handles()[c.id].present || heap_.handles()[c.id].name != c.name) continue;
+    }
+    if (give_back_handle(c.id)) given += c.bytes;
+  }
+  return given;
+}
+
+// Takes the handle's spans out of use, then asks the driver. Where the driver refuses, what was
+// unmapped is mapped again and the handle goes on as before.
+bool pool::core::give_back_handle(heap::handle_id id) {
+  std::vector<heap::segment*> held;
+  std::vector<heap::heap::mapping> mappings;
+  physical_handle name = 0;
+  std::uint64_t bytes = 0;
+  const auto let_go = [&] {
+    for (heap::segment* const s : held) heap_.release(s, heap::anyone, 0, heap::absorb_idle::no);
+  };
+  {
+    const std::lock_guard lock(heap_mutex_);
+    const auto& handle = heap_.handles()[id];
+    mappings = handle.mappings;
+    name = handle.name;
+    bytes = handle.bytes;
+    for (const heap::span_id span : handle.spans) {
+      heap::segment* const s =
+          heap_.allocate_at(heap_.spans()[span].home.at, heap_.spans()[span].bytes);
+      if (s == nullptr) {  // taken meanwhile
+        let_go();
+        return false;
+      }
+      held.push_back(s);
+    }
+  }
+  call_result answer;
+  std::size_t unmapped = 0;
+  for (; unmapped < mappings.size(); ++unmapped) {
+    answer = gpu_->unmap(mappings[unmapped].at, bytes);
+    if (!answer.ok()) break;
+  }
+  if (answer.ok()) answer = release_physical(name, bytes);
+  if (!answer.ok()) {
+    // Unmapped from some of its addresses but not given back: map it again.
+    bool restored = true;
+    for (std::size_t i = 0; i < unmapped; ++i) {
+      restored = gpu_->map(mappings[i].at, bytes, name).ok() &&
+                 gpu_->set_access(mappings[i].at, bytes, place()).ok() && restored;
+    }
+    note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
+    const std::lock_guard lock(heap_mutex_);
+    if (restored) let_go();
+    // Otherwise the addresses stay out of use until the pool is closed: nothing is handed out that
+    // is not mapped.
+    return false;
+  }
+  const std::lock_guard lock(heap_mutex_);
+  let_go();
+  heap_.remove_handle(id);
+  reserved_ -= bytes;
+  counts_.given_back_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace millpond

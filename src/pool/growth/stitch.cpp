@@ -1,0 +1,179 @@
+// Moving pages: free spans from anywhere side by side in a window, so that a large block finds room
+// although the home is in pieces. Nothing is copied: their handles are mapped once more, and stay
+// so for the next such block.
+#include <algorithm>
+
+#include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/core.hpp"
+
+namespace millpond {
+namespace {
+
+// A window can be made longer at the end of its view alone, so there are several views.
+constexpr std::uint64_t views_of_windows = 8;
+
+}  // namespace
+
+// Under growth_mutex_. The block itself where a window gave it; `none` where plain growth is the
+// better bargain, or the driver refused.
+pool::core::growth pool::core::move_pages(const request& what, const bargain& against,
+                                          heap::segment** block) {
+  for (int tries = 0; tries < 2; ++tries) {
+    heap::window_plan plan;
+    std::uint64_t largest_alignment = granularity_;
+    {
+      const std::lock_guard lock(heap_mutex_);
+      if (what.alignment > largest_alignment) return growth::none;
+      plan = heap::plan_window(heap_, what.size, what.owner);
+      if (plan.possible && plan.new_bytes == 0 && plan.handles.empty()) {
+        *block = heap_.allocate_window(plan.view, plan.at, plan.bytes, what.owner);
+        if (*block == nullptr) return growth::none;
+        take(**block, what);
+        counts_.activations.fetch_add(1, std::memory_order_relaxed);
+        return growth::block;
+      }
+      // Mapping a handle again costs three quarters of making one (H200).
+      if (against.as_cheap_as != 0 && 3 * plan.handles.size() > 4 * against.as_cheap_as)
+        return growth::none;
+      if (!plan.possible || heap_.mappings() + plan.handles.size() > most_mappings())
+        return growth::none;
+    }
+    if (plan.new_bytes > 0) {
+      // New memory has its home first; then the window is planned again over it.
+      const std::uint64_t more = align_up(plan.new_bytes, granularity_);
+      if (tries > 0 || more >= against.instead_of) return growth::none;
+      if (const auto grown = extend(more); !grown) {
+        note_failure(grown.error());
+        return growth::none;
+      }
+      continue;
+    }
+    const auto mapped = map_window(plan);
+    if (!mapped) {
+      note_failure(mapped.error());
+      return growth::none;
+    }
+    const std::lock_guard lock(heap_mutex_);
+    *block = heap_.allocate_window(mapped->view, mapped->at, plan.bytes, what.owner);
+    if (*block == nullptr)
+      return growth::more;  // another thread took of it meanwhile: the caller tries again
+    take(**block, what);
+    return growth::block;
+  }
+  return growth::none;
+}
+
+// Under growth_mutex_: the plan's handles at the end of a view of windows; all of them or none.
+// Answers where the block begins.
+result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan) {
+  struct piece {
+    physical_handle name;
+    std::uint64_t bytes;
+  };
+  std::vector<piece> pieces;
+  std::uint64_t total = 0;
+  heap::heap::mapping where{heap::new_view, 0};
+  {
+    const std::lock_guard lock(heap_mutex_);
+    for (const heap::handle_id id : plan.handles) {
+      pieces.push_back({heap_.handles()[id].name, heap_.handles()[id].bytes});
+      total += pieces.back().bytes;
+    }
+    if (plan.view != heap::new_view) {
+      const auto& in = heap_.views()[plan.view];
+      if (in.end - in.base + total > in.capacity)
+        return error{error_code::out_of_memory, "a view of windows is full"};
+      where = {plan.view, in.end};
+    } else {
+      where = place_for_window(total);
+    }
+  }
+  if (where.view == heap::new_view) {
+    const auto opened = open_window(total);
+    if (!opened) return opened.error();
+    const std::lock_guard lock(heap_mutex_);
+    where = {*opened, heap_.views()[*opened].end};
+  }
+  std::uint64_t mapped = 0;
+  std::size_t done = 0;
+  call_result answer;
+  for (; done < pieces.size(); ++done) {
+    answer = gpu_->map(where.at + mapped, pieces[done].bytes, pieces[done].name);
+    if (!answer.ok()) break;
+    mapped += pieces[done].bytes;
+  }
+  if (answer.ok()) answer = gpu_->set_access(where.at, total, place());
+  if (!answer.ok()) {
+    mapped = 0;
+    for (std::size_t i = 0; i < done; ++i) {
+      static_cast<void>(gpu_->unmap(where.at + mapped, pieces[i].bytes));
+      mapped += pieces[i].bytes;
+    }
+    return to_error(answer, "mapping " + format_bytes(total) + " side by side");
+  }
+  const std::lock_guard lock(heap_mutex_);
+  std::uint64_t at = where.at;
+  for (const heap::handle_id id : plan.handles) {
+    heap_.map_handle(where.view, at, id);
+    at += heap_.handles()[id].bytes;
+    counts_.moves.fetch_add(1, std::memory_order_relaxed);
+  }
+  return heap::heap::mapping{where.view,
+                             plan.view != heap::new_view ? plan.at : where.at + plan.skip};
+}
+
+// Under heap_mutex_: the end of a view that has room for a new window, or new_view. The view with
+// the fewest mappings, so that windows stand behind each other late, and can be made longer until
+// then.
+heap::heap::mapping pool::core::place_for_window(std::uint64_t bytes) const {
+  heap::heap::mapping out{heap::new_view, 0};
+  std::size_t fewest = 0;
+  for (heap::view_id id = 0; id < heap_.views().size(); ++id) {
+    const auto& in = heap_.views()[id];
+    if (in.kind != heap::view_kind::window || in.end - in.base + bytes > in.capacity) continue;
+    if (out.view != heap::new_view && in.slots.size() >= fewest) continue;
+    out = {id, in.end};
+    fewest = in.slots.size();
+  }
+  return out;
+}
+
+// Under growth_mutex_: empty views for windows, with addresses for many; the first of them.
+result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
+  if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
+  const std::uint64_t unit = std::max<std::uint64_t>(granularity_, 2 * MiB);
+  std::uint64_t bytes = align_up(std::max(2 * gpu_->info().total_bytes, 4 * at_least), unit);
+  device_address base = 0;
+  call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
+  while (!answer.ok() && answer.status == driver_status::out_of_memory &&
+         bytes / 2 >= std::max<std::uint64_t>(at_least, GiB)) {
+    bytes = align_up(bytes / 2, unit);
+    answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
+  }
+  if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
+  reservations_.emplace_back(base, bytes);
+  const std::lock_guard lock(heap_mutex_);
+  std::uint64_t part = align_down(bytes / views_of_windows, unit);
+  if (part < 2 * at_least) part = bytes;
+  heap::view_id first = heap::new_view;
+  for (std::uint64_t at = 0; at + part <= bytes && !heap_.regions_full(); at += part) {
+    heap_.add_region(
+        base + at,
+        part);  // each one of its own: the books of a region reach up to what is used in it
+    const heap::view_id made = heap_.add_view(base + at, part, heap::view_kind::window);
+    if (first == heap::new_view) first = made;
+  }
+  return first;
+}
+
+// Mappings cost host memory (under random sizes the books take 0.4% of the pool at this many), and
+// planning looks at each of their spans, so their number is bounded: on average sixteen a handle.
+// At the bound the pool adds memory, which costs a program more than a slow plan: a recorded one
+// that reached eight a handle in its third round went from 1.17 of its peak to 1.48.
+std::uint64_t pool::core::most_mappings() const {
+  return 256 + 16 * heap_.handles().size();
+}
+
+}  // namespace millpond

@@ -1,0 +1,441 @@
+// The pool's face, and its two fast paths.
+#include "millpond/pool/pool.hpp"
+
+#include "base/check.hpp"
+#include "base/process_barrier.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/core.hpp"
+#include "pool/cache/thread_caches.hpp"
+
+namespace millpond {
+namespace {
+
+error refused_in_child() {
+  return {error_code::not_permitted,
+          "this process was forked from the one that made the pool: its GPU memory belongs to the "
+          "parent"};
+}
+// The throwing edge.
+void* given(result<void*> answer) {
+  if (answer) return *answer;
+  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
+  throw memory_error(answer.error());
+}
+
+}  // namespace
+
+// The fast paths
+// ----------------------------------------------------------------------------------------
+
+// Written into the public calls, since a call would cost a tenth of it.
+[[gnu::always_inline]] inline void* pool::core::pop_here(stream_lane& in,
+                                                         std::uint64_t bytes) noexcept {
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
+  heap::segment* const block = in.pop(bytes);
+  if (block == nullptr) {
+    in.lock.owner_unlock();
+    return nullptr;
+  }
+  block->requested = bytes;
+  if (__builtin_expect(block->holder_number != in.number, 0)) change_hands(in, *block);
+  set_state(*block, block_state::live);
+  in.counts.allocations.add(1);
+  in.counts.bytes_out.add(bytes);
+  in.lock.owner_unlock();
+  return reinterpret_cast<void*>(block->start());
+}
+
+void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept {
+  return pop_here(in, bytes);
+}
+
+[[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr,
+                                                         std::uint64_t bytes) noexcept {
+  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
+  if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
+  if (__builtin_expect(in.dead.load(std::memory_order_relaxed), 0)) {
+    in.lock.owner_unlock();
+    return false;
+  }
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(block->requested);
+  if (block->holder_number == in.number) {
+    set_state(*block, block_state::cached);
+    keep(in, block);
+  } else {
+    send(in, block);
+  }
+  return true;
+}
+bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+  return push_here(in, ptr, bytes);
+}
+
+// Before the block's record is looked at, which is another core's: for calls that may tell an error
+// later. The audit build looks.
+[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr,
+                                                      std::uint64_t bytes) noexcept {
+#if defined(MILLPOND_AUDIT)
+  return false;
+#else
+  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) &&
+         post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
+#endif
+}
+
+[[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
+  stream_lane* const in = thread_lanes::find(this, stream);
+  if (__builtin_expect(in == nullptr, 0)) return nullptr;
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) &&
+      may_capture(stream))
+    return nullptr;
+  std::uint64_t id = 0;
+  return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
+}
+
+std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream,
+                                                std::unique_ptr<stream_lane> made) {
+  return thread_lanes::put(shared_from_this(), stream, std::move(made));
+}
+
+// The plain calls
+// ---------------------------------------------------------------------------------------
+
+// Not for a stream that captures: cuStreamGetId refuses those (seen on an H200, driver 580.159), so
+// whoever may have one asks for the capture first.
+result<std::uint64_t> pool::core::identity(stream_handle stream) {
+  std::uint64_t id = 0;
+  call_result answer = gpu_->stream_id(stream, &id);
+  if (__builtin_expect(answer.status == driver_status::invalid_context, 0)) {
+    // The stream's fault, or the first call of a thread that has no context: a call without a
+    // stream tells.
+    std::uint64_t free = 0;
+    std::uint64_t total = 0;
+    if (gpu_->memory_info(&free, &total).status == driver_status::invalid_context &&
+        gpu_->bind_thread().ok()) {
+      answer = gpu_->stream_id(stream, &id);
+    }
+  }
+  if (__builtin_expect(!answer.ok(), 0)) {
+    return error{
+        answer.status == driver_status::invalid_handle ||
+                answer.status == driver_status::invalid_context
+            ? error_code::invalid_argument
+            : error_code::driver_failure,
+        "the stream is not usable (destroyed, or of another context): " + to_string(answer)};
+  }
+  return id;
+}
+
+// Whatever is unusual about the call is told apart here; usual_lane has the short way.
+result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                   stream_handle stream) {
+  if (__builtin_expect(!serving(), 0)) return not_serving();
+  capture_info capture;
+  if (const call_result answer = gpu_->stream_capture(stream, &capture);
+      __builtin_expect(!answer.ok(), 0)) {
+    // A destroyed stream or a thread without a context: identity() knows the words and the way.
+    if (answer.status != driver_status::invalid_handle &&
+        answer.status != driver_status::invalid_context) {
+      return to_error(answer, "asking whether the stream captures");
+    }
+    const auto id = identity(stream);
+    if (!id) return id.error();
+    if (!gpu_->stream_capture(stream, &capture).ok())
+      return to_error(answer, "asking whether the stream captures");
+  }
+  if (__builtin_expect(capture.status == capture_status::active, 0)) {
+    return allocate_in_capture(capture, bytes, alignment, stream);
+  }
+  if (capture.status == capture_status::invalidated) {
+    return error{error_code::not_permitted,
+                 "the stream's capture has been invalidated: end it before allocating"};
+  }
+  const auto id = identity(stream);
+  if (!id) return id.error();
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0))
+    note_not_capturing(stream);
+  stream_lane* in = thread_lanes::find(this, stream);
+  if (in == nullptr || in->stream_id != *id) {
+    auto made = make_lane(stream, *id);
+    if (!made) return made.error();
+    in = made->get();
+    const passing_lane passing{*this, attach(stream, std::move(*made))};
+    return allocate_from(*in, bytes, alignment);
+  }
+  if (alignment <= heap::granule) {
+    if (void* const ptr = pop(*in, bytes)) return ptr;
+  }
+  return allocate_from(*in, bytes, alignment);
+}
+
+result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
+  stream_lane* in = thread_lanes::find(this, stream);
+  if (in != nullptr && push(*in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, stream, in);
+}
+
+result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, in.handle);
+  if (push(in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, in.handle, &in);
+}
+
+// The face
+// ----------------------------------------------------------------------------------------------
+
+pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
+pool::~pool() {
+  if (forked()) return;
+  tell_refused();
+  for (const error& failure : core_->close()) report(failure);
+}
+
+result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_options options) {
+  if (gpu == nullptr) return error{error_code::invalid_argument, "pool: no driver"};
+  if (options.kind != memory_kind::device && options.kind != memory_kind::pinned &&
+      options.kind != memory_kind::managed) {
+    return error{error_code::invalid_argument,
+                 std::string("pool: kind ") + to_string(options.kind) +
+                     " cannot be pooled; expected device, pinned or managed"};
+  }
+  if (!(options.slack >= 0) || options.slack > 10) {
+    return error{error_code::invalid_argument, "pool: slack must be from 0 to 10"};
+  }
+  process_barrier_available();  // registers the process: not to be paid in an allocation
+  auto state = std::make_shared<core>(std::move(gpu), std::move(options));
+  if (auto opened = state->open(); !opened) {
+    static_cast<void>(state->close());
+    return opened.error();
+  }
+  return std::shared_ptr<pool>(new pool(std::move(state)));
+}
+
+memory_kind pool::kind() const noexcept {
+  return core_->options().kind;
+}
+driver* pool::gpu() const noexcept {
+  return &core_->gpu();
+}
+
+void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
+  if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(),
+                       1)) {
+    if (stream_lane* const in = core_->usual_lane(stream)) {
+      if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
+      tell_refused();
+      return given(core_->allocate_from(*in, bytes, alignment));
+    }
+  }
+  return memory_resource::allocate(bytes, alignment, stream);
+}
+// Called where a call is not quick anyway, with no lock held.
+void pool::tell_refused() noexcept {
+  if (__builtin_expect(!core_->has_refused(), 1) || core_->forked()) return;
+  try {
+    for (const error& each : core_->take_refused()) report(each);
+  } catch (const std::bad_alloc&) {  // no memory for the words
+  }
+}
+void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
+    stream_lane* const in = thread_lanes::find(core_.get(), stream);
+    if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes)))
+      return;
+  }
+  memory_resource::deallocate(ptr, bytes, stream);
+}
+
+result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                stream_handle stream) {
+  tell_refused();
+  if (alignment <= heap::granule && core_->serving()) {
+    if (stream_lane* const in = core_->usual_lane(stream)) {
+      if (void* const ptr = core_->pop(*in, bytes)) return ptr;
+      return core_->allocate_from(*in, bytes, alignment);
+    }
+  }
+  return core_->allocate(bytes, alignment, stream);
+}
+result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  tell_refused();
+  return core_->deallocate(ptr, bytes, stream);
+}
+
+pool::lane_handle pool::lane(stream_handle stream) {
+  if (forked()) throw memory_error(refused_in_child());
+  const auto id = core_->identity(stream);
+  if (!id) throw memory_error(id.error());
+  auto made = core_->make_lane(stream, *id);
+  if (!made) throw memory_error(made.error());
+  return {*this, core_, std::move(*made)};
+}
+
+pool::capture_lane_handle pool::capture_lane(stream_handle stream) {
+  if (forked()) throw memory_error(refused_in_child());
+  if (!core_->serving()) throw memory_error(core_->not_serving());
+  auto made = core_->make_captured_lane(stream);
+  if (!made) throw memory_error(made.error());
+  return {*this, core_, std::move(*made)};
+}
+graph_arena pool::make_graph_arena() {
+  if (forked()) throw memory_error(refused_in_child());
+  return core_->make_graph_arena();
+}
+result<void> pool::capture_into(const graph_arena& arena, stream_handle stream) {
+  if (forked()) return refused_in_child();
+  if (!core_->serving()) return core_->not_serving();
+  if (!arena)
+    return error{error_code::invalid_argument,
+                 "capture_into: no graph arena: pool::make_graph_arena makes one"};
+  return core_->capture_into(*arena.held_, stream);
+}
+
+void pool::look_for_capture_end(stream_handle stream) noexcept {
+  if (!forked() && core_->serving()) core_->look_for_capture_end(stream);
+}
+
+result<void> pool::record_use(void* ptr, stream_handle stream) noexcept {
+  if (forked()) return refused_in_child();
+  if (ptr == nullptr) return {};
+  return core_->record_use(ptr, stream);
+}
+result<pool::block_range> pool::find(const void* ptr) const noexcept {
+  if (forked()) return refused_in_child();
+  return core_->find(ptr);
+}
+std::uint64_t pool::trim(std::uint64_t keep_bytes) {
+  if (forked()) return 0;
+  const std::uint64_t given_back = core_->trim(keep_bytes);
+  tell_refused();
+  return given_back;
+}
+void pool::reset_peak_reserved() noexcept {
+  if (!forked()) core_->reset_peak_reserved();
+}
+result<void> pool::synchronize() {
+  if (forked()) return refused_in_child();
+  if (!core_->serving()) return core_->not_serving();
+  return core_->synchronize();
+}
+void pool::set_limit_bytes(std::uint64_t bytes) noexcept {
+  core_->set_limit_bytes(bytes);
+}
+std::uint64_t pool::give_back(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
+  return forked() ? 0 : core_->give_back_old(older_than_ns, keep_bytes);
+}
+result<void> pool::reserve(std::uint64_t bytes) {
+  if (forked()) return refused_in_child();
+  return core_->reserve(bytes);
+}
+pool::admission pool::would_fit(std::uint64_t bytes, stream_handle stream) const {
+  return forked() ? admission{fit::no, 0, bytes} : core_->would_fit(bytes, stream);
+}
+result<void> pool::set_tag(void* ptr, std::string_view tag) {
+  if (forked()) return refused_in_child();
+  return core_->set_tag(ptr, tag);
+}
+result<sleep_outcome> pool::sleep(const sleep_options& options) {
+  if (forked()) return refused_in_child();
+  return core_->sleep(options);
+}
+result<wake_outcome> pool::wake() {
+  if (forked()) return refused_in_child();
+  return core_->wake();
+}
+bool pool::asleep() const noexcept {
+  return core_->asleep();
+}
+memory_report pool::explain() const {
+  return forked() ? memory_report{} : core_->explain();
+}
+pool_statistics pool::statistics() const {
+  return forked() ? pool_statistics{} : core_->statistics();
+}
+void pool::check() const {
+  if (!forked()) core_->check();
+}
+
+pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state,
+                               std::unique_ptr<stream_lane> own)
+    : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
+pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
+pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
+  if (this == &other) return *this;
+  if (lane_ != nullptr) core_->drop_lane(*lane_);
+  owner_ = other.owner_;
+  core_ = std::move(other.core_);
+  lane_ = std::move(other.lane_);
+  return *this;
+}
+pool::lane_handle::~lane_handle() {
+  if (lane_ != nullptr) core_->drop_lane(*lane_);
+}
+stream_handle pool::lane_handle::stream() const noexcept {
+  return lane_->handle;
+}
+
+namespace {
+// A lane handle's owner has promised that its stream does not capture.
+void promised(pool::core& core, stream_handle stream) {
+#if defined(MILLPOND_AUDIT)
+  capture_info capture;
+  MILLPOND_CHECK(
+      !core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
+      "a lane handle was used in a capture");
+#else
+  static_cast<void>(core);
+  static_cast<void>(stream);
+#endif
+}
+}  // namespace
+
+void* pool::lane_handle::allocate(std::uint64_t bytes) {
+  promised(*core_, lane_->handle);
+  if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
+    if (void* const ptr = core_->pop_here(*lane_, bytes)) return ptr;
+    if (void* const ptr = core_->pop_shared(*lane_, bytes)) return ptr;
+  }
+  return allocate_slowly(bytes);
+}
+
+void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (core_->forked()) throw memory_error(refused_in_child());
+  if (!core_->serving()) throw memory_error(core_->not_serving());
+  if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
+  owner_->tell_refused();
+  return given(core_->allocate_from(*lane_, bytes, heap::granule));
+}
+
+void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  promised(*core_, lane_->handle);
+  if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
+    if (core_->posted(*lane_, ptr, bytes) || core_->push_here(*lane_, ptr, bytes)) return;
+  }
+  deallocate_slowly(ptr, bytes);
+}
+
+void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
+  const auto freed = try_deallocate(ptr, bytes);
+  if (freed) return;
+  if (core_->closed())
+    return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
+  owner_->report(freed.error());
+}
+
+result<void> pool::lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  if (ptr == nullptr) return {};
+  if (core_->closed())
+    return error{error_code::not_permitted,
+                 "a block was freed through a lane of a pool that is closed"};
+  if (core_->forked()) return refused_in_child();
+  promised(*core_, lane_->handle);
+  owner_->tell_refused();
+  return core_->deallocate_to(*lane_, ptr, bytes);
+}
+
+}  // namespace millpond

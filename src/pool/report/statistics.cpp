@@ -1,0 +1,217 @@
+// The pool in numbers and words: statistics, the answer to a bad free, the report of out_of_memory.
+#include <algorithm>
+#include <sstream>
+
+#include "driver/relaxed_capture.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/core.hpp"
+
+namespace millpond {
+namespace {
+
+std::string address_text(const void* ptr) {
+  std::ostringstream text;
+  text << "0x" << std::hex << reinterpret_cast<std::uintptr_t>(ptr);
+  return text.str();
+}
+
+}  // namespace
+
+pool_statistics pool::core::statistics() {
+  pool_statistics out;
+  std::uint64_t out_bytes = 0;
+  std::uint64_t in_bytes = 0;
+  std::uint64_t misses = 0;
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    const auto add = [&](const lane_counters& c) {
+      out.allocations += c.allocations.get();
+      out.deallocations += c.deallocations.get();
+      out_bytes += c.bytes_out.get();
+      in_bytes += c.bytes_in.get();
+      misses += c.misses.get();
+      out.shelf_hits += c.shelf_hits.get();
+      out.heap_hits += c.heap_hits.get();
+    };
+    add(past_);
+    with_lanes_locked(nullptr, [&](stream_lane& l) {
+      out.cached_bytes += l.small_bytes + l.large_bytes + l.mail_bytes();
+      for (const auto& box : l.mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
+    });
+    for (const stream_lane* const l : lanes_)
+      add(l->counts);  // behind the mail, of which some may have been refused
+    out.lanes = lanes_.size();
+    out.metadata_bytes += homes_.bytes();
+    for (captured_lane* const l : captured_lanes_) add(l->lane.counts);
+  }
+  {
+    const std::shared_lock lock(streams_mutex_);
+    out.streams = streams_.size();
+    for (const auto& [id, stream] : streams_) {
+      out.cached_bytes += stream->shared.bytes();
+      const std::lock_guard heap_lock(heap_mutex_);
+      out.pending_bytes += heap_.free_bytes(stream->owner);
+    }
+    out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(stream_lane);
+  }
+  {
+    const std::lock_guard lock(captures_mutex_);
+    out.captures = captures_.size();
+    out.graph_arenas = arenas_.size();
+    const std::lock_guard heap_lock(heap_mutex_);
+    const auto add = [&](const arena_state& arena) {
+      for (const auto& [block, capture] : arena.out) out.capture_bytes += block->bytes;
+      for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
+      out.capture_bytes += heap_.free_bytes(arena.parked);
+    };
+    for (const auto& [number, arena] : arenas_) add(*arena);
+    for (const auto& [id, capture] : captures_) {
+      if (capture->arena->number == 0) add(*capture->arena);
+      for (const auto& [stream, owner] : capture->owners)
+        out.capture_bytes += heap_.free_bytes(owner);
+    }
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    out.reserved_bytes = reserved_;
+    out.peak_reserved_bytes = peak_reserved_;
+    out.peak_out_bytes = std::max(peak_out_, peak_carved_);
+    out.idle_bytes = heap_.free_bytes(heap::anyone);
+    out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
+    out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
+    for (const auto& handle : heap_.handles())
+      out.mapped_bytes += handle.bytes * handle.mappings.size();
+  }
+  // A free on one thread may be counted before its allocation on another: what is in flight, never
+  // a negative number.
+  out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
+  out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
+  out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
+  out.lock_waits = heap_mutex_.waits();
+  out.growths = counts_.growths.load(std::memory_order_relaxed);
+  out.moves = counts_.moves.load(std::memory_order_relaxed);
+  out.activations = counts_.activations.load(std::memory_order_relaxed);
+  out.seals = counts_.seals.load(std::memory_order_relaxed);
+  out.fence_queries = counts_.fence_queries.load(std::memory_order_relaxed);
+  out.stream_waits = counts_.stream_waits.load(std::memory_order_relaxed);
+  out.host_waits = counts_.host_waits.load(std::memory_order_relaxed);
+  out.lanes_flushed = counts_.lanes_flushed.load(std::memory_order_relaxed);
+  out.pressure_callbacks = counts_.pressure_callbacks.load(std::memory_order_relaxed);
+  out.out_of_memory = counts_.out_of_memory.load(std::memory_order_relaxed);
+  out.soft_limit_passes = counts_.soft_limit_passes.load(std::memory_order_relaxed);
+  out.given_back_bytes = counts_.given_back_bytes.load(std::memory_order_relaxed);
+  out.asleep_bytes = asleep_bytes_.load(std::memory_order_relaxed);
+  return out;
+}
+
+void pool::core::check() {
+  const std::lock_guard lock(heap_mutex_);
+  heap_.check();
+}
+
+error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream) {
+  const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
+                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
+                          "): ";
+  if (const heap::segment* const block = heap_.find(address); block != nullptr) {
+    switch (state_of(*block)) {
+      case block_state::live:
+      case block_state::special:
+        return {error_code::invalid_argument,
+                who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                    std::to_string(block->requested) + "; the block stays allocated"};
+      case block_state::cached:
+      case block_state::sent:
+      case block_state::guarded:
+        return {error_code::double_free, who + "it was freed before (a block of " +
+                                             std::to_string(block->requested) +
+                                             " bytes) and not allocated since"};
+      case block_state::none: break;
+    }
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (const heap::segment* const block = heap_.covering(address); block != nullptr) {
+      if (block->start() != address) {
+        return {error_code::interior_pointer,
+                who + "it points " + std::to_string(address - block->start()) +
+                    " bytes into the block of " + std::to_string(block->bytes) + " bytes at " +
+                    address_text(reinterpret_cast<const void*>(block->start())) +
+                    "; free the block's start"};
+      }
+      return {error_code::double_free, who + "the block was freed before"};
+    }
+    if (heap_.contains(address)) {
+      return {
+          error_code::double_free,
+          who + "the address lies in free memory of this pool: freed before, or never handed out"};
+    }
+  }
+  driver::pointer_facts facts;
+  std::string kind = "nothing that the driver knows";
+  if (gpu_->pointer_info(address, &facts).ok() && facts.bytes > 0) {
+    kind = std::string(to_string(facts.kind)) + " memory of another owner";
+    return {facts.kind == options_.kind ? error_code::foreign_pointer : error_code::wrong_kind,
+            who + "it is " + kind + ", not of this pool; free it through what allocated it"};
+  }
+  return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
+}
+
+// A free that was refused when its mail was opened, by what the block's record said then.
+error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
+                                  stream_handle stream, block_state state) {
+  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
+                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
+                          "): ";
+  switch (state) {
+    case block_state::special:
+      return {error_code::invalid_argument,
+              who +
+                  "another use was told of it (record_use, a tag or a capture) after it was freed; "
+                  "the block stays allocated"};
+    case block_state::live:
+    case block_state::sent:
+      return {error_code::invalid_argument,
+              who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
+                  std::to_string(requested) + "; the block stays allocated"};
+    case block_state::cached:
+    case block_state::guarded:
+      return {error_code::double_free, who + "it was freed before (a block of " +
+                                           std::to_string(requested) +
+                                           " bytes) and not allocated since"};
+    case block_state::none: break;
+  }
+  return explain_bad_free(ptr, bytes, stream);
+}
+
+std::vector<error> pool::core::take_refused() {
+  std::array<refused_free, 16> refused;
+  std::size_t count = 0;
+  std::uint64_t more = 0;
+  {
+    const std::lock_guard lock(refused_mutex_);
+    refused = refused_;
+    count = std::exchange(refused_count_, 0);
+    more = std::exchange(refused_more_, 0);
+    any_refused_.store(false, std::memory_order_relaxed);
+  }
+  std::vector<error> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const refused_free& each = refused[i];
+    out.push_back(explain_refused(each.ptr, each.bytes, each.requested, each.stream, each.state));
+  }
+  if (more > 0)
+    out.push_back(
+        {error_code::double_free,
+         std::to_string(more) +
+             " more frees were of no live block, or of other bytes than it was allocated with"});
+  return out;
+}
+
+error pool::core::out_of_memory_report(const request& what, std::vector<ladder_step> ladder) {
+  const memory_report report = explain(&what, std::move(ladder));
+  return {error_code::out_of_memory, to_text(report), to_json(report)};
+}
+
+}  // namespace millpond

@@ -1,0 +1,347 @@
+#include "record/trace_builder.hpp"
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace millpond::record {
+namespace {
+
+using trace::action;
+using trace::copy_direction;
+using trace::kind;
+
+// Freed ranges that are remembered, to see uses after a free.
+constexpr std::uint64_t most_freed = 1u << 16;
+
+std::uint64_t extent(std::uint64_t bytes) {
+  return std::max<std::uint64_t>(bytes, 1);
+}
+
+// "step(float*, int)" of "_Z4stepPfi".
+std::string readable(const char* name) {
+  int status = 0;
+  char* made = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  if (made == nullptr) return name;
+  std::string text(made);
+  std::free(made);
+  // Templates of libraries run to kilobytes; the beginning tells them apart.
+  constexpr std::size_t longest = 240;
+  if (text.size() > longest) text = text.substr(0, longest) + "...";
+  return text;
+}
+
+}  // namespace
+
+result<std::unique_ptr<scribe>> scribe::create(scribe_options options) {
+  std::unique_ptr<scribe> made(new scribe(std::move(options)));
+  if (made->options_.last_events == 0) {
+    auto file = trace::make_file_sink(made->options_.path);
+    if (!file) return file.error();
+    made->writer_ = std::make_unique<trace::trace_writer>(std::move(*file), made->options_.meta);
+    // Readable from the first moment, though nothing happens in the program.
+    if (auto begun = made->writer_->flush(); !begun) return begun.error();
+  }
+  return made;
+}
+
+std::uint64_t scribe::stream_number(std::uint64_t handle, std::uint32_t thread) {
+  if (handle == 0 || handle == legacy_stream) return 0;
+  const std::uint64_t key =
+      handle == per_thread_stream ? (std::uint64_t{thread} << 8 | per_thread_stream) : handle;
+  const auto [found, is_new] = streams_.try_emplace(key, next_stream_);
+  if (is_new) ++next_stream_;
+  return found->second;
+}
+
+std::uint64_t scribe::name_number(std::uint64_t text) {
+  if (text == 0) return 0;
+  const auto found = names_.find(text);
+  if (found != names_.end()) return found->second;
+  const std::uint64_t id = strings_.intern(readable(reinterpret_cast<const char*>(text)));
+  names_.emplace(text, id);
+  return id;
+}
+
+void scribe::add_stack(std::uint32_t, std::span<const std::uintptr_t> stack) {
+  std::vector<trace::frame> frames;
+  if (options_.frames) frames = options_.frames(stack, strings_);
+  // Stacks that differ only in frames that are not shown are one.
+  stack_number_.push_back(stacks_.intern(frames));
+}
+
+void scribe::set_note(const std::string& name, const std::string& value) {
+  for (auto& [known, text] : options_.meta.notes) {
+    if (known == name) {
+      text = value;
+      return;
+    }
+  }
+  options_.meta.notes.emplace_back(name, value);
+}
+
+const scribe::block* scribe::block_at(std::uint64_t address, std::uint64_t* begin) const {
+  const auto* found = live_.holding(address);
+  if (found == nullptr) return nullptr;
+  if (begin != nullptr) *begin = found->begin;
+  const auto at = blocks_.find(found->begin);
+  return at == blocks_.end() ? nullptr : &at->second;
+}
+
+void scribe::follow(const trace::event& at, std::uint64_t position) {
+  if (at.what == action::allocate && at.status == 0 && at.address != 0) {
+    const std::uint64_t end = at.address + extent(at.bytes);
+    while (const auto* old = live_.overlapping(at.address, end)) {
+      blocks_.erase(old->begin);
+      live_.erase(old->begin);
+    }
+    while (const auto* old = freed_.overlapping(at.address, end)) freed_.erase(old->begin);
+    live_.insert({at.address, end, 0});
+    blocks_[at.address] = {at.bytes, at.of, at.device, position};
+  } else if (at.what == action::free) {
+    const auto found = blocks_.find(at.address);
+    // Freed by one thread, the address may have gone to another one before the first learnt of it.
+    if (found == blocks_.end() || found->second.position > position) return;
+    const std::uint64_t end = at.address + extent(found->second.bytes);
+    live_.erase(at.address);
+    blocks_.erase(found);
+    if (freed_.size() >= most_freed) freed_ = {};
+    freed_.insert({at.address, end, 0});
+  }
+}
+
+// Which side is the host's and what sort of memory it is, from the addresses.
+void scribe::resolve_copy(trace::event& at) {
+  const std::uint64_t flags = at.object & ~std::uint64_t{0xff};
+  auto direction = static_cast<copy_direction>(at.object & 0xff);
+  const block* to = block_at(at.address, nullptr);
+  const block* from = block_at(at.other, nullptr);
+  const auto is_host = [](const block* of) { return of == nullptr || of->of == kind::pinned; };
+  if (direction == copy_direction::unknown) {
+    direction =
+        is_host(from)
+            ? (is_host(to) ? copy_direction::host_to_host : copy_direction::host_to_device)
+            : (is_host(to) ? copy_direction::device_to_host : copy_direction::device_to_device);
+  }
+  const block* host = direction == copy_direction::device_to_host ? to : from;
+  if (direction == copy_direction::device_to_device) {
+    at.of = kind::device;
+  } else {
+    at.of = host == nullptr ? kind::pageable : host->of;
+  }
+  at.object = static_cast<std::uint64_t>(direction) | flags;
+}
+
+void scribe::event(const note& next, std::uint64_t position) {
+  trace::event at = next.at;
+  if (at.stack != 0 && at.stack <= stack_number_.size()) at.stack = stack_number_[at.stack - 1];
+  const std::uint64_t handle = at.stream;
+  at.stream = at.what == action::stream_create ? 0 : stream_number(handle, at.thread);
+  bool waits = next.awaits_amend;
+  switch (at.what) {
+    case action::allocate:
+      at.object = name_number(at.object);
+      follow(at, position);
+      break;
+    case action::free: {
+      at.object = name_number(at.object);
+      const auto found = blocks_.find(at.address);
+      if (at.bytes == 0 && found != blocks_.end()) at.bytes = found->second.bytes;
+      if (!waits) follow(at, position);
+      // A free that waits for its answer ends its block when the answer comes. Until then nothing
+      // that follows can hold the address: the program has it back only after the call.
+      break;
+    }
+    case action::kernel:
+    case action::mark: at.object = name_number(at.object); break;
+    case action::copy: resolve_copy(at); break;
+    case action::stream_destroy: streams_.erase(handle); break;
+    case action::stream_create:
+      if (at.status == 0) {
+        streams_[handle] = next_stream_;
+        at.stream = next_stream_++;
+      }
+      break;
+    case action::capture_begin: at.object = next_capture_++; break;
+    case action::graph_launch: {
+      const auto found = graph_of_.find(at.object);
+      if (found != graph_of_.end()) at.object = found->second;
+      break;
+    }
+    default: break;
+  }
+  if (at.what == action::kernel) {
+    kernel_ = at;
+    kernel_position_ = position;
+    arguments_left_ = next.link;
+    arguments_.clear();
+    if (arguments_left_ == 0) finish_kernel();
+    return;
+  }
+  hold(at, position, waits);
+}
+
+void scribe::finish_kernel() {
+  kernel_.other = arguments_.size();
+  hold(kernel_, kernel_position_, false);
+  for (const trace::event& each : arguments_) hold(each, kernel_position_, false);
+  arguments_.clear();
+}
+
+void scribe::argument(std::uint64_t address, bool in_structure) {
+  const block* mine = block_at(address, nullptr);
+  // A leftover address inside a structure is nothing to speak of.
+  if (mine == nullptr && (in_structure || freed_.holding(address) == nullptr)) return;
+  const bool known = std::ranges::any_of(arguments_, [&](const trace::event& each) {
+    return each.address == address || (mine != nullptr && block_at(each.address, nullptr) == mine);
+  });
+  if (known) return;
+  trace::event use = kernel_;
+  use.what = action::use;
+  use.address = address;
+  use.object = static_cast<std::uint64_t>(in_structure ? trace::use_form::structure
+                                                       : trace::use_form::argument);
+  use.other = 0;
+  use.bytes = 0;
+  use.duration_ns = 0;
+  arguments_.push_back(use);
+}
+
+void scribe::reset(const note& next, std::uint64_t position) {
+  std::vector<std::uint64_t> gone;
+  for (const auto& [address, each] : blocks_) {
+    if (each.device == next.at.device && each.of != kind::pageable) gone.push_back(address);
+  }
+  std::ranges::sort(gone);
+  const std::uint64_t name = name_number(next.at.object);
+  for (const std::uint64_t address : gone) {
+    trace::event made = next.at;
+    made.what = action::free;
+    made.address = address;
+    made.bytes = blocks_[address].bytes;
+    made.of = blocks_[address].of;
+    made.object = name;
+    made.stream = 0;
+    follow(made, position);
+    hold(made, position, false);
+  }
+}
+
+result<void> scribe::add(const note& next, std::uint64_t position) {
+  switch (next.form) {
+    case note_form::event: event(next, position); break;
+    case note_form::arguments:
+      if (arguments_left_ == 0) break;
+      for (std::size_t n = 0; n < next.words.count; ++n) {
+        argument(next.words.address[n], (next.words.structures >> n & 1) != 0);
+      }
+      if (--arguments_left_ == 0) finish_kernel();
+      break;
+    case note_form::launch: {
+      const expanded both = expand(next);
+      event(both.event, position);
+      if (next.kernel.count > 0) return add(both.arguments, position);
+      break;
+    }
+    case note_form::amend:
+      for (held& each : held_) {
+        if (each.position != next.link || !each.waits) continue;
+        each.at.status = next.at.status;
+        each.at.duration_ns = next.at.duration_ns;
+        each.waits = false;
+        --waiting_;
+        if (each.at.what == action::free && each.at.status == 0) follow(each.at, each.position);
+        break;
+      }
+      break;
+    case note_form::graph_made: graph_of_[next.at.object] = next.at.other; break;
+    case note_form::reset: reset(next, position); break;
+  }
+  return let_go();
+}
+
+void scribe::hold(const trace::event& at, std::uint64_t position, bool waits) {
+  held_.push_back({at, position, waits});
+  if (waits) ++waiting_;
+}
+
+result<void> scribe::let_go() {
+  while (!held_.empty() && (!held_.front().waits || held_.size() > options_.most_held)) {
+    const held next = held_.front();
+    held_.pop_front();
+    if (next.waits) {
+      --waiting_;
+      if (next.at.what == action::free) follow(next.at, next.position);
+    }
+    if (auto done = write(next.at); !done) return done;
+  }
+  return {};
+}
+
+result<void> scribe::write(trace::event at) {
+  at.sequence = sequence_++;
+  if (writer_) {
+    if (auto tables = writer_->add_new_of(strings_, stacks_); !tables) return tables;
+    return writer_->add(at);
+  }
+  window_.push_back(at);
+  if (window_.size() > options_.last_events) {
+    const trace::event gone = window_.front();
+    window_.pop_front();
+    if (gone.what == action::allocate && gone.status == 0) before_[gone.address] = gone;
+    if (gone.what == action::free && gone.status == 0) before_.erase(gone.address);
+  }
+  return {};
+}
+
+// The whole file anew, under another name first: whoever kills us leaves the one before.
+result<void> scribe::write_window() {
+  const std::string beside = options_.path + ".part";
+  auto file = trace::make_file_sink(beside);
+  if (!file) return file.error();
+  set_note("window", "the last " + std::to_string(options_.last_events) + " events, after the " +
+                         std::to_string(before_.size()) + " blocks that were live before them");
+  trace::trace_writer writer(std::move(*file), options_.meta);
+  if (auto tables = writer.add_new_of(strings_, stacks_); !tables) return tables;
+  std::uint64_t number = 0;
+  for (const auto& [address, each] : before_) {
+    trace::event first = each;
+    first.sequence = number++;
+    first.time_ns = window_.empty() ? each.time_ns : window_.front().time_ns;
+    if (auto done = writer.add(first); !done) return done;
+  }
+  for (trace::event each : window_) {
+    each.sequence = number++;
+    if (auto done = writer.add(each); !done) return done;
+  }
+  if (auto done = writer.close(); !done) return done;
+  window_bytes_ = writer.written_bytes();
+  if (std::rename(beside.c_str(), options_.path.c_str()) != 0) {
+    return error{error_code::output_failure,
+                 options_.path + ": the finished file could not be put in its place"};
+  }
+  return {};
+}
+
+result<void> scribe::flush() {
+  if (!writer_) return write_window();
+  if (auto said = writer_->set_metadata(options_.meta); !said) return said;
+  return writer_->flush();
+}
+
+result<void> scribe::close() {
+  if (arguments_left_ > 0) {
+    arguments_left_ = 0;
+    finish_kernel();
+  }
+  for (held& each : held_) each.waits = false;
+  waiting_ = 0;
+  if (auto done = let_go(); !done) return done;
+  if (!writer_) return write_window();
+  if (auto said = writer_->set_metadata(options_.meta); !said) return said;
+  return writer_->close();
+}
+
+}  // namespace millpond::record
