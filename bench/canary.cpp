@@ -5,12 +5,12 @@
 //
 // One kernel writes or checks up to 64 blocks of one stream; one block in fifty gets launches of
 // its own. One block in a hundred is checked on another stream, behind an event, and freed there;
-// one in a hundred is told by record_use. Streams are destroyed with work pending and made anew, so
-// that handles come back.
+// one in a hundred is reported by record_use. Streams are destroyed with work pending and made
+// anew, so that handles come back.
 //
-// Two threads at a time hand each other blocks of a stream that both use (canary_mail.hpp), so that
-// frees travel between lanes; and now and then each thread captures graphs that share an arena and
-// launches them (canary_graphs.hpp).
+// Two threads at a time hand each other blocks of a stream that both use (canary_remote_frees.hpp),
+// so that frees travel between caches; and now and then each thread captures graphs that share an
+// arena and launches them (canary_graphs.hpp).
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -18,7 +18,7 @@
 
 #include "base/random.hpp"
 #include "bench/support/canary_graphs.hpp"
-#include "bench/support/canary_mail.hpp"
+#include "bench/support/canary_remote_frees.hpp"
 #include "bench/support/harness.hpp"
 #include "millpond/base/units.hpp"
 
@@ -41,12 +41,12 @@ class churner {
         pick_(seed),
         identity_(seed << 40),
         of_(streams) {
-    for (lane_of& l : of_) static_cast<void>(gpu_.stream_create(&l.stream));
+    for (cache_of& l : of_) static_cast<void>(gpu_.stream_create(&l.stream));
     static_cast<void>(gpu_.event_create(&event_));
   }
 
   void round() {
-    lane_of& l = of_[pick_.below(of_.size())];
+    cache_of& l = of_[pick_.below(of_.size())];
     std::vector<identity_block> fresh;
     const std::size_t wanted = pick_.between(8, 64);
     std::uint64_t operations = 0;
@@ -78,10 +78,10 @@ class churner {
     std::uint64_t operations = 0;
     // All blocks first: one may be freed on another of these streams, and a call on a destroyed
     // one's handle ends the process.
-    for (lane_of& l : of_) {
+    for (cache_of& l : of_) {
       while (!l.live.empty()) operations += give_back(l, 64);
     }
-    for (lane_of& l : of_) {
+    for (cache_of& l : of_) {
       static_cast<void>(gpu_.stream_synchronize(l.stream));
       static_cast<void>(gpu_.stream_destroy(l.stream));
     }
@@ -90,7 +90,7 @@ class churner {
   }
 
  private:
-  struct lane_of {
+  struct cache_of {
     stream_handle stream = nullptr;
     std::vector<held> live;
   };
@@ -100,7 +100,7 @@ class churner {
     (single ? sums_.single_launches : sums_.launches).fetch_add(1, std::memory_order_relaxed);
   }
 
-  std::uint64_t give_back(lane_of& l, std::size_t count) {
+  std::uint64_t give_back(cache_of& l, std::size_t count) {
     std::vector<held> out;
     for (std::size_t i = 0; i < count && !l.live.empty(); ++i) {
       const std::size_t at = pick_.below(l.live.size());
@@ -111,7 +111,7 @@ class churner {
     if (out.empty()) return 0;
     if (of_.size() > 1 && pick_.chance(0.01)) {
       // Checked and freed on another stream, which is put behind this one first.
-      lane_of& other = of_[pick_.below(of_.size())];
+      cache_of& other = of_[pick_.below(of_.size())];
       static_cast<void>(gpu_.event_record(event_, l.stream));
       static_cast<void>(gpu_.stream_wait_event(other.stream, event_));
       check(out, other.stream);
@@ -121,7 +121,7 @@ class churner {
     }
     if (of_.size() > 1 && pick_.chance(0.01)) {
       // Checked on another stream that nothing puts before the free but record_use.
-      lane_of& other = of_[pick_.below(of_.size())];
+      cache_of& other = of_[pick_.below(of_.size())];
       static_cast<void>(gpu_.event_record(event_, l.stream));
       static_cast<void>(gpu_.stream_wait_event(other.stream, event_));
       static_cast<void>(gpu_.spin(20'000, other.stream));
@@ -152,7 +152,7 @@ class churner {
   }
 
   // The stream goes with work pending behind its last frees, and its handle may come back at once.
-  void renew(lane_of& l) {
+  void renew(cache_of& l) {
     while (!l.live.empty()) sums_.operations.fetch_add(give_back(l, 64));
     static_cast<void>(gpu_.spin(50'000, l.stream));
     static_cast<void>(gpu_.stream_destroy(l.stream));
@@ -166,7 +166,7 @@ class churner {
   totals& sums_;
   millpond::random pick_;
   std::uint64_t identity_;
-  std::vector<lane_of> of_;
+  std::vector<cache_of> of_;
   event_handle event_ = nullptr;
 };
 
@@ -243,12 +243,12 @@ int main(int count, char** arguments) {
          {"mismatches", report->mismatches},
          {"live_blocks_left", s.live_blocks},
          {"reserved", s.peak_reserved_bytes},
-         {"lane_hits", s.lane_hits},
+         {"thread_cache_hits", s.thread_cache_hits},
          {"allocations", s.allocations},
          {"seals", s.seals},
          {"fence_queries", s.fence_queries},
          {"streams_kept", s.streams},
-         {"lanes_kept", s.lanes},
+         {"caches_kept", s.caches},
          {"deallocation_errors", (*made)->deallocation_errors()}});
   const bool bad = report->mismatches != 0 || s.live_blocks != 0 ||
                    s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;

@@ -1,5 +1,5 @@
-// How long `millpond explain` takes for a long trace: N events (10 million unless told) of a busy
-// server, with kernels and their blocks on four streams, are written to a file and explained.
+// How long `millpond explain` takes for a long trace: N events (10 million unless reported) of a
+// busy server, with kernels and their blocks on four streams, are written to a file and explained.
 // Prints one JSON document; the file is removed.
 //   bench/explain [EVENTS]
 #include <sys/resource.h>

@@ -3,10 +3,11 @@
 // checked before its free.
 //   bench/fragmentation [--gpu N|sim] [--slack A,B,...] [--rounds N] [--pace PACE]
 //   [--no-context-fences] [--out FILE] INPUT...
-// INPUT: a recording, or shape:NAME[:SEED] (trace/synthetic/shapes.hpp). A recording of several streams is
-// paced by its own pauses, since what one stream freed serves another when its fence has passed. On
-// one stream nothing depends on the pace, so that it runs flat out (--pace recorded paces it too);
-// a shape's times are made up, so it always does. Peers' points come from bench/traces.
+// INPUT: a recording, or shape:NAME[:SEED] (trace/synthetic/shapes.hpp). A recording of several
+// streams is paced by its own pauses, since what one stream freed serves another when its fence has
+// passed. On one stream nothing depends on the pace, so that it runs flat out (--pace recorded
+// paces it too); a shape's times are made up, so it always does. Peers' points come from
+// bench/traces.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -20,8 +21,8 @@
 #include "millpond/sim/simulated_gpu.hpp"
 #include "millpond_commit.hpp"
 #include "replay/run.hpp"
-#include "trace/synthetic/shapes.hpp"
 #include "trace/source.hpp"
+#include "trace/synthetic/shapes.hpp"
 
 using namespace millpond;
 
@@ -209,7 +210,7 @@ int main(int count, char** arguments) {
       row["growths"] = last.growths;
       row["moves"] = last.moves;
       row["activations"] = last.activations;
-      row["lanes_flushed"] = last.lanes_flushed;
+      row["thread_caches_flushed"] = last.thread_caches_flushed;
       row["host_waits"] = last.host_waits;
       row["metadata_share"] =
           static_cast<double>(last.metadata_bytes) / static_cast<double>(last.peak_reserved_bytes);

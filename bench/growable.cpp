@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "bench/support/harness.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/growable/growable_buffer.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

@@ -68,10 +68,10 @@ class measurer {
     const pages::run_options& o = one.what;
     need(gpu_.managed_allocate(&at, o.bytes), "allocating managed memory");
     for (const pages::advice_given& each : o.advice)
-      need(gpu_.advise(at, o.bytes, each.what, each.place), "advising");
+      need(gpu_.advise(at, o.bytes, each.what, each.location), "advising");
     auto* const memory = reinterpret_cast<unsigned char*>(at);
-    if (o.start != pages::start_place::untouched) std::memset(memory, 1, o.bytes);
-    if (o.start == pages::start_place::device) prefetch(at, o.bytes, memory_place::device);
+    if (o.start != pages::start_location::untouched) std::memset(memory, 1, o.bytes);
+    if (o.start == pages::start_location::device) prefetch(at, o.bytes, memory_location::device);
     double ms = 0;
     switch (one.part) {
       case pages::measured::kernel: ms = timed([&] { round(at, o); }); break;
@@ -80,12 +80,12 @@ class measurer {
         ms = timed([&] { round(at, o); });
         break;
       case pages::measured::fault_back:
-        prefetch(at, o.bytes, memory_place::device);
+        prefetch(at, o.bytes, memory_location::device);
         ms = timed([&] { touch_by_host(memory, o.bytes); });
         break;
       case pages::measured::prefetch_back:
-        prefetch(at, o.bytes, memory_place::device);
-        ms = timed([&] { prefetch(at, o.bytes, memory_place::host); });
+        prefetch(at, o.bytes, memory_location::device);
+        ms = timed([&] { prefetch(at, o.bytes, memory_location::host); });
         break;
       case pages::measured::round_p50:
       case pages::measured::round_p99: {
@@ -113,7 +113,7 @@ class measurer {
     call();
     return static_cast<double>(bench::now_ns() - start) / 1e6;
   }
-  void prefetch(device_address at, std::uint64_t bytes, memory_place to) {
+  void prefetch(device_address at, std::uint64_t bytes, memory_location to) {
     need(gpu_.prefetch_async(at, bytes, to, stream_), "prefetching");
     need(gpu_.stream_synchronize(stream_), "waiting for a prefetch");
   }
@@ -126,7 +126,7 @@ class measurer {
 
   void round(device_address at, const pages::run_options& o) {
     if (o.each_kernel == pages::run_options::before::prefetch) {
-      need(gpu_.prefetch_async(at, o.bytes, memory_place::device, stream_), "prefetching");
+      need(gpu_.prefetch_async(at, o.bytes, memory_location::device, stream_), "prefetching");
     }
     launch(at, o);
     need(gpu_.stream_synchronize(stream_), "waiting for a kernel");
@@ -198,7 +198,7 @@ struct machine_rates {
 // Medians of three, the kernel's own time taken off where there is one.
 machine_rates rates_of(measurer& on) {
   constexpr std::uint64_t bytes = 256 * MiB;
-  const auto rate = [&](pages::measured part, pages::start_place start,
+  const auto rate = [&](pages::measured part, pages::start_location start,
                         pages::run_options::before before, double kernel_ms) {
     pages::page_case one;
     one.what.bytes = bytes;
@@ -215,13 +215,13 @@ machine_rates rates_of(measurer& on) {
   };
   using before = pages::run_options::before;
   const double kernel =
-      rate(pages::measured::kernel, pages::start_place::device, before::nothing, 0);
+      rate(pages::measured::kernel, pages::start_location::device, before::nothing, 0);
   const auto per_s = [](double ms) { return static_cast<double>(bytes) / ms * 1e3; };
   return {
-      per_s(rate(pages::measured::kernel, pages::start_place::host, before::nothing, kernel)),
-      per_s(rate(pages::measured::fault_back, pages::start_place::host, before::nothing, 0)),
-      per_s(rate(pages::measured::kernel, pages::start_place::host, before::prefetch, kernel)),
-      per_s(rate(pages::measured::prefetch_back, pages::start_place::host, before::nothing, 0))};
+      per_s(rate(pages::measured::kernel, pages::start_location::host, before::nothing, kernel)),
+      per_s(rate(pages::measured::fault_back, pages::start_location::host, before::nothing, 0)),
+      per_s(rate(pages::measured::kernel, pages::start_location::host, before::prefetch, kernel)),
+      per_s(rate(pages::measured::prefetch_back, pages::start_location::host, before::nothing, 0))};
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 
 #include "bench/support/card_kernels.hpp"
 #include "bench/support/harness.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/managed/managed_buffer.hpp"
 #include "millpond/pinned/pinned_pool.hpp"
-#include "millpond/base/units.hpp"
 
 using namespace millpond;
 

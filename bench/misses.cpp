@@ -1,6 +1,6 @@
-// Threads that all miss their lanes at once: pairs as in bench/pairs, of sizes that no lane keeps,
-// so that every call goes to the heap and its one lock. How often the lock was found taken is
-// counted.
+// Threads that all miss their caches at once: pairs as in bench/pairs, of sizes that no cache
+// keeps, so that every call goes to the heap and its one lock. How often the lock was found taken
+// is counted.
 #include <array>
 
 #include "bench/support/harness.hpp"
@@ -70,7 +70,7 @@ int main(int count, char** arguments) {
                         {"activations", s.activations},
                         {"seals", s.seals},
                         {"fence_queries", s.fence_queries},
-                        {"lanes_flushed", s.lanes_flushed}};
+                        {"thread_caches_flushed", s.thread_caches_flushed}};
       }
       h.add(std::move(row));
       subject->stop();

@@ -115,10 +115,10 @@ void measure_pool(const replay::workload& work, samples& into) {
         path = moves == 0 ? "growth" : "move";
         into.counted_as_heap |= after.heap_hits > before.heap_hits;
         share = taken / static_cast<double>(growths + moves);
-      } else if (after.lane_hits > before.lane_hits) {
-        path = "lane_hit";
-      } else if (after.shelf_hits > before.shelf_hits) {
-        path = "shelf_hit";
+      } else if (after.thread_cache_hits > before.thread_cache_hits) {
+        path = "thread_cache_hit";
+      } else if (after.stream_cache_hits > before.stream_cache_hits) {
+        path = "stream_cache_hit";
       } else {
         path = "heap_hit";
       }
@@ -215,7 +215,8 @@ int main(int count, char** arguments) {
   }
   nlohmann::ordered_json costs;
   const auto net = [&](const char* path) { return std::max(0.0, mean[path] - questions_ns); };
-  for (const char* path : {"lane_hit", "shelf_hit", "heap_hit"}) costs[path] = net(path);
+  for (const char* path : {"thread_cache_hit", "stream_cache_hit", "heap_hit"})
+    costs[path] = net(path);
   for (const char* path : {"growth", "move"}) {
     const double whole = mean.contains(path) ? net(path) : 0.0;
     costs[path] = std::max(0.0, whole - (all.counted_as_heap ? net("heap_hit") : 0.0));

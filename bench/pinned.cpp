@@ -6,8 +6,8 @@
 
 #include "base/bits.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/pinned/pinned_pool.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pinned/pinned_pool.hpp"
 
 using namespace millpond;
 
@@ -131,12 +131,12 @@ int main(int count, char** arguments) {
     for (const std::uint64_t size : {64 * std::uint64_t{1}, 4 * KiB, 64 * KiB, MiB, 3 * MiB}) {
       const double plain = pair_ns(
           pairs, [&] { (*pool)->deallocate((*pool)->allocate(size, stream), size, stream); });
-      auto lane = (*pool)->lane(stream);
-      const double handle = pair_ns(pairs, [&] { lane.deallocate(lane.allocate(size), size); });
+      auto cache = (*pool)->cache(stream);
+      const double handle = pair_ns(pairs, [&] { cache.deallocate(cache.allocate(size), size); });
       h.add({{"name", "pinned pool, pair"},
              {"bytes", size},
              {"pair_us", plain / 1e3},
-             {"lane_pair_us", handle / 1e3}});
+             {"cache_pair_us", handle / 1e3}});
     }
     const auto now = (*pool)->statistics();
     h.add({{"name", "pinned pool, after"},
@@ -145,7 +145,7 @@ int main(int count, char** arguments) {
   }
   if (gpu.info().memory_pools) {
     pool_handle driver_pool = nullptr;
-    if (gpu.pool_create(&driver_pool, memory_place::host, 0).ok()) {
+    if (gpu.pool_create(&driver_pool, memory_location::host, 0).ok()) {
       static_cast<void>(gpu.pool_set_release_threshold(driver_pool, ~std::uint64_t{0}));
       for (const std::uint64_t size : {4 * KiB, MiB}) {
         const double ns = pair_ns(std::min<std::uint64_t>(pairs, 20'000), [&] {

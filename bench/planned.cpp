@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/support/harness.hpp"
-#include "millpond/planned/planned_resource.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/planned/planned_resource.hpp"
 
 using namespace millpond;
 
@@ -30,7 +30,8 @@ struct costs {
   std::vector<float> turn;            // ns of end() and begin(), by iteration
 };
 
-// One iteration; `memory` is a lane or anything with allocate(bytes) and deallocate(ptr, bytes).
+// One iteration; `memory` is a per_stream or anything with allocate(bytes) and deallocate(ptr,
+// bytes).
 template <class Memory>
 void run_waves(Memory& memory, double clock_ns, costs& into) {
   std::array<void*, wave> blocks{};
@@ -125,26 +126,26 @@ int main(int count, char** arguments) {
     static_cast<void>(h.gpu().stream_synchronize(stream));
     if (subject->name() == "millpond") {
       planned_resource memory(*subject->millpond_pool());
-      planned_lane lane = memory.lane(stream);
-      costs by_lane;
+      planned_stream per_stream = memory.on_stream(stream);
+      costs by_stream;
       for (std::uint64_t k = 0; k <= iterations; ++k) {
         const std::uint64_t start = bench::now_ns();
-        lane.end();
-        lane.begin(1);
+        per_stream.end();
+        per_stream.begin(1);
         const std::uint64_t begun = bench::now_ns();
-        if (k == 2) by_lane = {};  // the first is recorded, the second gets its arena
-        by_lane.turn.push_back(
+        if (k == 2) by_stream = {};  // the first is recorded, the second gets its arena
+        by_stream.turn.push_back(
             static_cast<float>(static_cast<double>(begun - start) - h.clock_ns()));
-        run_waves(lane, h.clock_ns(), by_lane);
+        run_waves(per_stream, h.clock_ns(), by_stream);
       }
-      auto row = describe("planned lane", by_lane);
-      row["begin_and_end_ns_p50"] = bench::percentile(by_lane.turn, 0.5);
+      auto row = describe("planned per_stream", by_stream);
+      row["begin_and_end_ns_p50"] = bench::percentile(by_stream.turn, 0.5);
       row["blocks_an_iteration"] = wave * waves;
-      row["layers_pair_ns_p50"] = layers_ns(lane, iterations, [&] { lane.begin(2); });
+      row["layers_pair_ns_p50"] = layers_ns(per_stream, iterations, [&] { per_stream.begin(2); });
       const double allocate_ns = row["allocate_ns_p50"].get<double>();
       row["bar_allocate_ns"] = bar_ns;
       row["met"] = allocate_ns <= static_cast<double>(bar_ns);
-      const planned_counters counted = lane.counters();
+      const planned_counters counted = per_stream.counters();
       row["served"] = counted.served;
       row["deviations"] = counted.deviations + counted.late_frees + counted.skipped;
       h.add(std::move(row));
@@ -155,14 +156,14 @@ int main(int count, char** arguments) {
       through_interface plain{memory, stream};
       costs by_interface;
       for (std::uint64_t k = 0; k <= iterations; ++k) {
-        lane.begin(1);
+        per_stream.begin(1);
         if (k == 1) by_interface = {};
         run_waves(plain, h.clock_ns(), by_interface);
       }
       row = describe("planned resource through memory_resource", by_interface);
-      row["layers_pair_ns_p50"] = layers_ns(plain, iterations, [&] { lane.begin(2); });
+      row["layers_pair_ns_p50"] = layers_ns(plain, iterations, [&] { per_stream.begin(2); });
       h.add(std::move(row));
-      lane.end();
+      per_stream.end();
     }
     static_cast<void>(h.gpu().stream_synchronize(stream));
     subject->stop();

@@ -78,7 +78,7 @@ ordered_json measure_trace(const std::string& path, double limit_s) {
   if (!planned) return out["error"] = planned.error().message, out;
   out["iterations"] = found.found.size();
   out["shapes"] = found.shapes.size();
-  out["lanes"] = found.lanes.size();
+  out["caches"] = found.groups.size();
   out["planned_bytes"] = planned->planned_bytes;
   out["lower_bound_bytes"] = planned->lower_bound;
   for (std::size_t f = 0; f < plan::fate_count; ++f)

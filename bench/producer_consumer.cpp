@@ -19,20 +19,21 @@ class ring {
   void push(void* ptr) noexcept {
     if (head_.own - head_.seen == slots_.size()) {
       wait_until([&] {
-        return (head_.seen = tail_.told.load(std::memory_order_acquire)) + slots_.size() !=
+        return (head_.seen = tail_.published.load(std::memory_order_acquire)) + slots_.size() !=
                head_.own;
       });
     }
     slots_[head_.own % slots_.size()] = ptr;
-    head_.told.store(++head_.own, std::memory_order_release);
+    head_.published.store(++head_.own, std::memory_order_release);
   }
   void* pop() noexcept {
     if (tail_.own == tail_.seen) {
-      wait_until(
-          [&] { return (tail_.seen = head_.told.load(std::memory_order_acquire)) != tail_.own; });
+      wait_until([&] {
+        return (tail_.seen = head_.published.load(std::memory_order_acquire)) != tail_.own;
+      });
     }
     void* const out = slots_[tail_.own % slots_.size()];
-    if (++tail_.own % a_line == 0) tail_.told.store(tail_.own, std::memory_order_release);
+    if (++tail_.own % a_line == 0) tail_.published.store(tail_.own, std::memory_order_release);
     return out;
   }
 
@@ -41,7 +42,7 @@ class ring {
   struct alignas(128) side {
     std::uint64_t own = 0;   // how far this side is
     std::uint64_t seen = 0;  // of the other one
-    std::atomic<std::uint64_t> told{0};
+    std::atomic<std::uint64_t> published{0};
   };
   // The other side runs on a core of its own, unless there are too few.
   template <class Done>
@@ -119,12 +120,15 @@ int main(int count, char** arguments) {
                          {"ns_a_block", sum / pairs_of_threads},
                          {"blocks", blocks}};
       if (pool* const own = subject->millpond_pool(); own != nullptr) {
-        // How the blocks were served: by the stream's shelf where the consumer had freed one, by
-        // the heap where not.
+        // How the blocks were served: by the stream's stream cache where the consumer had freed
+        // one, by the heap where not.
         const pool_statistics s = own->statistics();
-        row["paths"] = {{"allocations", s.allocations}, {"lane_hits", s.lane_hits},
-                        {"shelf_hits", s.shelf_hits},   {"heap_hits", s.heap_hits},
-                        {"growths", s.growths},         {"lock_waits", s.lock_waits}};
+        row["paths"] = {{"allocations", s.allocations},
+                        {"thread_cache_hits", s.thread_cache_hits},
+                        {"stream_cache_hits", s.stream_cache_hits},
+                        {"heap_hits", s.heap_hits},
+                        {"growths", s.growths},
+                        {"lock_waits", s.lock_waits}};
       }
       h.add(std::move(row));
       for (auto& s : streams) {

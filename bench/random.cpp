@@ -66,14 +66,15 @@ int main(int count, char** arguments) {
         }
         if (own != nullptr) {
           const pool_statistics now = own->statistics();
-          paths = {{"allocations", now.allocations - before.allocations},
-                   {"lane_hits", now.lane_hits - before.lane_hits},
-                   {"shelf_hits", now.shelf_hits - before.shelf_hits},
-                   {"heap_hits", now.heap_hits - before.heap_hits},
-                   {"growths", now.growths - before.growths},
-                   {"moves", now.moves - before.moves},
-                   {"activations", now.activations - before.activations},
-                   {"lanes_flushed", now.lanes_flushed - before.lanes_flushed}};
+          paths = {
+              {"allocations", now.allocations - before.allocations},
+              {"thread_cache_hits", now.thread_cache_hits - before.thread_cache_hits},
+              {"stream_cache_hits", now.stream_cache_hits - before.stream_cache_hits},
+              {"heap_hits", now.heap_hits - before.heap_hits},
+              {"growths", now.growths - before.growths},
+              {"moves", now.moves - before.moves},
+              {"activations", now.activations - before.activations},
+              {"thread_caches_flushed", now.thread_caches_flushed - before.thread_caches_flushed}};
         }
         for (const held& each : live) s->deallocate(each.ptr, each.bytes);
       }

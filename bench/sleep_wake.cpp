@@ -5,9 +5,9 @@
 
 #include "base/bits.hpp"
 #include "bench/support/harness.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/pool/sleep.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/sleep.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 using namespace millpond;
 

@@ -13,9 +13,9 @@
 #endif
 
 #include "bench/support/harness.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/pinned/pinned_pool.hpp"
 #include "millpond/pinned/staging.hpp"
-#include "millpond/base/units.hpp"
 
 using namespace millpond;
 
@@ -262,7 +262,7 @@ int main(int count, char** arguments) {
              {"pieces", done.pieces},
              {"pieces_of_caller", done.pieces_of_caller}});
     };
-    // With no least size: what staging makes of sizes that it would copy plainly is told too.
+    // With no least size: what staging makes of sizes that it would copy plainly is reported too.
     measure("staging, default", {.least_bytes = 0}, gap::none);
     measure("staging, threads asleep", {.least_bytes = 0}, gap::asleep);
     for (const auto& [name, writes] :

@@ -1,7 +1,7 @@
-// How fast traces are written, read and understood: N events (10 million unless told) through the
-// .mpt writer, the reader, the lifetimes, a load of all of it, and the CSV importer on a recorded
-// trace. Prints one JSON document. The file goes to the path given, or to the temporary folder, and
-// is removed.
+// How fast traces are written, read and understood: N events (10 million unless reported) through
+// the .mpt writer, the reader, the lifetimes, a load of all of it, and the CSV importer on a
+// recorded trace. Prints one JSON document. The file goes to the path given, or to the temporary
+// folder, and is removed.
 //   bench/trace_reader [EVENTS] [FILE]
 #include <sys/resource.h>
 

@@ -51,6 +51,7 @@ function(millpond_add_room name)
   endif()
   set(millpond_room_empty_${name} FALSE CACHE INTERNAL "")
   add_library(room_${name} OBJECT ${sources})
+  millpond_join_sources(room_${name} millpond_room_headers 12)
   target_include_directories(room_${name} PRIVATE
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
   target_include_directories(room_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)

@@ -4,9 +4,9 @@
 //
 //     out_of_memory [sim] [--json]    always on the simulated GPU, so that it is the same
 //     everywhere
+#include <millpond/base/units.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <cstdio>
 #include <string_view>

@@ -6,14 +6,14 @@
 //
 // A layered network is run once as it is, which records it, and is then captured for two batch
 // sizes. The graphs are launched again and again, in between other requests on the same stream that
-// are served by the same lane. Every block is written and checked by the GPU inside the graph, so a
-// byte that somebody else was given would be seen.
+// are served by the same planned_on. Every block is written and checked by the GPU inside the
+// graph, so a byte that somebody else was given would be seen.
+#include <millpond/base/units.hpp>
 #include <millpond/memory/buffer.hpp>
 #include <millpond/memory/kinds.hpp>
 #include <millpond/planned/planned_resource.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <cstdio>
 #include <memory>
@@ -41,24 +41,24 @@ void must(mp::call_result answer) {
   if (!answer.ok()) throw mp::memory_error(mp::to_error(answer, "planned_graph"));
 }
 
-// A forward pass on the lane: each layer's output lives until the next layer has read it.
-void run(mp::driver& gpu, mp::planned_lane lane, std::uint64_t batch, mp::identity_report* report,
-         mp::stream_handle stream) {
+// A forward pass on the planned_on: each layer's output lives until the next layer has read it.
+void run(mp::driver& gpu, mp::planned_stream planned_on, std::uint64_t batch,
+         mp::identity_report* report, mp::stream_handle stream) {
   struct block {
     mp::identity_block of;
   };
   std::uint64_t identity = batch * 1000;
   const auto take = [&](std::uint64_t bytes) {
     const block made{
-        {reinterpret_cast<mp::device_address>(lane.allocate(bytes)), bytes, ++identity}};
+        {reinterpret_cast<mp::device_address>(planned_on.allocate(bytes)), bytes, ++identity}};
     must(gpu.identity_write({&made.of, 1}, stream));
     return made;
   };
   const auto check_and_give = [&](const block& done) {
     must(gpu.identity_check({&done.of, 1}, report, stream));
-    lane.deallocate(reinterpret_cast<void*>(done.of.address), done.of.bytes);
+    planned_on.deallocate(reinterpret_cast<void*>(done.of.address), done.of.bytes);
   };
-  lane.begin(batch);
+  planned_on.begin(batch);
   block input = take(batch * mp::MiB);
   for (std::uint64_t layer = 0; layer < layers; ++layer) {
     const block scratch = take(batch * 512 * mp::KiB * (1 + layer % 3));
@@ -68,7 +68,7 @@ void run(mp::driver& gpu, mp::planned_lane lane, std::uint64_t batch, mp::identi
     input = output;
   }
   check_and_give(input);
-  lane.end();
+  planned_on.end();
 }
 
 }  // namespace
@@ -88,17 +88,17 @@ int main(int count, char** arguments) try {
     mp::buffer<mp::identity_report> report(1, pinned, stream);
     report.host_span()[0] = {};
     mp::planned_resource planned(**pool);
-    mp::planned_lane lane = planned.lane(stream);
+    mp::planned_stream planned_on = planned.on_stream(stream);
 
     const std::vector<std::uint64_t> batches{8, 4};
     for (const std::uint64_t batch : batches)
-      run(*gpu, lane, batch, report.data(), stream);  // recorded, and planned
-    must(gpu->stream_synchronize(stream));            // a graph takes idle memory only
+      run(*gpu, planned_on, batch, report.data(), stream);  // recorded, and planned
+    must(gpu->stream_synchronize(stream));                  // a graph takes idle memory only
 
     std::vector<mp::graph_exec_handle> graphs;
     for (const std::uint64_t batch : batches) {
       must(gpu->capture_begin(stream, mp::capture_mode::thread_local_));
-      run(*gpu, lane, batch, report.data(), stream);
+      run(*gpu, planned_on, batch, report.data(), stream);
       mp::graph_handle graph = nullptr;
       must(gpu->capture_end(stream, &graph));
       mp::graph_exec_handle exec = nullptr;
@@ -106,7 +106,7 @@ int main(int count, char** arguments) try {
       must(gpu->graph_destroy(graph));
       graphs.push_back(exec);
     }
-    const mp::planned_counters captured = lane.counters();
+    const mp::planned_counters captured = planned_on.counters();
     planned_all = captured.served == batches.size() * (2 * layers + 1);
     std::printf("two graphs of %llu blocks each, batch 8 and 4, %s\n",
                 static_cast<unsigned long long>(2 * layers + 1),
@@ -118,7 +118,7 @@ int main(int count, char** arguments) try {
     constexpr int rounds = 50;
     for (int round = 0; round < rounds; ++round) {
       for (const mp::graph_exec_handle each : graphs) must(gpu->graph_launch(each, stream));
-      run(*gpu, lane, 2, report.data(),
+      run(*gpu, planned_on, 2, report.data(),
           stream);  // not captured: another arena, so the graphs' stays as it was
     }
     must(gpu->stream_synchronize(stream));

@@ -8,12 +8,12 @@
 // size is served by the pool and recorded; from then on its blocks are places in one arena that all
 // 32 plans share. Every layer's output is written by the GPU and checked before it is freed, so two
 // blocks that shared a live byte would be seen.
+#include <millpond/base/units.hpp>
 #include <millpond/memory/buffer.hpp>
 #include <millpond/memory/kinds.hpp>
 #include <millpond/planned/planned_resource.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -155,9 +155,9 @@ int main(int count, char** arguments) try {
     };
     {
       const auto pool = make_pool(gpu);
-      auto lane = pool->lane(stream);
-      memory plain{[](std::uint64_t) {}, [&](std::uint64_t bytes) { return lane.allocate(bytes); },
-                   [&](void* ptr, std::uint64_t bytes) { lane.deallocate(ptr, bytes); }, [] {}};
+      auto cache = pool->cache(stream);
+      memory plain{[](std::uint64_t) {}, [&](std::uint64_t bytes) { return cache.allocate(bytes); },
+                   [&](void* ptr, std::uint64_t bytes) { cache.deallocate(ptr, bytes); }, [] {}};
       server one(*gpu, stream, report);
       for (std::uint64_t r = 0; r < largest_batch; ++r) one.request(plain, batch_of(r), 0);
       one.forget_times();
@@ -168,19 +168,19 @@ int main(int count, char** arguments) try {
     {
       const auto pool = make_pool(gpu);
       mp::planned_resource planned(*pool);
-      mp::planned_lane lane = planned.lane(stream);
-      memory by_plan{[&](std::uint64_t batch) { lane.begin(batch); },
-                     [&](std::uint64_t bytes) { return lane.allocate(bytes); },
-                     [&](void* ptr, std::uint64_t bytes) { lane.deallocate(ptr, bytes); },
-                     [&] { lane.end(); }};
+      mp::planned_stream planned_on = planned.on_stream(stream);
+      memory by_plan{[&](std::uint64_t batch) { planned_on.begin(batch); },
+                     [&](std::uint64_t bytes) { return planned_on.allocate(bytes); },
+                     [&](void* ptr, std::uint64_t bytes) { planned_on.deallocate(ptr, bytes); },
+                     [&] { planned_on.end(); }};
       server one(*gpu, stream, report);
       for (std::uint64_t r = 0; r < largest_batch; ++r)
         one.request(by_plan, batch_of(r), 0);  // recorded, and planned
       pool->trim(0);
       one.forget_times();
-      const mp::planned_counters before = lane.counters();
+      const mp::planned_counters before = planned_on.counters();
       for (std::uint64_t r = 0; r < requests; ++r) one.request(by_plan, batch_of(r), 0);
-      const mp::planned_counters after = lane.counters();
+      const mp::planned_counters after = planned_on.counters();
       print("planned", pool->statistics().reserved_bytes,
             requests * (2 * layers + 1) - (after.served - before.served), one.ns_a_block());
       std::printf("\none arena of %s for %llu plans; the largest plan's lower bound is %s\n",
@@ -189,7 +189,7 @@ int main(int count, char** arguments) try {
                   mp::format_bytes(after.lower_bound_bytes).c_str());
 
       one.request(by_plan, 7, 4096);
-      const mp::planned_counters odd = lane.counters();
+      const mp::planned_counters odd = planned_on.counters();
       std::printf(
           "a request that asks for 4 KiB more in its fourth layer: %llu of %llu blocks by the "
           "pool, no error\n",

@@ -1,10 +1,10 @@
 // One CUDA graph for each batch size, of which only one runs at a time: each with memory of its own
 // they hold the sum of what they need, in one arena about what the largest needs.
 //
-//     shared_graphs [sim]    on the card where there is one, unless told otherwise
+//     shared_graphs [sim]    on the card where there is one, unless reported otherwise
+#include <millpond/base/units.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <cstdio>
 #include <string_view>
@@ -38,18 +38,18 @@ mp::graph_exec_handle capture(mp::pool& memory, mp::stream_handle stream, std::u
       throw mp::memory_error(attached.error());
   }
   {
-    auto lane = memory.capture_lane(stream);  // as fast as a lane, inside the capture
+    auto cache = memory.capture_cache(stream);  // as fast as a cache, inside the capture
     const std::uint64_t bytes = batch * mp::MiB;
-    void* input = lane.allocate(bytes);
+    void* input = cache.allocate(bytes);
     must(gpu.set_async(reinterpret_cast<mp::device_address>(input), 1, bytes, stream));
     for (int layer = 0; layer < 8; ++layer) {
-      void* const output = lane.allocate(bytes);
+      void* const output = cache.allocate(bytes);
       must(gpu.copy_async(reinterpret_cast<mp::device_address>(output),
                           reinterpret_cast<mp::device_address>(input), bytes, stream));
-      lane.deallocate(input, bytes);
+      cache.deallocate(input, bytes);
       input = output;
     }
-    lane.deallocate(input, bytes);
+    cache.deallocate(input, bytes);
   }
   mp::graph_handle graph = nullptr;
   must(gpu.capture_end(stream, &graph));

@@ -1,9 +1,9 @@
 /* millpond for C, and for every language that calls C.
  *
- * The contract is that of the C++ headers (millpond/memory/memory_resource.hpp, millpond/pool/pool.hpp); this
- * page says what is different. Handles are opaque and counted by nobody: what a *_create or *_open
- * function gave is given back once by the function named beside it. Functions may be called from
- * any thread at once unless they say otherwise.
+ * The contract is that of the C++ headers (millpond/memory/memory_resource.hpp,
+ * millpond/pool/pool.hpp); this page says what is different. Handles are opaque and counted by
+ * nobody: what a *_create or *_open function gave is given back once by the function named beside
+ * it. Functions may be called from any thread at once unless they say otherwise.
  *
  * Errors: every function that can fail answers a millpond_status; millpond_last_error() then has
  * the whole sentence, for the calling thread, until its next failing call. Nothing here throws or
@@ -34,9 +34,9 @@ extern "C" {
 typedef struct millpond_gpu millpond_gpu;
 typedef struct millpond_memory
     millpond_memory; /* a source of memory of one kind: a plain one, or a pool */
-typedef struct millpond_lane millpond_lane;
+typedef struct millpond_cache millpond_cache;
 typedef struct millpond_graph_arena millpond_graph_arena;
-typedef struct millpond_capture_lane millpond_capture_lane;
+typedef struct millpond_capture_cache millpond_capture_cache;
 typedef struct CUstream_st* millpond_stream; /* a cudaStream_t or CUstream */
 typedef struct CUgraph_st* millpond_graph;   /* a cudaGraph_t or CUgraph */
 
@@ -94,7 +94,7 @@ MILLPOND_API millpond_status millpond_gpu_open(int ordinal, millpond_gpu** gpu);
  * for the profile's. Its device memory is really there, so that a program may dereference it. */
 MILLPOND_API millpond_status millpond_gpu_simulate(const char* profile, uint64_t memory_bytes,
                                                    millpond_gpu** gpu);
-/* Its memories and lanes must be gone. NULL is legal. */
+/* Its memories and caches must be gone. NULL is legal. */
 MILLPOND_API void millpond_gpu_close(millpond_gpu* gpu);
 /* "NVIDIA H200"; lives as long as the GPU. */
 MILLPOND_API const char* millpond_gpu_name(const millpond_gpu* gpu);
@@ -117,7 +117,7 @@ MILLPOND_API millpond_status millpond_graph_destroy(millpond_gpu* gpu, millpond_
  */
 
 /* A plain source: each block is a call of the driver. All plain sources of one GPU know each
- * other's blocks, so that a pointer freed through the wrong one is told. gpu may be NULL for
+ * other's blocks, so that a pointer freed through the wrong one is out. gpu may be NULL for
  * MILLPOND_PAGEABLE. */
 MILLPOND_API millpond_status millpond_memory_create(millpond_gpu* gpu, millpond_kind kind,
                                                     millpond_memory** memory);
@@ -132,8 +132,8 @@ typedef struct millpond_pool_options {
   uint64_t limit_bytes; /* on reserved bytes; 0: the device's */
   uint64_t initial_bytes;
   double slack; /* < 0: the default */
-  uint64_t lane_small_bytes;
-  uint64_t lane_large_bytes;
+  uint64_t cache_small_bytes;
+  uint64_t cache_large_bytes;
   uint64_t max_wait_ns;
   /* Called with no lock held when nothing else helps; nonzero where a retry makes sense. */
   int (*on_pressure)(uint64_t bytes, void* user);
@@ -144,7 +144,7 @@ MILLPOND_API void millpond_pool_options_init(millpond_pool_options* options);
 MILLPOND_API millpond_status millpond_pool_create(millpond_gpu* gpu,
                                                   const millpond_pool_options* options,
                                                   millpond_memory** pool);
-/* Live blocks die with a pool; those of a plain source are given back and told. NULL is legal. */
+/* Live blocks die with a pool; those of a plain source are given back and out. NULL is legal. */
 MILLPOND_API void millpond_memory_destroy(millpond_memory* memory);
 
 MILLPOND_API millpond_kind millpond_memory_kind(const millpond_memory* memory);
@@ -186,20 +186,20 @@ typedef struct millpond_statistics {
   uint64_t allocations, deallocations, out_of_memory, deallocation_errors;
   uint64_t growths, moves, seals, host_waits;
 } millpond_statistics;
-/* peak_live_bytes of a pool counts what lanes keep too. */
+/* peak_live_bytes of a pool counts what caches keep too. */
 MILLPOND_API millpond_status millpond_get_statistics(const millpond_memory* memory,
                                                      millpond_statistics* out);
 
-/* A lane of its own on a stream, for a caller who promises that the stream lives and does not
+/* A cache of its own on a stream, for a caller who promises that the stream lives and does not
  * capture: its calls ask the driver nothing. One thread at a time. */
-MILLPOND_API millpond_status millpond_lane_create(millpond_memory* pool, millpond_stream stream,
-                                                  millpond_lane** lane);
-MILLPOND_API millpond_status millpond_lane_allocate(millpond_lane* lane, uint64_t bytes,
-                                                    void** ptr);
-MILLPOND_API millpond_status millpond_lane_deallocate(millpond_lane* lane, void* ptr,
-                                                      uint64_t bytes);
+MILLPOND_API millpond_status millpond_cache_create(millpond_memory* pool, millpond_stream stream,
+                                                   millpond_cache** cache);
+MILLPOND_API millpond_status millpond_cache_allocate(millpond_cache* cache, uint64_t bytes,
+                                                     void** ptr);
+MILLPOND_API millpond_status millpond_cache_deallocate(millpond_cache* cache, void* ptr,
+                                                       uint64_t bytes);
 /* Before its pool. NULL is legal. */
-MILLPOND_API void millpond_lane_destroy(millpond_lane* lane);
+MILLPOND_API void millpond_cache_destroy(millpond_cache* cache);
 
 /* ---- Captured graphs: of pools alone
  * ----------------------------------------------------------------------- */
@@ -217,19 +217,19 @@ MILLPOND_API void millpond_graph_arena_destroy(millpond_graph_arena* arena);
 MILLPOND_API millpond_status millpond_capture_into(millpond_memory* pool,
                                                    const millpond_graph_arena* arena,
                                                    millpond_stream stream);
-/* A lane as millpond_lane_create's, for the inside of the capture that runs on the stream now: the
- * caller promises that its calls are made while that capture runs. One thread at a time.
+/* A cache as millpond_cache_create's, for the inside of the capture that runs on the stream now:
+ * the caller promises that its calls are made while that capture runs. One thread at a time.
  * MILLPOND_NOT_PERMITTED where none runs there. */
-MILLPOND_API millpond_status millpond_capture_lane_create(millpond_memory* pool,
-                                                          millpond_stream stream,
-                                                          millpond_capture_lane** lane);
-MILLPOND_API millpond_status millpond_capture_lane_allocate(millpond_capture_lane* lane,
-                                                            uint64_t bytes, void** ptr);
-MILLPOND_API millpond_status millpond_capture_lane_deallocate(millpond_capture_lane* lane,
-                                                              void* ptr, uint64_t bytes);
-/* When the capture ends: what the lane keeps serves later captures of the arena only then. Before
+MILLPOND_API millpond_status millpond_capture_cache_create(millpond_memory* pool,
+                                                           millpond_stream stream,
+                                                           millpond_capture_cache** cache);
+MILLPOND_API millpond_status millpond_capture_cache_allocate(millpond_capture_cache* cache,
+                                                             uint64_t bytes, void** ptr);
+MILLPOND_API millpond_status millpond_capture_cache_deallocate(millpond_capture_cache* cache,
+                                                               void* ptr, uint64_t bytes);
+/* When the capture ends: what the cache keeps serves later captures of the arena only then. Before
  * its pool. NULL is legal. */
-MILLPOND_API void millpond_capture_lane_destroy(millpond_capture_lane* lane);
+MILLPOND_API void millpond_capture_cache_destroy(millpond_capture_cache* cache);
 
 #ifdef __cplusplus
 }

@@ -50,10 +50,10 @@ COUNTED = (
     "millpond.fence_queries",
     "millpond.host_waits",
     "millpond.stream_waits",
-    "millpond.lanes_flushed",
+    "millpond.thread_caches_flushed",
     "millpond.lock_waits",
-    "millpond.lane_hits",
-    "millpond.shelf_hits",
+    "millpond.thread_cache_hits",
+    "millpond.stream_cache_hits",
     "millpond.heap_hits",
 )
 COUNT_NAMES = {"allocation.all.allocated": "allocations"}
@@ -225,21 +225,21 @@ def child(options):
             elif what == "round":
                 say({"ms": running.round(int(rest))})
             elif what == "end":
-                told, running = running.result(), None
+                reported, running = running.result(), None
                 drop_everything(s)
-                say(told)
+                say(reported)
             elif what == "record":
-                told = record_one(rest, s, options.record)
+                reported = record_one(rest, s, options.record)
                 drop_everything(s)
-                say({"bytes": told})
+                say({"bytes": reported})
         except Exception as failure:  # an error by name and place: the next workload may still run
             import traceback
 
             running, at = None, traceback.extract_tb(failure.__traceback__)[-1]
-            told = f"{type(failure).__name__}: {str(failure)[:600]} ({at.filename}:{at.lineno})"
+            reported = f"{type(failure).__name__}: {str(failure)[:600]} ({at.filename}:{at.lineno})"
             del failure
             drop_everything(s)
-            say({"error": told})
+            say({"error": reported})
 
 
 def alone(options):
@@ -275,12 +275,12 @@ class Process:
         command += (["--small"] if options.small else []) + (
             ["--record", options.record] if options.record else []
         )
-        self.told = open(f"{options.out}.{allocator}.stderr", "w+")
+        self.reported = open(f"{options.out}.{allocator}.stderr", "w+")
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.told,
+            stderr=self.reported,
             text=True,
             env=environment,
         )
@@ -315,8 +315,8 @@ class Process:
         return json.loads(line)
 
     def stderr(self):
-        self.told.flush()
-        return Path(self.told.name).read_text(errors="replace")
+        self.reported.flush()
+        return Path(self.reported.name).read_text(errors="replace")
 
     def alive(self):
         return self.process.poll() is None
@@ -331,8 +331,8 @@ class Process:
                 self.process.kill()
                 self.process.wait()
         text = self.stderr()
-        self.told.close()
-        os.unlink(self.told.name)
+        self.reported.close()
+        os.unlink(self.reported.name)
         return self.process.returncode, text
 
 
@@ -362,7 +362,7 @@ class Measurement:
                 f"{code}: {' | '.join(text.strip().splitlines()[-3:])[:600]}"
             )
         if lines := [line for line in text.splitlines() if "millpond" in line]:
-            self.machine[allocator]["told"] = lines[:5]
+            self.machine[allocator]["reported"] = lines[:5]
 
     def workload(self, name):
         import workloads
@@ -371,16 +371,16 @@ class Measurement:
         self.start(left)
         results = {}
 
-        def ask(allocators, what, keep=lambda allocator, told: None):
+        def ask(allocators, what, keep=lambda allocator, reported: None):
             for allocator in allocators:
                 self.processes[allocator].ask(what)
             for allocator in list(allocators):
-                told = self.processes[allocator].answer()
-                if "error" in told:
-                    results[allocator] = {"workload": name, **told}
+                reported = self.processes[allocator].answer()
+                if "error" in reported:
+                    results[allocator] = {"workload": name, **reported}
                     left.remove(allocator)
                 else:
-                    keep(allocator, told)
+                    keep(allocator, reported)
 
         if name in workloads.TIMING_TELLS:
             for allocator in list(left):
@@ -401,8 +401,8 @@ class Measurement:
             ask(
                 ["default"],
                 f"record {name}",
-                lambda a, told: (
-                    self.machine[a].setdefault("recorded", {}).__setitem__(name, told["bytes"])
+                lambda a, reported: (
+                    self.machine[a].setdefault("recorded", {}).__setitem__(name, reported["bytes"])
                 ),
             )
         self.save(self.results, self.machine)

@@ -137,7 +137,7 @@ def pytorch():
             "",
             "What millpond did in a timed round, on average:",
             "",
-            "| workload | allocations | of them past the lanes | new pages | moves | events recorded | fences asked | lanes emptied |",
+            "| workload | allocations | of them past the caches | new pages | moves | events recorded | fences asked | caches emptied |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
     for name, r in by.get("millpond", {}).items():
@@ -149,10 +149,10 @@ def pytorch():
             return sum(each.get(key, 0) for each in timed) / len(timed)
 
         rows.append(
-            f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('lane_hits'):.0f} | "
+            f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('thread_cache_hits'):.0f} | "
             + " | ".join(
                 f"{mean(key):.1f}"
-                for key in ("growths", "moves", "seals", "fence_queries", "lanes_flushed")
+                for key in ("growths", "moves", "seals", "fence_queries", "thread_caches_flushed")
             )
             + " |"
         )

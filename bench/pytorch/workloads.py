@@ -196,7 +196,7 @@ def detection(s):
 
 
 def several_streams(s):
-    """ResNet-50 on four streams in turn; inputs made on one stream are used on another and told by record_stream."""
+    """ResNet-50 on four streams in turn; inputs made on one stream are used on another and reported by record_stream."""
     from torchvision.models import resnet50
 
     model = s.build(lambda: resnet50(weights=None)).to(s.half).eval()

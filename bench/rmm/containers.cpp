@@ -139,15 +139,15 @@ std::string difference(const millpond::pool_statistics& before,
   };
   using all = millpond::pool_statistics;
   add("allocations", &all::allocations);
-  add("lane_hits", &all::lane_hits);
-  add("shelf_hits", &all::shelf_hits);
+  add("thread_cache_hits", &all::thread_cache_hits);
+  add("stream_cache_hits", &all::stream_cache_hits);
   add("heap_hits", &all::heap_hits);
   add("growths", &all::growths);
   add("moves", &all::moves);
   add("activations", &all::activations);
   add("seals", &all::seals);
   add("fence_queries", &all::fence_queries);
-  add("lanes_flushed", &all::lanes_flushed);
+  add("thread_caches_flushed", &all::thread_caches_flushed);
   add("lock_waits", &all::lock_waits);
   return out;
 }

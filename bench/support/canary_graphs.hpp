@@ -13,9 +13,9 @@
 
 #include "base/random.hpp"
 #include "bench/support/canary.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/pool/graph_arena.hpp"
 #include "millpond/pool/pool.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond::canary {
 
@@ -55,13 +55,13 @@ class graph_rounds {
   }
 
  private:
-  // What is recorded: blocks written, checked and freed, three times, by a capture lane or the
+  // What is recorded: blocks written, checked and freed, three times, by a capture cache or the
   // plain call.
   bool record() {
     if (!memory_.capture_into(arena_, stream_)) return false;
-    std::optional<pool::capture_lane_handle> lane;
+    std::optional<pool::capture_cache_handle> cache;
     try {
-      if (pick_.chance(0.5)) lane.emplace(memory_.capture_lane(stream_));
+      if (pick_.chance(0.5)) cache.emplace(memory_.capture_cache(stream_));
     } catch (const memory_error&) {
       return false;
     }
@@ -72,9 +72,9 @@ class graph_rounds {
       for (std::uint64_t n = pick_.between(2, 16); n > 0; --n) {
         const std::uint64_t bytes = pick_.log_uniform(512, 1 * MiB);
         void* ptr = nullptr;
-        if (lane) {
+        if (cache) {
           try {
-            ptr = lane->allocate(bytes);
+            ptr = cache->allocate(bytes);
           } catch (const std::bad_alloc&) {
           } catch (const memory_error&) {
             good = false;
@@ -91,7 +91,7 @@ class graph_rounds {
       sums_.launches.fetch_add(2, std::memory_order_relaxed);
       sums_.operations.fetch_add(2 * all.size(), std::memory_order_relaxed);
       for (const held& h : all)
-        lane ? lane->deallocate(h.ptr, h.bytes) : memory_.deallocate(h.ptr, h.bytes, stream_);
+        cache ? cache->deallocate(h.ptr, h.bytes) : memory_.deallocate(h.ptr, h.bytes, stream_);
     }
     return good;
   }

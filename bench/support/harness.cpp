@@ -16,7 +16,7 @@
 namespace millpond::bench {
 namespace {
 
-enum class way : std::uint8_t { plain, lane };
+enum class way : std::uint8_t { plain, cache };
 
 class pool_session final : public session {
  public:
@@ -30,21 +30,21 @@ class pool_session final : public session {
   pool& pool_;
   stream_handle stream_;
 };
-class lane_session final : public session {
+class cache_session final : public session {
  public:
-  lane_session(pool& of, stream_handle stream) : lane_(of.lane(stream)) {}
-  void* allocate(std::uint64_t bytes) override { return lane_.allocate(bytes); }
-  void deallocate(void* ptr, std::uint64_t bytes) override { lane_.deallocate(ptr, bytes); }
+  cache_session(pool& of, stream_handle stream) : cache_(of.cache(stream)) {}
+  void* allocate(std::uint64_t bytes) override { return cache_.allocate(bytes); }
+  void deallocate(void* ptr, std::uint64_t bytes) override { cache_.deallocate(ptr, bytes); }
 
  private:
-  pool::lane_handle lane_;
+  pool::cache_handle cache_;
 };
 
 class millpond_subject final : public subject {
  public:
   millpond_subject(std::shared_ptr<driver> gpu, way how) : gpu_(std::move(gpu)), how_(how) {}
   std::string name() const override {
-    return how_ == way::plain ? "millpond" : "millpond lane handle";
+    return how_ == way::plain ? "millpond" : "millpond cache handle";
   }
   bool start(std::string& why) override {
     auto made = pool::create(gpu_, {});
@@ -58,7 +58,7 @@ class millpond_subject final : public subject {
   void stop() override { pool_.reset(); }
   std::unique_ptr<session> open(stream_handle stream) override {
     if (how_ == way::plain) return std::make_unique<pool_session>(*pool_, stream);
-    return std::make_unique<lane_session>(*pool_, stream);
+    return std::make_unique<cache_session>(*pool_, stream);
   }
   std::uint64_t reserved() override { return pool_->statistics().peak_reserved_bytes; }
   pool* millpond_pool() override { return pool_.get(); }
@@ -147,7 +147,7 @@ harness::harness(const char* name, int count, char** arguments) {
     gpu_ = *made;
   }
   if (!gpu_->bind_thread().ok()) stop_with(4, "cannot bind the device");
-  subjects_.push_back(std::make_unique<millpond_subject>(gpu_, way::lane));
+  subjects_.push_back(std::make_unique<millpond_subject>(gpu_, way::cache));
   subjects_.push_back(std::make_unique<millpond_subject>(gpu_, way::plain));
   for (const std::string& file : options_.peer_files) {
     void* const plugin = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);

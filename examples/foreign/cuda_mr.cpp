@@ -43,6 +43,6 @@ int main(int count, char** arguments) {
   const millpond::pool_statistics now = pool->statistics();
   std::printf("%s: %llu allocations by cuda::mr, %llu of them without a lock\n",
               gpu->info().name.c_str(), static_cast<unsigned long long>(now.allocations),
-              static_cast<unsigned long long>(now.lane_hits));
+              static_cast<unsigned long long>(now.thread_cache_hits));
   return gpu->stream_destroy(stream).ok() ? 0 : 4;
 }

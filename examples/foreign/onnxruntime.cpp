@@ -3,10 +3,10 @@
 // "session.use_env_allocators" = "1". Built against ONNX Runtime's header where it is
 // (MILLPOND_ONNXRUNTIME_DIR), else against a stand-in; the simulated GPU serves where there is no
 // card.
+#include <millpond/base/units.hpp>
 #include <millpond/bindings/onnxruntime.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <cstdio>
 #include <string_view>
@@ -41,7 +41,7 @@ int main(int count, char** arguments) {
         "%s: %llu allocations by ONNX Runtime's interface, %llu of them without a lock, %llu bytes "
         "left: %s\n",
         gpu->info().name.c_str(), static_cast<unsigned long long>(now.allocations),
-        static_cast<unsigned long long>(now.lane_hits),
+        static_cast<unsigned long long>(now.thread_cache_hits),
         static_cast<unsigned long long>(now.live_bytes), right ? "as it should be" : "FAILED");
     right = right && now.live_bytes == 0;
   }

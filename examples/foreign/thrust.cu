@@ -46,7 +46,8 @@ int main() {
       "memory from the driver\n",
       (*card)->info().name.c_str(), sum, in_order ? "in order" : "NOT IN ORDER",
       static_cast<unsigned long long>(now.allocations),
-      static_cast<unsigned long long>(now.lane_hits), static_cast<unsigned long long>(now.growths));
+      static_cast<unsigned long long>(now.thread_cache_hits),
+      static_cast<unsigned long long>(now.growths));
   const bool right =
       sum == static_cast<long long>(count) * (count - 1) / 2 && in_order && now.live_bytes == 0;
   return (*card)->stream_destroy(stream).ok() && right ? 0 : 1;

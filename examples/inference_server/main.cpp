@@ -8,9 +8,9 @@
 // up to 32 items and runs them through 8 layers of matrix products on several streams.
 // docs/inference.md has the results.
 #include <sched.h>
+#include <millpond/base/units.hpp>
 #include <millpond/memory/memory_resource.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -326,11 +326,11 @@ class trial {
     };
     const std::uint64_t warm = now_ns() + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
     const std::uint64_t end = warm + static_cast<std::uint64_t>(settings_.seconds * 1e9);
-    struct alignas(128) mailbox {
+    struct alignas(128) remote_free_queue {
       std::atomic<std::uint32_t> answers{0};  // release: the answer is in the client's buffer
       std::vector<double> latencies;
     };
-    std::vector<mailbox> mail(clients_.size());
+    std::vector<remote_free_queue> mail(clients_.size());
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
     const own_processor processor;
@@ -387,7 +387,7 @@ class trial {
     joiner.join();
     made.seconds = static_cast<double>(now_ns() - warm) / 1e9;
     made.peak_bytes = free_before - least_free;
-    for (const mailbox& each : mail)
+    for (const remote_free_queue& each : mail)
       latencies_.insert(latencies_.end(), each.latencies.begin(), each.latencies.end());
   }
 

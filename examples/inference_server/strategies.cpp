@@ -1,10 +1,10 @@
 #include "strategies.hpp"
 
 #include <dlfcn.h>
+#include <millpond/base/units.hpp>
 #include <millpond/pinned/pinned_pool.hpp>
 #include <millpond/pool/pool.hpp>
 #include <millpond/sim/simulated_gpu.hpp>
-#include <millpond/base/units.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -111,7 +111,7 @@ class by_driver final : public common {
     if (activations_ != activations::driver_pool && activations_ != activations::driver_pool_kept)
       return {};
     if (!where.gpu->info().memory_pools) return "the device has no memory pools";
-    if (!where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok())
+    if (!where.gpu->pool_create(&pool_, mp::memory_location::device, 0).ok())
       return "the driver makes no pool";
     if (activations_ == activations::driver_pool_kept) {
       static_cast<void>(
@@ -167,11 +167,11 @@ class by_driver final : public common {
   std::vector<device_address> pool_weights_;
 };
 
-// What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be told
-// from the others.
+// What millpond gives; the rest is as a plug-in's strategy has it, so that each part can be
+// reported from the others.
 struct millpond_parts {
   bool activations =
-      true;              // from the pool, by lanes of each stream; else from the driver's kept pool
+      true;  // from the pool, by caches of each stream; else from the driver's kept pool
   bool one_size = true;  // every activation a block of the largest size; else of its own
   bool weights = true;   // from the pool; else cudaMalloc
   bool pinned = true;  // clients' buffers and control data from the pinned pool; else cudaHostAlloc
@@ -189,14 +189,14 @@ class by_millpond final : public common {
   std::string begin(const surroundings& where) override {
     if (auto why = common::begin(where); !why.empty()) return why;
     // A server knows its largest batch: what it will need is taken before the first request, so
-    // that none waits for growth. With one size for all activations, and lanes that keep a batch's,
-    // each stream has the same blocks again and again: no search, no event, and no more memory than
-    // the largest batches need. With sizes of their own a quarter more is taken for blocks that one
-    // stream has freed and another may not have yet.
+    // that none waits for growth. With one size for all activations, and caches that keep a
+    // batch's, each stream has the same blocks again and again: no search, no event, and no more
+    // memory than the largest batches need. With sizes of their own a quarter more is taken for
+    // blocks that one stream has freed and another may not have yet.
     mp::pool_options options;
     if (parts_.activations)
       options.initial_bytes = where.most_bytes + (parts_.one_size ? 0 : where.most_bytes / 4);
-    if (parts_.one_size) options.lane_large_bytes = blocks_a_lane * where.largest_bytes;
+    if (parts_.one_size) options.cache_large_bytes = blocks_a_cache * where.largest_bytes;
     auto device = mp::pool::create(where.gpu, std::move(options));
     if (!device) return device.error().message;
     device_ = std::move(*device);
@@ -204,14 +204,14 @@ class by_millpond final : public common {
     if (!pinned) return pinned.error().message;
     pinned_ = std::move(*pinned);
     for (const mp::stream_handle stream : where.streams) {
-      lanes_.emplace_back();
-      const std::size_t lanes =
-          parts_.one_size ? (where.activations + blocks_a_lane - 1) / blocks_a_lane : 1;
-      for (std::size_t i = 0; i < lanes; ++i) lanes_.back().of.push_back(device_->lane(stream));
+      caches_.emplace_back();
+      const std::size_t caches =
+          parts_.one_size ? (where.activations + blocks_a_cache - 1) / blocks_a_cache : 1;
+      for (std::size_t i = 0; i < caches; ++i) caches_.back().of.push_back(device_->cache(stream));
     }
     if (!parts_.activations) {
       if (!where.gpu->info().memory_pools ||
-          !where.gpu->pool_create(&pool_, mp::memory_place::device, 0).ok())
+          !where.gpu->pool_create(&pool_, mp::memory_location::device, 0).ok())
         return "the driver makes no pool";
       static_cast<void>(
           where.gpu->pool_set_release_threshold(pool_, std::numeric_limits<std::uint64_t>::max()));
@@ -221,13 +221,13 @@ class by_millpond final : public common {
       const auto cost = [&](const char* path) {
         return paths.contains(path) ? paths.find(path)->second : 0.0;
       };
-      own_ns_ = parts_.activations ? cost("lane_hit") + cost("deallocation") : 0;
+      own_ns_ = parts_.activations ? cost("thread_cache_hit") + cost("deallocation") : 0;
     }
     return {};
   }
   void end() override {
     static_cast<void>(at_.gpu->context_synchronize());
-    lanes_.clear();
+    caches_.clear();
     for (const auto& [at, bytes] : kept_) device_->deallocate(at, bytes, at_.streams[0]);
     for (const auto& [at, bytes] : kept_pinned_) pinned_->deallocate(at, bytes, at_.streams[0]);
     kept_.clear();
@@ -243,8 +243,8 @@ class by_millpond final : public common {
     if (pool_ != nullptr)
       return at_.gpu->pool_allocate(&at, bytes, pool_, at_.streams[stream]).ok() ? at : 0;
     try {
-      stream_lanes& lanes = lanes_[stream];
-      return address(lanes.next(lanes.taken).allocate(size_of(bytes)));
+      stream_caches& caches = caches_[stream];
+      return address(caches.next(caches.taken).allocate(size_of(bytes)));
     } catch (const std::exception&) {
       return 0;
     }
@@ -254,9 +254,9 @@ class by_millpond final : public common {
       static_cast<void>(at_.gpu->pool_free(at, at_.streams[stream]));
       return;
     }
-    stream_lanes& lanes = lanes_[stream];
-    lanes.next(lanes.given).deallocate(reinterpret_cast<void*>(at), size_of(bytes));
-    if (lanes.given == lanes.taken) lanes.given = lanes.taken = 0;
+    stream_caches& caches = caches_[stream];
+    caches.next(caches.given).deallocate(reinterpret_cast<void*>(at), size_of(bytes));
+    if (caches.given == caches.taken) caches.given = caches.taken = 0;
   }
   device_address weights(std::uint64_t bytes) override {
     if (!parts_.weights) return device(bytes);
@@ -279,22 +279,22 @@ class by_millpond final : public common {
     const auto number = [](const char* what, std::uint64_t count) {
       return std::to_string(count) + " " + what;
     };
-    return number("allocations", s.allocations) + ", " + number("by a lane", s.lane_hits) + ", " +
-           number("by a shelf", s.shelf_hits) + ", " + number("by the heap", s.heap_hits) + "; " +
-           number("events", s.seals) + ", " + number("questions", s.fence_queries) + ", " +
-           number("growths", s.growths) + ", " + number("moves", s.moves) + "; " +
-           mp::format_bytes(s.peak_reserved_bytes) + " reserved";
+    return number("allocations", s.allocations) + ", " + number("by a cache", s.thread_cache_hits) +
+           ", " + number("by a stream_cache", s.stream_cache_hits) + ", " +
+           number("by the heap", s.heap_hits) + "; " + number("events", s.seals) + ", " +
+           number("questions", s.fence_queries) + ", " + number("growths", s.growths) + ", " +
+           number("moves", s.moves) + "; " + mp::format_bytes(s.peak_reserved_bytes) + " reserved";
   }
 
  private:
-  // How many large blocks one lane keeps.
-  static constexpr std::size_t blocks_a_lane = 8;
-  // Enough lanes for a batch's activations, which come back in the order in which they were taken.
-  struct stream_lanes {
-    std::vector<mp::pool::lane_handle> of;
+  // How many large blocks one cache keeps.
+  static constexpr std::size_t blocks_a_cache = 8;
+  // Enough caches for a batch's activations, which come back in the order in which they were taken.
+  struct stream_caches {
+    std::vector<mp::pool::cache_handle> of;
     std::size_t taken = 0, given = 0;
-    mp::pool::lane_handle& next(std::size_t& counted) {
-      return of[counted++ / blocks_a_lane % of.size()];
+    mp::pool::cache_handle& next(std::size_t& counted) {
+      return of[counted++ / blocks_a_cache % of.size()];
     }
   };
   std::uint64_t size_of(std::uint64_t bytes) const {
@@ -313,7 +313,7 @@ class by_millpond final : public common {
   millpond_parts parts_;
   mp::pool_handle pool_ = nullptr;
   std::shared_ptr<mp::pool> device_, pinned_;
-  std::vector<stream_lanes> lanes_;
+  std::vector<stream_caches> caches_;
   std::vector<std::pair<void*, std::uint64_t>> kept_, kept_pinned_;
   double own_ns_ = 0;
 };
@@ -382,7 +382,7 @@ std::vector<std::unique_ptr<strategy>> own_strategies() {
   };
   add_millpond("millpond",
                "weights and activations from the pool, activations as blocks of the largest one's "
-               "size that their stream's lanes keep; "
+               "size that their stream's caches keep; "
                "clients' buffers and control data from the pinned pool",
                {});
   add_millpond("millpond-exact", "the same with each activation a block of its own size",

@@ -31,8 +31,8 @@ class PoolOptions(ctypes.Structure):
         ("limit_bytes", ctypes.c_uint64),
         ("initial_bytes", ctypes.c_uint64),
         ("slack", ctypes.c_double),
-        ("lane_small_bytes", ctypes.c_uint64),
-        ("lane_large_bytes", ctypes.c_uint64),
+        ("cache_small_bytes", ctypes.c_uint64),
+        ("cache_large_bytes", ctypes.c_uint64),
         ("max_wait_ns", ctypes.c_uint64),
         ("on_pressure", ctypes.c_void_p),
         ("user", ctypes.c_void_p),
@@ -47,7 +47,7 @@ POOL_COUNTS = (
     "host_waits",
     "stream_waits",
     "fence_queries",
-    "lane_hits",
+    "thread_cache_hits",
     "heap_hits",
     "given_back_bytes",
     "cached_bytes",
@@ -56,8 +56,8 @@ POOL_COUNTS = (
     "peak_out_bytes",
     "peak_needed_bytes",
     "seals",
-    "shelf_hits",
-    "lanes_flushed",
+    "stream_cache_hits",
+    "thread_caches_flushed",
     "lock_waits",
 )
 
@@ -187,8 +187,8 @@ def pool_options(
     initial_bytes=0,
     slack=None,
     max_wait_seconds=1.0,
-    lane_small_bytes=0,
-    lane_large_bytes=0,
+    cache_small_bytes=0,
+    cache_large_bytes=0,
 ):
     """The options of a pool (millpond/pool/pool.hpp says what each means)."""
     options = PoolOptions()
@@ -198,7 +198,7 @@ def pool_options(
         raise ValueError(f"reuse must be one of {', '.join(policies)}, not {reuse!r}")
     options.reuse = policies[reuse]
     options.limit_bytes, options.initial_bytes = limit_bytes, initial_bytes
-    options.lane_small_bytes, options.lane_large_bytes = lane_small_bytes, lane_large_bytes
+    options.cache_small_bytes, options.cache_large_bytes = cache_small_bytes, cache_large_bytes
     if slack is not None:
         options.slack = slack
     options.max_wait_ns = int(max_wait_seconds * 1e9)

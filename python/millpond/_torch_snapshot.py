@@ -113,11 +113,11 @@ def snapshot():
     library = _native.library()
     segments, traces = [], []
     for device in range(max(1, _native.gpu_count())):
-        told = library.millpond_torch_history_json(device)
-        told = json.loads(told) if told else {"entries": [], "live": [], "stacks": []}
-        stacks = [_frames(text) for text in told["stacks"]]
+        reported = library.millpond_torch_history_json(device)
+        reported = json.loads(reported) if reported else {"entries": [], "live": [], "stacks": []}
+        stacks = [_frames(text) for text in reported["stacks"]]
         trace = []
-        for action, address, size, stream, time_us, stack in told["entries"]:
+        for action, address, size, stream, time_us, stack in reported["entries"]:
             entry = {
                 "action": _ACTIONS[action],
                 "size": size,
@@ -132,7 +132,7 @@ def snapshot():
             ):  # millpond needs no second step before the address is free
                 trace.append({**entry, "action": "free_completed"})
         traces.append(trace)
-        segments += _segments(device, [(a, b, s, k) for _, a, b, s, _, k in told["live"]], stacks)
+        segments += _segments(device, [(a, b, s, k) for _, a, b, s, _, k in reported["live"]], stacks)
     return {
         "segments": segments,
         "device_traces": traces,

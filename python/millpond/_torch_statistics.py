@@ -1,6 +1,6 @@
 """millpond's numbers under PyTorch's names, and torch.cuda's functions that ask for them.
 
-PyTorch's own functions raise with any allocator but its own; programs call them everywhere, so use() answers in their place.
+PyTorch's own functions raise with any allocator but its own; programs call them everywhere, so use() answers in their call_site.
 """
 
 import collections
@@ -96,7 +96,7 @@ def memory_summary(device=None, abbreviated=False):
 
 
 def patch(torch):
-    """Answers in the place of torch.cuda's functions that PyTorch refuses for other allocators."""
+    """Answers in the call_site of torch.cuda's functions that PyTorch refuses for other allocators."""
     from . import _torch_snapshot
 
     memory = torch.cuda.memory

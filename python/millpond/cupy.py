@@ -3,7 +3,7 @@
     import cupy, millpond.cupy
     millpond.cupy.use()
 
-CuPy asks for memory on the current stream and gives it back with no stream told: a block goes back on the stream that
+CuPy asks for memory on the current stream and gives it back with no stream reported: a block goes back on the stream that
 it was allocated on, as CuPy's own stream-ordered allocator does.
 """
 

@@ -31,23 +31,23 @@ const char* usual_free(trace::kind of) {
 
 }  // namespace
 
-std::string examination::allocate_call(const block_facts& of) const {
+std::string analysis::allocate_call(const block_facts& of) const {
   const std::string_view named = text(of.call);
   return named.empty() ? fmt::format("an allocation of {} memory", to_string(of.of))
                        : std::string(named);
 }
 
-std::string examination::allocate_code(const block_facts& of) const {
+std::string analysis::allocate_code(const block_facts& of) const {
   const std::string_view named = text(of.call);
   return named.empty() ? usual_allocation(of.of) : std::string(named);
 }
 
-std::string examination::free_call(std::uint64_t call, trace::kind of) const {
+std::string analysis::free_call(std::uint64_t call, trace::kind of) const {
   const std::string_view named = text(call);
   return named.empty() ? fmt::format("a free of {} memory", to_string(of)) : std::string(named);
 }
 
-std::string examination::right_free(const block_facts& of) const {
+std::string analysis::right_free(const block_facts& of) const {
   const std::string_view by = text(of.call);
   if (by.find("Register") != std::string_view::npos)
     return by.starts_with("cu") && by[2] == 'd' ? "cudaHostUnregister" : "cuMemHostUnregister";
@@ -62,18 +62,18 @@ std::string examination::right_free(const block_facts& of) const {
   return usual_free(of.of);
 }
 
-std::string examination::name_block(const block_facts& of) {
+std::string analysis::name_block(const block_facts& of) {
   return fmt::format("block of {} at {:#x} (event {})", format_bytes(of.bytes), of.address,
                      of.allocated);
 }
 
-void examination::place_allocation(finding& of, const block_facts& block) const {
-  of.places.push_back(
+void analysis::place_allocation(finding& of, const block_facts& block) const {
+  of.call_sites.push_back(
       {block.call == 0 ? "allocated" : "allocated by " + allocate_call(block), block.stack});
 }
 
-void examination::place_free(finding& of, const block_facts& block, std::string_view call) const {
-  of.places.push_back({fmt::format("freed by {}", call), block.free_stack});
+void analysis::place_free(finding& of, const block_facts& block, std::string_view call) const {
+  of.call_sites.push_back({fmt::format("freed by {}", call), block.free_stack});
 }
 
 std::string plural(std::uint64_t count, std::string_view one) {

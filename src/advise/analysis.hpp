@@ -1,4 +1,4 @@
-// What the parts of an examination share.
+// What the parts of an analysis share.
 #pragma once
 #include <map>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace millpond::advise {
 
-struct examination {
+struct analysis {
   const explain_options& options;
   const trace::trace_info& info;  // grows while the trace is read
   block_book book;
   stream_clocks clocks;
   finding_list found;
-  examined what;
+  analysed what;
   std::map<std::uint64_t, std::uint64_t>
       marks;  // how often each range or mark came, by its name's string id
 
@@ -46,8 +46,9 @@ struct examination {
 
 [[nodiscard]] std::string plural(std::uint64_t count, std::string_view one);
 
-// A place in the key of a finding: its stack, or where there is none what it was told instead.
-[[nodiscard]] inline std::uint64_t place_key(std::uint32_t stack, std::uint64_t instead) noexcept {
+// A place in the key of a finding: its stack, or where there is none what it was reported instead.
+[[nodiscard]] inline std::uint64_t call_site_key(std::uint32_t stack,
+                                                 std::uint64_t instead) noexcept {
   return stack != 0 ? stack : (std::uint64_t{1} << 40) + instead;
 }
 

@@ -15,7 +15,7 @@ namespace millpond::advise {
 inline constexpr std::uint32_t no_index = UINT32_MAX;
 
 // One block. Indexes count the trace's events from 0; kernel numbers count its kernels, copies and
-// memsets, which is how time is told for a block's idleness.
+// memsets, which is how time is reported for a block's idleness.
 struct block_facts {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;

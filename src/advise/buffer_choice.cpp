@@ -35,7 +35,7 @@ struct costs {
       const auto found = p.allocator_path_ns.find(name);
       return found == p.allocator_path_ns.end() ? otherwise : found->second;
     };
-    pool_pair_ns = path("lane_hit", 60) + path("deallocation", 140);
+    pool_pair_ns = path("thread_cache_hit", 60) + path("deallocation", 140);
     copy_call_ns = call("cuMemcpyAsync", 0) + p.launch_latency_ns + p.kernel_overhead_ns;
   }
   [[nodiscard]] double call(const char* name, std::uint64_t bytes) const {
@@ -152,7 +152,7 @@ void fill_settings(buffer_choice& made, const question& q, const gpu_profile& pr
         made.settings.push_back(
             "planned_resource over millpond::pool: each iteration at fixed offsets");
       else
-        made.settings.push_back("pool::create(gpu), one lane a stream: pool.lane(stream)");
+        made.settings.push_back("pool::create(gpu), one cache a stream: pool.cache(stream)");
       if (q.size == question::growth::grows) {
         made.settings.push_back(
             profile.device.virtual_memory
@@ -235,7 +235,8 @@ result<buffer_choice> choose(const buffer_question& q, const gpu_profile& profil
         all.begin());
     rule =
         q.requests == buffer_question::pattern::repeating
-            ? "only the device touches it, and each iteration asks for the same: its place can be "
+            ? "only the device touches it, and each iteration asks for the same: its call site can "
+              "be "
               "planned"
             : "only the device touches it: device memory, and a pool, whose free waits for nobody";
   } else if (q.program == buffer_question::stage::prototype &&

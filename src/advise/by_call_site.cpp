@@ -46,8 +46,9 @@ const replay::outcome* find_outcome(std::span<const replay::outcome> outcomes,
   return found == outcomes.end() ? nullptr : &*found;
 }
 
-place_advice advise_one(const place_summary& of, const trace::trace_info& trace, double pair_ns) {
-  place_advice made;
+call_site_advice advise_one(const call_site_summary& of, const trace::trace_info& trace,
+                            double pair_ns) {
+  call_site_advice made;
   made.where = of;
   const std::string_view call = trace.strings.at(of.call);
   made.now = call.empty() ? fmt::format("{} memory", to_string(of.of))
@@ -109,9 +110,9 @@ place_advice advise_one(const place_summary& of, const trace::trace_info& trace,
 
 }  // namespace
 
-whole_advice advise_places(const explanation& of, const trace::trace_info& trace,
-                           std::span<const replay::outcome> outcomes,
-                           const plan::iterations* repeats) {
+whole_advice advise_call_sites(const explanation& of, const trace::trace_info& trace,
+                               std::span<const replay::outcome> outcomes,
+                               const plan::iterations* repeats) {
   whole_advice made;
   double pair_ns = pool_pair_ns;
   if (!outcomes.empty()) {
@@ -141,14 +142,16 @@ whole_advice advise_places(const explanation& of, const trace::trace_info& trace
           trace.name);
     }
   }
-  for (const place_summary& each : of.places) {
-    if (each.of != trace::kind::pageable) made.places.push_back(advise_one(each, trace, pair_ns));
+  for (const call_site_summary& each : of.call_sites) {
+    if (each.of != trace::kind::pageable)
+      made.call_sites.push_back(advise_one(each, trace, pair_ns));
   }
-  std::ranges::stable_sort(made.places, [](const place_advice& a, const place_advice& b) {
-    const double left = a.time_now_ns - a.time_then_ns, right = b.time_now_ns - b.time_then_ns;
-    if (left != right) return left > right;
-    return (a.use != "leave") > (b.use != "leave");
-  });
+  std::ranges::stable_sort(
+      made.call_sites, [](const call_site_advice& a, const call_site_advice& b) {
+        const double left = a.time_now_ns - a.time_then_ns, right = b.time_now_ns - b.time_then_ns;
+        if (left != right) return left > right;
+        return (a.use != "leave") > (b.use != "leave");
+      });
   return made;
 }
 

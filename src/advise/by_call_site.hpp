@@ -13,8 +13,8 @@
 
 namespace millpond::advise {
 
-struct place_advice {
-  place_summary where;
+struct call_site_advice {
+  call_site_summary where;
   std::string now;  // "cudaMalloc, device memory"
   std::string use;  // "device + pool", "pinned + pool", "mapped", "managed + prefetch", "leave"
   std::string why;  // a sentence with the numbers that decided
@@ -29,12 +29,12 @@ struct whole_advice {
   std::string why;
   std::string
       planned;  // a sentence where the workload repeats so that it can be planned; else empty
-  std::vector<place_advice> places;  // largest gain first
+  std::vector<call_site_advice> call_sites;  // largest gain first
 };
 
 // `outcomes` are of the same trace's device memory; may be empty. Deterministic.
-[[nodiscard]] whole_advice advise_places(const explanation& of, const trace::trace_info& trace,
-                                         std::span<const replay::outcome> outcomes,
-                                         const plan::iterations* repeats);
+[[nodiscard]] whole_advice advise_call_sites(const explanation& of, const trace::trace_info& trace,
+                                             std::span<const replay::outcome> outcomes,
+                                             const plan::iterations* repeats);
 
 }  // namespace millpond::advise

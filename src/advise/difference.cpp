@@ -22,7 +22,7 @@ std::string symbols_of(std::uint32_t stack, const trace::trace_info& trace) {
   return made;
 }
 
-std::string key_of(const place_summary& of, const trace::trace_info& trace) {
+std::string key_of(const call_site_summary& of, const trace::trace_info& trace) {
   const std::string call(trace.strings.at(of.call));
   if (of.stack != 0 && !trace.stacks.at(of.stack).empty())
     return call + '\n' + symbols_of(of.stack, trace);
@@ -31,7 +31,7 @@ std::string key_of(const place_summary& of, const trace::trace_info& trace) {
                                               std::max<std::uint64_t>(of.largest_bytes, 1)))));
 }
 
-std::string name_of(const place_summary& of, const trace::trace_info& trace) {
+std::string name_of(const call_site_summary& of, const trace::trace_info& trace) {
   const std::string_view call = trace.strings.at(of.call);
   const auto frames = trace.stacks.at(of.stack);
   std::string made = call.empty() ? fmt::format("{} memory", to_string(of.of)) : std::string(call);
@@ -44,7 +44,7 @@ std::string name_of(const place_summary& of, const trace::trace_info& trace) {
 
 std::string key_of(const finding& of, const trace::trace_info& trace) {
   std::string made = facts_of(of.which).name;
-  if (!of.places.empty()) made += '\n' + symbols_of(of.places.front().stack, trace);
+  if (!of.call_sites.empty()) made += '\n' + symbols_of(of.call_sites.front().stack, trace);
   return made;
 }
 
@@ -68,7 +68,7 @@ std::vector<finding> only_in(const explained& these, const explained& those) {
 
 void measures(difference& made, const explained& before, const explained& after,
               const difference_limits& limits) {
-  const examined &a = before.what.what, &b = after.what.what;
+  const analysed &a = before.what.what, &b = after.what.what;
   const auto bytes = [&](const char* name, std::uint64_t was, std::uint64_t is) {
     const auto x = static_cast<double>(was), y = static_cast<double>(is);
     made.measures.push_back(
@@ -91,23 +91,23 @@ void measures(difference& made, const explained& before, const explained& after,
   count("blocks live at the end", a.end_live_blocks, b.end_live_blocks);
   const auto rounds = [](const explanation& of) {
     std::uint64_t all = 0;
-    for (const place_summary& each : of.places) all += each.rounds;
+    for (const call_site_summary& each : of.call_sites) all += each.rounds;
     return all;
   };
-  count("allocations after a free of the same place", rounds(before.what), rounds(after.what));
+  count("allocations after a free of the same call site", rounds(before.what), rounds(after.what));
   made.measures.back().regressed =
-      false;  // told, not judged: a leak that was mended frees, and so allocates again
+      false;  // reported, not judged: a leak that was mended frees, and so allocates again
   if (a.allocator_ns > 0 || b.allocator_ns > 0)
     time("time in calls that allocate and free", a.allocator_ns, b.allocator_ns);
 }
 
-void places(difference& made, const explained& before, const explained& after,
-            const difference_limits& limits) {
-  std::map<std::string, place_change> all;
+void call_sites(difference& made, const explained& before, const explained& after,
+                const difference_limits& limits) {
+  std::map<std::string, call_site_change> all;
   const auto add = [&](const explained& side, bool is_after) {
-    for (const place_summary& each : side.what.places) {
-      place_change& one = all[key_of(each, side.trace)];
-      if (is_after || one.place.empty()) one.place = name_of(each, side.trace);
+    for (const call_site_summary& each : side.what.call_sites) {
+      call_site_change& one = all[key_of(each, side.trace)];
+      if (is_after || one.call_site.empty()) one.call_site = name_of(each, side.trace);
       (is_after ? one.peak_after : one.peak_before) += each.peak_bytes;
       (is_after ? one.blocks_after : one.blocks_before) += each.blocks;
       (is_after ? one.stack_after : one.stack_before) = each.stack;
@@ -120,15 +120,15 @@ void places(difference& made, const explained& before, const explained& after,
     each.regressed =
         grew(static_cast<double>(each.peak_before), static_cast<double>(each.peak_after),
              limits.bytes_share, static_cast<double>(limits.least_bytes));
-    made.places.push_back(each);
+    made.call_sites.push_back(each);
   }
-  const auto change = [](const place_change& of) {
+  const auto change = [](const call_site_change& of) {
     return of.peak_after > of.peak_before ? of.peak_after - of.peak_before
                                           : of.peak_before - of.peak_after;
   };
-  std::ranges::stable_sort(made.places, [&](const place_change& a, const place_change& b) {
-    return change(a) > change(b);
-  });
+  std::ranges::stable_sort(
+      made.call_sites,
+      [&](const call_site_change& a, const call_site_change& b) { return change(a) > change(b); });
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ difference compare(const explained& before, const explained& after,
                    const difference_limits& limits) {
   difference made;
   measures(made, before, after, limits);
-  places(made, before, after, limits);
+  call_sites(made, before, after, limits);
   made.appeared = only_in(after, before);
   made.gone = only_in(before, after);
   return made;

@@ -25,8 +25,8 @@ struct measure {
   bool regressed = false;  // grew beyond its limit
 };
 
-struct place_change {
-  std::string place;  // its innermost frame and call, or its call, kind and size
+struct call_site_change {
+  std::string call_site;  // its innermost frame and call, or its call, kind and size
   std::uint32_t stack_before = 0, stack_after = 0;
   std::uint64_t peak_before = 0, peak_after = 0;  // bytes live at each program's peak
   std::uint64_t blocks_before = 0, blocks_after = 0;
@@ -35,9 +35,9 @@ struct place_change {
 
 struct difference {
   std::vector<measure> measures;
-  std::vector<place_change> places;  // that changed, largest change first
-  std::vector<finding> appeared;     // places are the second trace's
-  std::vector<finding> gone;         // places are the first one's
+  std::vector<call_site_change> call_sites;  // that changed, largest change first
+  std::vector<finding> appeared;             // places are the second trace's
+  std::vector<finding> gone;                 // places are the first one's
   [[nodiscard]] bool regressed() const noexcept;
 };
 

@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <set>
 
-#include "advise/checks/copy_check.hpp"
 #include "advise/analysis.hpp"
+#include "advise/checks/copy_check.hpp"
 #include "advise/checks/free_check.hpp"
 #include "advise/checks/managed_check.hpp"
 #include "advise/checks/object_patterns.hpp"
 #include "advise/checks/order_check.hpp"
 #include "advise/checks/pool_check.hpp"
-#include "advise/recorded_part.hpp"
 #include "advise/checks/segment_check.hpp"
 #include "advise/checks/site_check.hpp"
+#include "advise/recorded_part.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::advise {
@@ -24,9 +24,9 @@ using trace::action;
 
 // Sends each event to the checks that it concerns, in the order in which their knowledge depends on
 // each other.
-class examiner {
+class analyser {
  public:
-  examiner(const explain_options& options, const trace::trace_info& info)
+  analyser(const explain_options& options, const trace::trace_info& info)
       : all_{options, info, {}, {}, {}, {}, {}} {}
 
   void add(const trace::event& at, std::uint32_t index) {
@@ -46,7 +46,7 @@ class examiner {
         } else if (at.object == static_cast<std::uint64_t>(trace::use_form::stored)) {
           stored(at);
         } else {
-          told(at, index);
+          reported(at, index);
         }
         break;
       case action::kernel:
@@ -87,7 +87,7 @@ class examiner {
   }
 
   explanation finish() {
-    examined& what = all_.what;
+    analysed& what = all_.what;
     what.duration_ns = last_ns_ > first_ns_ ? last_ns_ - first_ns_ : 0;
     what.peak_live_bytes = all_.book.peak_bytes();
     what.peak_event = all_.book.peak_event();
@@ -104,7 +104,7 @@ class examiner {
     objects_.finish();
     remarks();
     explanation made;
-    made.places = places();
+    made.call_sites = call_sites();
     made.findings = all_.found.take();
     leave_unfounded_out(part_of(all_.info.meta), made.findings, what.remarks);
     std::ranges::stable_sort(made.findings, [](const finding& a, const finding& b) {
@@ -177,8 +177,8 @@ class examiner {
     if (id != no_index) all_.book.blocks()[id].stored = true;
   }
 
-  void told(const trace::event& at, std::uint32_t index) {
-    order_.told(at);
+  void reported(const trace::event& at, std::uint32_t index) {
+    order_.reported(at);
     const std::uint32_t id = all_.book.holding(at.address);
     if (id == no_index) return;
     all_.book.used(id, index);
@@ -237,10 +237,10 @@ class examiner {
     managed_.synchronised(at);
   }
 
-  std::vector<place_summary> places() {
-    std::vector<place_summary> made;
+  std::vector<call_site_summary> call_sites() {
+    std::vector<call_site_summary> made;
     for (const site_facts& each : all_.book.sites()) {
-      place_summary& one = made.emplace_back();
+      call_site_summary& one = made.emplace_back();
       one.stack = each.stack;
       one.call = each.call;
       one.of = each.of;
@@ -254,14 +254,14 @@ class examiner {
     const auto& blocks = all_.book.blocks();
     for (std::uint32_t id = 0; id < blocks.size(); ++id) {
       const block_facts& each = blocks[id];
-      place_summary& one = made[each.site];
+      call_site_summary& one = made[each.site];
       const bool at_peak = each.allocated <= all_.book.peak_event() &&
                            (each.freed == no_index || each.freed > all_.book.peak_event());
       if (at_peak) one.peak_bytes += each.bytes;
       if (each.by_kernel || each.in_structure || each.stored) ++one.used_by_kernels;
       if (each.of == trace::kind::managed && managed_.touched_by_cpu(id)) ++one.touched_by_cpu;
     }
-    std::ranges::stable_sort(made, [](const place_summary& a, const place_summary& b) {
+    std::ranges::stable_sort(made, [](const call_site_summary& a, const call_site_summary& b) {
       return a.peak_bytes != b.peak_bytes ? a.peak_bytes > b.peak_bytes : a.bytes > b.bytes;
     });
     return made;
@@ -273,11 +273,11 @@ class examiner {
       said.emplace_back(
           "the trace does not say which blocks kernels were given: uses, idleness and stream order "
           "were not "
-          "examined");
+          "analysed");
     }
     if (!all_.what.calls_known && all_.what.allocations > 0) {
       said.emplace_back(
-          "the trace does not say which calls were made: waits and their cost were not examined");
+          "the trace does not say which calls were made: waits and their cost were not analysed");
     }
     if (frees_.unknown_frees() > 0) {
       said.push_back(fmt::format("{} of blocks that the trace does not show allocated",
@@ -297,7 +297,7 @@ class examiner {
     for (const std::string& each : all_.info.warnings) said.push_back(each);
   }
 
-  examination all_;
+  analysis all_;
   free_check frees_{all_};
   order_check order_{all_};
   site_check sites_{all_};
@@ -317,7 +317,7 @@ class examiner {
 }  // namespace
 
 result<explanation> explain(trace::trace_source& from, const explain_options& options) {
-  examiner each(options, from.info());
+  analyser each(options, from.info());
   std::vector<trace::event> batch(4096);
   std::uint64_t index = 0;
   for (;;) {

@@ -24,7 +24,7 @@ struct explain_options {
 };
 
 // Reads the trace to its end, in one pass: about 100 bytes a block and 8 bytes an event. bad_input
-// as the reader's, or where there are 2^32 events. A cut trace is examined up to its cut. Nothing
+// as the reader's, or where there are 2^32 events. A cut trace is analysed up to its cut. Nothing
 // is claimed that the trace does not show: a kernel's arguments are seen, pointers that it finds in
 // memory are not, and findings say so.
 [[nodiscard]] result<explanation> explain(trace::trace_source& from,

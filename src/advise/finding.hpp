@@ -60,7 +60,7 @@ struct flaw_facts {
 [[nodiscard]] std::optional<flaw> find_flaw(std::string_view name) noexcept;
 
 // Where in the program. `stack` is an id in the trace's stack table, 0 where none was recorded.
-struct finding_place {
+struct finding_call_site {
   std::string what;  // "allocated", "freed by cudaFree", "used by kernel step"
   std::uint32_t stack = 0;
 };
@@ -77,14 +77,14 @@ struct finding {
   std::uint64_t peak_bytes =
       0;  // live at most, as it is; 0 where the finding is not about the peak
   std::uint64_t peak_after_bytes = 0;  // and with the remedy
-  std::vector<finding_place> places;
+  std::vector<finding_call_site> call_sites;
   std::vector<std::uint64_t> events;  // numbers in the trace, from 0: the first few
   std::string seen;  // what the finding rests on, and what could not be seen; may be empty
   std::vector<std::string> remedy;  // what to do, then the lines to write
 };
 
 // What was looked at.
-struct examined {
+struct analysed {
   std::uint64_t events = 0, allocations = 0, frees = 0, kernels = 0, copies = 0, streams = 0;
   std::uint64_t peak_live_bytes = 0, peak_event = 0, end_live_bytes = 0, end_live_blocks = 0;
   std::uint64_t duration_ns = 0;
@@ -97,7 +97,7 @@ struct examined {
 
 // What one place of the program allocated. A place is a call stack and a call where stacks were
 // recorded, else a call, a kind and a size to an eighth of a doubling.
-struct place_summary {
+struct call_site_summary {
   std::uint32_t stack = 0;
   std::uint32_t call = 0;  // string id of the call; 0 where not recorded
   trace::kind of{};
@@ -112,8 +112,8 @@ struct place_summary {
 
 struct explanation {
   std::vector<finding> findings;  // worst first
-  examined what;
-  std::vector<place_summary> places;  // most bytes at the peak first
+  analysed what;
+  std::vector<call_site_summary> call_sites;  // most bytes at the peak first
 };
 
 }  // namespace millpond::advise

@@ -14,7 +14,7 @@ namespace millpond::advise {
 class finding_list {
  public:
   static constexpr std::size_t most_events = 8;
-  // Different places of one flaw that are told apart; what comes after them is counted with the
+  // Different places of one flaw that are distinguished; what comes after them is counted with the
   // last one.
   static constexpr std::size_t most_of_a_flaw = 50;
 
@@ -24,9 +24,10 @@ class finding_list {
   };
   // The finding of this flaw at these two places, counted up by one, with the event among its
   // evidence.
-  entry add(flaw which, std::uint64_t place, std::uint64_t other_place, std::uint64_t event) {
+  entry add(flaw which, std::uint64_t call_site, std::uint64_t other_call_site,
+            std::uint64_t event) {
     auto& number = numbers_[static_cast<std::size_t>(which)];
-    key mine(which, place, other_place);
+    key mine(which, call_site, other_call_site);
     if (!index_.contains(mine) && number >= most_of_a_flaw)
       mine = last_[static_cast<std::size_t>(which)];
     const auto [at, is_new] = index_.try_emplace(mine, findings_.size());

@@ -56,7 +56,7 @@ std::vector<page_alternative> page_alternatives(const run_options& asked, const 
   if (!writes && asked.rounds > 1) {
     as_driver(
         [](run_options& o) {
-          o.advice = {{managed_advice::set_read_mostly, memory_place::device}};
+          o.advice = {{managed_advice::set_read_mostly, memory_location::device}};
           o.each_kernel = run_options::before::prefetch;
         },
         "read-mostly and a prefetch", "both sides keep a copy, and reading never moves it back");
@@ -67,7 +67,7 @@ std::vector<page_alternative> page_alternatives(const run_options& asked, const 
   if (!oversubscribed(asked)) {
     // The data crosses once where only the device changes it, or each round in ping-pong.
     const double in =
-        asked.start == start_place::host || ping_pong
+        asked.start == start_location::host || ping_pong
             ? transfer_ns(bytes, costs.to_device_bytes_per_s) * (ping_pong ? rounds : 1)
             : 0;
     const double out = ping_pong ? rounds * transfer_ns(bytes, costs.to_device_bytes_per_s) : 0;

@@ -22,12 +22,12 @@ void stream_clocks::join(clock& into, const clock& from) {
 std::uint32_t stream_clocks::slot_of(std::uint64_t stream, std::uint16_t device) {
   const auto found = slots_.find(key_of(stream, device));
   if (found != slots_.end()) return found->second;
-  if (lanes_.size() >= most_streams) {
+  if (caches_.size() >= most_streams) {
     overflowed_ = true;
     return untracked;
   }
-  const auto slot = static_cast<std::uint32_t>(lanes_.size());
-  lane& made = lanes_.emplace_back();
+  const auto slot = static_cast<std::uint32_t>(caches_.size());
+  cache& made = caches_.emplace_back();
   made.device = device;
   made.is_default = stream == 0;
   slots_.emplace(key_of(stream, device), slot);
@@ -38,18 +38,18 @@ std::uint32_t stream_clocks::slot_of(std::uint64_t stream, std::uint16_t device)
 void stream_clocks::stream_created(std::uint64_t stream, std::uint16_t device,
                                    bool waits_for_default) {
   const std::uint32_t slot = slot_of(stream, device);
-  if (slot != untracked && stream != 0) lanes_[slot].waits_for_default = waits_for_default;
+  if (slot != untracked && stream != 0) caches_[slot].waits_for_default = waits_for_default;
 }
 
-stream_clocks::lane& stream_clocks::brought_up(std::uint32_t slot) {
-  lane& mine = lanes_[slot];
+stream_clocks::cache& stream_clocks::brought_up(std::uint32_t slot) {
+  cache& mine = caches_[slot];
   if (mine.host_version != host_version_) {
     join(mine.seen, host_);
     mine.host_version = host_version_;
     ++mine.version;
   }
   if (mine.is_default) {
-    for (lane& other : lanes_) {
+    for (cache& other : caches_) {
       if (&other == &mine || other.device != mine.device || !other.waits_for_default ||
           other.is_default)
         continue;
@@ -61,7 +61,7 @@ stream_clocks::lane& stream_clocks::brought_up(std::uint32_t slot) {
   } else if (mine.waits_for_default) {
     const auto found = defaults_.find(mine.device);
     if (found != defaults_.end()) {
-      lane& first = lanes_[found->second];
+      cache& first = caches_[found->second];
       if (at(mine.seen, found->second) < at(first.seen, found->second)) {
         join(mine.seen, first.seen);
         ++mine.version;
@@ -74,7 +74,7 @@ stream_clocks::lane& stream_clocks::brought_up(std::uint32_t slot) {
 epoch stream_clocks::issue(std::uint64_t stream, std::uint16_t device) {
   const std::uint32_t slot = slot_of(stream, device);
   if (slot == untracked) return {};
-  lane& mine = brought_up(slot);
+  cache& mine = brought_up(slot);
   if (mine.seen.size() <= slot) mine.seen.resize(slot + 1);
   ++mine.version;
   return {slot, ++mine.seen[slot]};
@@ -93,7 +93,7 @@ void stream_clocks::wait(std::uint64_t event, std::uint64_t stream, std::uint16_
   const std::uint32_t slot = slot_of(stream, device);
   const auto found = events_.find(event);
   if (slot == untracked || found == events_.end()) return;
-  lane& mine = brought_up(slot);
+  cache& mine = brought_up(slot);
   join(mine.seen, found->second);
   ++mine.version;
 }
@@ -113,7 +113,7 @@ void stream_clocks::host_waits_for_event(std::uint64_t event) {
 }
 
 void stream_clocks::host_waits_for_device(std::uint16_t device) {
-  for (const lane& each : lanes_) {
+  for (const cache& each : caches_) {
     if (each.device == device) join(host_, each.seen);
   }
   ++host_version_;
@@ -131,8 +131,9 @@ bool stream_clocks::host_knows(epoch work) const noexcept {
 }
 
 bool stream_clocks::device_busy(std::uint16_t device) const noexcept {
-  for (std::uint32_t slot = 0; slot < lanes_.size(); ++slot) {
-    if (lanes_[slot].device == device && at(lanes_[slot].seen, slot) > at(host_, slot)) return true;
+  for (std::uint32_t slot = 0; slot < caches_.size(); ++slot) {
+    if (caches_[slot].device == device && at(caches_[slot].seen, slot) > at(host_, slot))
+      return true;
   }
   return false;
 }

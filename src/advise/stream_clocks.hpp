@@ -39,13 +39,13 @@ class stream_clocks {
   [[nodiscard]] bool host_knows(epoch work) const noexcept;
   // Whether work was issued on the device that the host has not waited for.
   [[nodiscard]] bool device_busy(std::uint16_t device) const noexcept;
-  [[nodiscard]] std::uint64_t streams() const noexcept { return lanes_.size(); }
+  [[nodiscard]] std::uint64_t streams() const noexcept { return caches_.size(); }
   [[nodiscard]] bool overflowed() const noexcept { return overflowed_; }
 
  private:
   using clock = std::vector<std::uint32_t>;
-  struct lane {
-    clock seen;  // seen[slot of this lane] counts its own work
+  struct cache {
+    clock seen;  // seen[slot of this cache] counts its own work
     std::uint64_t host_version = 0;
     std::uint64_t version = 0;          // of `seen`
     std::uint64_t default_version = 0;  // of the default stream's clock when it was last taken in
@@ -58,10 +58,10 @@ class stream_clocks {
     return slot < of.size() ? of[slot] : 0;
   }
   std::uint32_t slot_of(std::uint64_t stream, std::uint16_t device);
-  lane& brought_up(
+  cache& brought_up(
       std::uint32_t slot);  // with the host's and the default stream's knowledge taken in
 
-  std::vector<lane> lanes_;
+  std::vector<cache> caches_;
   std::unordered_map<std::uint64_t, std::uint32_t>
       slots_;  // by stream; the default stream by device
   std::unordered_map<std::uint64_t, clock> events_;

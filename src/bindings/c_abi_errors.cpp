@@ -34,7 +34,7 @@ int look_at(dl_phdr_info* info, std::size_t, void* data) {
   // points of PyTorch.
   if (!file.starts_with("libmillpond.so") && !file.starts_with("libmillpond_preload.so")) return 0;
   if (path == seen.self) return 0;
-  std::string version = "version not told";
+  std::string version = "version not known";
   if (void* const library = ::dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD)) {
     using version_function = const char*();
     if (auto* const ask = reinterpret_cast<version_function*>(::dlsym(library, "millpond_version")))

@@ -70,8 +70,8 @@ static pool_options translate(const millpond_pool_options& from) {
   to.limit_bytes = from.limit_bytes;
   to.initial_bytes = from.initial_bytes;
   if (!(from.slack < 0)) to.slack = from.slack;
-  to.lane_small_bytes = from.lane_small_bytes;
-  to.lane_large_bytes = from.lane_large_bytes;
+  to.cache_small_bytes = from.cache_small_bytes;
+  to.cache_large_bytes = from.cache_large_bytes;
   if (from.max_wait_ns != 0) to.max_wait_ns = from.max_wait_ns;
   to.clock = host_now_ns;
   if (from.on_pressure != nullptr) {
@@ -164,8 +164,8 @@ millpond_status millpond_deallocate(millpond_memory* memory, void* ptr, uint64_t
 millpond_status millpond_record_use(millpond_memory* pool, void* ptr, millpond_stream stream) {
   return guarded([&] {
     if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
-    const auto told = pool->pool->record_use(ptr, stream);
-    return told ? MILLPOND_OK : fail(told.error());
+    const auto recorded = pool->pool->record_use(ptr, stream);
+    return recorded ? MILLPOND_OK : fail(recorded.error());
   });
 }
 

@@ -18,16 +18,16 @@ struct millpond_memory {
   std::shared_ptr<millpond::pool> pool;  // the same where it is one
 };
 
-struct millpond_lane {
-  millpond::pool::lane_handle lane;
+struct millpond_cache {
+  millpond::pool::cache_handle cache;
 };
 
 struct millpond_graph_arena {
   millpond::graph_arena arena;
 };
 
-struct millpond_capture_lane {
-  millpond::pool::capture_lane_handle lane;
+struct millpond_capture_cache {
+  millpond::pool::capture_cache_handle cache;
 };
 
 namespace millpond::c_abi {

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
@@ -23,7 +23,7 @@ struct calibration_options {
   std::function<std::uint64_t()> now_ns;
   // The CPU touches a managed range, a byte a page; empty: it does so.
   std::function<void(device_address at, std::uint64_t bytes)> touch_managed;
-  // Told what is measured next, and the share that is done, from 0 to 1.
+  // Reported what is measured next, and the share that is done, from 0 to 1.
   std::function<void(std::string_view what, double share)> progress;
   std::uint64_t largest_bytes =
       std::uint64_t{1} << 30;  // of any single block; halved until a quarter of free memory

@@ -129,10 +129,10 @@ void measure_plain_calls(bench& on, gpu_profile& into, std::uint64_t largest) {
 namespace {
 
 // Allocations from a pool that has the memory already: the calls alone.
-void measure_warm_pool(bench& on, gpu_profile& into, memory_place place, const char* suffix) {
+void measure_warm_pool(bench& on, gpu_profile& into, memory_location location, const char* suffix) {
   driver& gpu = on.gpu;
   pool_handle pool = nullptr;
-  on.need(gpu.pool_create(&pool, place, 0));
+  on.need(gpu.pool_create(&pool, location, 0));
   const at_end destroyed([&] { static_cast<void>(gpu.pool_destroy(pool)); });
   on.need(gpu.pool_set_release_threshold(pool, std::numeric_limits<std::uint64_t>::max()));
   // Many pairs between two synchronises: one pair alone would measure the pool's waking up.
@@ -159,7 +159,7 @@ void measure_warm_pool(bench& on, gpu_profile& into, memory_place place, const c
 void measure_pool_growth(bench& on, gpu_profile& into, std::uint64_t largest) {
   driver& gpu = on.gpu;
   pool_handle pool = nullptr;
-  on.need(gpu.pool_create(&pool, memory_place::device, 0));
+  on.need(gpu.pool_create(&pool, memory_location::device, 0));
   const at_end destroyed([&] { static_cast<void>(gpu.pool_destroy(pool)); });
   on.need(gpu.pool_set_release_threshold(pool, std::numeric_limits<std::uint64_t>::max()));
   const double warm = into.calls["cuMemAllocFromPoolAsync"].points.front().p50_ns;
@@ -199,7 +199,7 @@ void measure_first_pool(bench& on, gpu_profile& into) {
   for (double& each : took) {
     pool_handle pool = nullptr;
     device_address at = 0;
-    on.need(on.gpu.pool_create(&pool, memory_place::device, 0));
+    on.need(on.gpu.pool_create(&pool, memory_location::device, 0));
     const at_end destroyed([&] { static_cast<void>(on.gpu.pool_destroy(pool)); });
     each = on.time([&] { return on.gpu.pool_allocate(&at, MiB, pool, on.stream); });
     on.need(on.gpu.pool_free(at, on.stream));
@@ -214,15 +214,15 @@ void measure_first_pool(bench& on, gpu_profile& into) {
 void measure_pools(bench& on, gpu_profile& into, std::uint64_t largest) {
   driver& gpu = on.gpu;
   measure_first_pool(on, into);
-  measure_warm_pool(on, into, memory_place::device, "");
-  if (gpu.info().host_granularity != 0) measure_warm_pool(on, into, memory_place::host, ".host");
+  measure_warm_pool(on, into, memory_location::device, "");
+  if (gpu.info().host_granularity != 0) measure_warm_pool(on, into, memory_location::host, ".host");
   measure_pool_growth(on, into, largest);
   pool_handle pool = nullptr;
   pair_by_size(
       on, into, "cuMemPoolCreate", "cuMemPoolDestroy", {0},
-      [&](std::uint64_t) { return gpu.pool_create(&pool, memory_place::device, 0); },
+      [&](std::uint64_t) { return gpu.pool_create(&pool, memory_location::device, 0); },
       [&](std::uint64_t) { return gpu.pool_destroy(pool); });
-  on.need(gpu.pool_create(&pool, memory_place::device, 0));
+  on.need(gpu.pool_create(&pool, memory_location::device, 0));
   const at_end destroyed([&] { static_cast<void>(gpu.pool_destroy(pool)); });
   into.calls["cuMemPoolSetAttribute"] =
       on.quick([&] { return gpu.pool_set_release_threshold(pool, 0); });
@@ -256,15 +256,15 @@ class handle_row {
     const auto count = static_cast<double>(handles_.size());
     for (physical_handle& each : handles_) {
       create.push_back(on_.time([&] {
-        return gpu.physical_create(&each, bytes_, memory_place::device, driver::shareable::no);
+        return gpu.physical_create(&each, bytes_, memory_location::device, driver::shareable::no);
       }));
     }
     for (const physical_handle each : handles_) {
       map.push_back(on_.time([&] { return gpu.map(at_ + mapped_ * bytes_, bytes_, each); }));
       ++mapped_;
     }
-    access.push_back(on_.time([&] { return gpu.set_access(at_, total(), memory_place::device); }) /
-                     count);
+    access.push_back(
+        on_.time([&] { return gpu.set_access(at_, total(), memory_location::device); }) / count);
     unmap.push_back(on_.time([&] { return gpu.unmap(at_, total()); }) / count);
     mapped_ = 0;
     for (physical_handle& each : handles_) {

@@ -329,24 +329,24 @@ void measure_managed(bench& on, gpu_profile& into, std::uint64_t largest,
   into.managed_fault_back_bytes_per_s =
       back_ns > 0 ? static_cast<double>(bytes) / back_ns * 1e9 : 0;
   if (!gpu.info().concurrent_managed_access) return;
-  const auto prefetch = [&](memory_place to) {
+  const auto prefetch = [&](memory_location to) {
     return gpu.prefetch_async(at, bytes, to, on.stream);
   };
-  into.managed_prefetch_bytes_per_s =
-      prepared_rate(on, bytes, empty_round, touch, [&] { return prefetch(memory_place::device); });
+  into.managed_prefetch_bytes_per_s = prepared_rate(
+      on, bytes, empty_round, touch, [&] { return prefetch(memory_location::device); });
   into.managed_prefetch_back_bytes_per_s = prepared_rate(
       on, bytes, empty_round,
       [&] {
-        on.need(prefetch(memory_place::device));
+        on.need(prefetch(memory_location::device));
         on.wait();
       },
-      [&] { return prefetch(memory_place::host); });
-  on.need(prefetch(memory_place::device));
+      [&] { return prefetch(memory_location::host); });
+  on.need(prefetch(memory_location::device));
   on.wait();
-  into.calls["cuMemPrefetchAsync"] =
-      issue(on, [&] { return gpu.prefetch_async(at, 64 * KiB, memory_place::device, on.stream); });
+  into.calls["cuMemPrefetchAsync"] = issue(
+      on, [&] { return gpu.prefetch_async(at, 64 * KiB, memory_location::device, on.stream); });
   into.calls["cuMemAdvise"] = on.quick([&] {
-    return gpu.advise(at, bytes, managed_advice::unset_read_mostly, memory_place::device);
+    return gpu.advise(at, bytes, managed_advice::unset_read_mostly, memory_location::device);
   });
 }
 

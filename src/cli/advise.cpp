@@ -64,7 +64,7 @@ void print_text(std::ostream& out, const advise::whole_advice& made, const trace
   if (!made.planned.empty()) out << report::paragraph("plan: ", made.planned);
   out << '\n';
   std::size_t shown = 0;
-  for (const advise::place_advice& each : made.places) {
+  for (const advise::call_site_advice& each : made.call_sites) {
     if (each.use == "leave" || shown == most) continue;
     out << report::paragraph(fmt::format("{}. ", ++shown),
                              fmt::format("{} -> {} ({}, {} at the peak)", each.now, each.use,
@@ -84,10 +84,10 @@ void print_text(std::ostream& out, const advise::whole_advice& made, const trace
     for (const std::string& line : each.code) out << "   " << line << '\n';
   }
   const auto left = static_cast<std::uint64_t>(
-      std::ranges::count(made.places, std::string("leave"), &advise::place_advice::use));
+      std::ranges::count(made.call_sites, std::string("leave"), &advise::call_site_advice::use));
   out << (shown > 0 ? "\n" : "")
       << fmt::format("{} of {} {} best left as {}\n", left,
-                     report::counted(made.places.size(), "place", "places"),
+                     report::counted(made.call_sites.size(), "call site", "call sites"),
                      left == 1 ? "is" : "are", left == 1 ? "it is" : "they are");
 }
 
@@ -98,22 +98,22 @@ void print_json(std::ostream& out, const advise::whole_advice& made, const trace
                      {"strategy", made.strategy},
                      {"why", made.why},
                      {"planned", made.planned}};
-  ordered_json places = ordered_json::array();
-  for (const advise::place_advice& each : made.places) {
-    places.push_back({{"now", each.now},
-                      {"use", each.use},
-                      {"why", each.why},
-                      {"blocks", each.where.blocks},
-                      {"bytes", each.where.bytes},
-                      {"peak_bytes", each.where.peak_bytes},
-                      {"rounds", each.where.rounds},
-                      {"time_now_us", each.time_now_ns / 1e3},
-                      {"time_then_us", each.time_then_ns / 1e3},
-                      {"time_estimated", each.time_estimated},
-                      {"frames", report::stack_lines(each.where.stack, trace)},
-                      {"code", each.code}});
+  ordered_json call_sites = ordered_json::array();
+  for (const advise::call_site_advice& each : made.call_sites) {
+    call_sites.push_back({{"now", each.now},
+                          {"use", each.use},
+                          {"why", each.why},
+                          {"blocks", each.where.blocks},
+                          {"bytes", each.where.bytes},
+                          {"peak_bytes", each.where.peak_bytes},
+                          {"rounds", each.where.rounds},
+                          {"time_now_us", each.time_now_ns / 1e3},
+                          {"time_then_us", each.time_then_ns / 1e3},
+                          {"time_estimated", each.time_estimated},
+                          {"frames", report::stack_lines(each.where.stack, trace)},
+                          {"code", each.code}});
   }
-  whole["places"] = places;
+  whole["call_sites"] = call_sites;
   out << whole.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
 }
 
@@ -132,8 +132,8 @@ exit_status advise_trace(const advise_settings& settings, session& here) {
   std::optional<plan::iterations> repeats;
   if (lives) repeats = plan::find_iterations(*lives);
   here.end_progress();
-  const advise::whole_advice made =
-      advise::advise_places(*explained, source->info(), outcomes, repeats ? &*repeats : nullptr);
+  const advise::whole_advice made = advise::advise_call_sites(*explained, source->info(), outcomes,
+                                                              repeats ? &*repeats : nullptr);
   if (here.json())
     print_json(here.out(), made, source->info(), gpu, reason);
   else

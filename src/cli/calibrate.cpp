@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "calibrate/calibrate.hpp"
 #include "cli/command.hpp"
 #include "cli/output.hpp"
-#include "calibrate/calibrate.hpp"
 #include "machine/machine_facts.hpp"
 #include "millpond/base/units.hpp"
 

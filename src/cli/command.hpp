@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace CLI {
 class App;

@@ -44,12 +44,12 @@ void print_text(std::ostream& out, const advise::difference& made, const trace::
   }
   out << table.text() << '\n';
   std::size_t shown = 0;
-  for (const advise::place_change& each : made.places) {
+  for (const advise::call_site_change& each : made.call_sites) {
     if (each.peak_before == each.peak_after || shown == 10) continue;
-    if (shown++ == 0) out << "places, by bytes live at the peak:\n";
+    if (shown++ == 0) out << "call sites, by bytes live at the peak:\n";
     out << report::paragraph(fmt::format("  {:>10} -> {:>10}  ", format_bytes(each.peak_before),
                                          format_bytes(each.peak_after)),
-                             each.place + (each.regressed ? " WORSE" : ""));
+                             each.call_site + (each.regressed ? " WORSE" : ""));
   }
   const auto list = [&](const char* head, const std::vector<advise::finding>& findings,
                         const trace::trace_info& trace) {
@@ -59,11 +59,11 @@ void print_text(std::ostream& out, const advise::difference& made, const trace::
       const std::string named =
           fmt::format("  [{}] {}: ", to_string(each.how_bad), advise::facts_of(each.which).name);
       out << report::wrapped(named + each.summary, report::text_columns, 6) << '\n';
-      if (each.places.empty()) continue;
-      const auto lines = report::stack_lines(each.places.front().stack, trace);
+      if (each.call_sites.empty()) continue;
+      const auto lines = report::stack_lines(each.call_sites.front().stack, trace);
       if (!lines.empty())
-        out << report::paragraph("      ",
-                                 fmt::format("{} in {}", each.places.front().what, lines.front()));
+        out << report::paragraph(
+            "      ", fmt::format("{} in {}", each.call_sites.front().what, lines.front()));
     }
   };
   list("new findings:\n", made.appeared, after);
@@ -84,16 +84,16 @@ void print_json(std::ostream& out, const advise::difference& made) {
                         {"regressed", each.regressed}});
   }
   whole["measures"] = measures;
-  ordered_json places = ordered_json::array();
-  for (const advise::place_change& each : made.places) {
-    places.push_back({{"place", each.place},
-                      {"peak_bytes_before", each.peak_before},
-                      {"peak_bytes_after", each.peak_after},
-                      {"blocks_before", each.blocks_before},
-                      {"blocks_after", each.blocks_after},
-                      {"regressed", each.regressed}});
+  ordered_json call_sites = ordered_json::array();
+  for (const advise::call_site_change& each : made.call_sites) {
+    call_sites.push_back({{"call_site", each.call_site},
+                          {"peak_bytes_before", each.peak_before},
+                          {"peak_bytes_after", each.peak_after},
+                          {"blocks_before", each.blocks_before},
+                          {"blocks_after", each.blocks_after},
+                          {"regressed", each.regressed}});
   }
-  whole["places"] = places;
+  whole["call_sites"] = call_sites;
   const auto list = [](const std::vector<advise::finding>& findings) {
     ordered_json all = ordered_json::array();
     for (const advise::finding& each : findings) {

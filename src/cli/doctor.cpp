@@ -7,8 +7,8 @@
 
 #include "cli/command.hpp"
 #include "machine/machine_facts.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "report/table.hpp"
 
 namespace millpond::cli {
@@ -286,7 +286,7 @@ result<device_info> simulated_device(const gpu_choice& choice) {
   return (*made)->info();
 }
 
-exit_status examine(session& here, const doctor_arguments& arguments) {
+exit_status analyse(session& here, const doctor_arguments& arguments) {
   diagnosis_options options;
   if (!parse_bytes(arguments.pinned_budget, options.pinned_budget_bytes)) {
     return here.fail(exit_status::usage,
@@ -335,7 +335,7 @@ command_body add_doctor(CLI::App& app) {
                  "Pinned memory that programs here are to have; limits are judged by it")
       ->type_name("SIZE")
       ->capture_default_str();
-  return [arguments](session& here) { return examine(here, *arguments); };
+  return [arguments](session& here) { return analyse(here, *arguments); };
 }
 
 }  // namespace millpond::cli

@@ -35,11 +35,11 @@ struct named_advice {
   pages::advice_given given;
 };
 constexpr named_advice advices[] = {
-    {"read-mostly", {managed_advice::set_read_mostly, memory_place::device}},
-    {"preferred-host", {managed_advice::set_preferred_location, memory_place::host}},
-    {"preferred-device", {managed_advice::set_preferred_location, memory_place::device}},
-    {"accessed-by-host", {managed_advice::set_accessed_by, memory_place::host}},
-    {"accessed-by-device", {managed_advice::set_accessed_by, memory_place::device}},
+    {"read-mostly", {managed_advice::set_read_mostly, memory_location::device}},
+    {"preferred-host", {managed_advice::set_preferred_location, memory_location::host}},
+    {"preferred-device", {managed_advice::set_preferred_location, memory_location::device}},
+    {"accessed-by-host", {managed_advice::set_accessed_by, memory_location::host}},
+    {"accessed-by-device", {managed_advice::set_accessed_by, memory_location::device}},
 };
 
 result<std::uint64_t> bytes_of(const char* option, const std::string& text) {
@@ -88,9 +88,9 @@ result<pages::run_options> options_of(const pages_arguments& a, const gpu_profil
   o.access = a.access == "read"    ? access_kind::read
              : a.access == "write" ? access_kind::write
                                    : access_kind::read_write;
-  o.start = a.start == "untouched" ? pages::start_place::untouched
-            : a.start == "device"  ? pages::start_place::device
-                                   : pages::start_place::host;
+  o.start = a.start == "untouched" ? pages::start_location::untouched
+            : a.start == "device"  ? pages::start_location::device
+                                   : pages::start_location::host;
   for (const std::string& name : a.advice) {
     for (const named_advice& each : advices) {
       if (name == each.name) o.advice.push_back(each.given);

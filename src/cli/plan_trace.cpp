@@ -40,11 +40,11 @@ result<dynamic_peers> replay_planned_part(const trace::trace_data& data,
                                           const plan::iterations& found,
                                           const plan::iteration_plan& planned, session& here) {
   dynamic_peers out;
-  const auto first = std::find_if(found.lanes.begin(), found.lanes.end(),
-                                  [](const plan::lane& l) { return on_gpu(l.kind); });
-  if (first == found.lanes.end()) return out;
-  for (std::size_t l = 0; l < found.lanes.size(); ++l)
-    if (found.lanes[l].device == first->device && on_gpu(found.lanes[l].kind))
+  const auto first = std::find_if(found.groups.begin(), found.groups.end(),
+                                  [](const plan::stream_group& l) { return on_gpu(l.kind); });
+  if (first == found.groups.end()) return out;
+  for (std::size_t l = 0; l < found.groups.size(); ++l)
+    if (found.groups[l].device == first->device && on_gpu(found.groups[l].kind))
       out.planned_bytes += planned.arenas[l].planned_bytes;
   std::vector<bool> keep(data.events.size(), false);
   for (std::size_t b = 0; b < lives.blocks.size(); ++b) {
@@ -242,7 +242,7 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
                      {"events", lives.events},
                      {"iterations", found.found.size()},
                      {"shapes", found.shapes.size()},
-                     {"lanes", found.lanes.size()},
+                     {"streams", found.groups.size()},
                      {"planned_bytes", planned->planned_bytes},
                      {"lower_bound_bytes", planned->lower_bound},
                      {"over_bound", over_bound(planned->planned_bytes, planned->lower_bound)},
@@ -276,7 +276,7 @@ exit_status plan_trace(const plan_settings& settings, session& here) {
   *said << fmt::format("{} of {} on {}\n",
                        report::counted(found.found.size(), "iteration", "iterations"),
                        report::counted(found.shapes.size(), "shape", "shapes"),
-                       report::counted(found.lanes.size(), "stream", "streams"))
+                       report::counted(found.groups.size(), "stream", "streams"))
         << row("planned", planned->planned_bytes,
                fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(repeating.blocks),
                            format_bytes(planned->lower_bound),

@@ -32,12 +32,12 @@ struct report_settings {
 };
 
 // Findings whose events get a window of their own where a trace is too long to show whole.
-std::vector<std::uint64_t> places_of(const advise::explanation& of) {
-  std::vector<std::uint64_t> places;
+std::vector<std::uint64_t> call_sites_of(const advise::explanation& of) {
+  std::vector<std::uint64_t> call_sites;
   for (const advise::finding& each : of.findings) {
-    if (!each.events.empty()) places.push_back(each.events.front());
+    if (!each.events.empty()) call_sites.push_back(each.events.front());
   }
-  return places;
+  return call_sites;
 }
 
 // The trace's device memory through every strategy, contents not touched: what is asked for is the
@@ -72,7 +72,7 @@ result<report::page_trace> read_one(const report_settings& settings, const std::
   auto first = trace::open_trace(input);
   if (!first) return first.error();
   advise::explain_options explaining;
-  explaining.progress = [&](std::uint64_t events) { said(events, "examined"); };
+  explaining.progress = [&](std::uint64_t events) { said(events, "analysed"); };
   auto explained = advise::explain(*first, explaining);
   if (!explained) return explained.error();
   made.explained = std::move(*explained);
@@ -86,7 +86,7 @@ result<report::page_trace> read_one(const report_settings& settings, const std::
   made.shown = std::move(*shown);
   if (made.shown.events == 0)
     return error{error_code::bad_input, fmt::format("{}: expected events, found none", input)};
-  if (auto done = report::choose_windows(made.shown, places_of(made.explained), options); !done)
+  if (auto done = report::choose_windows(made.shown, call_sites_of(made.explained), options); !done)
     return done.error();
   made.info = &sources.back().info();
   if (settings.replay) replay_into(made, input, here);
@@ -97,8 +97,8 @@ exit_status write_page(const report_settings& settings, session& here) {
   if (report::embedded_page_files().d3.empty()) return here.fail(report::page_html({}).error());
   report::picture_options options;
   options.most_events = settings.most_events / settings.inputs.size();  // all of a page together
-  if (!settings.from.empty()) options.from = report::parse_place(settings.from);
-  if (!settings.to.empty()) options.to = report::parse_place(settings.to);
+  if (!settings.from.empty()) options.from = report::parse_call_site(settings.from);
+  if (!settings.to.empty()) options.to = report::parse_call_site(settings.to);
   for (const auto& [name, text, read] :
        {std::tuple{"--from", &settings.from, &options.from}, {"--to", &settings.to, &options.to}}) {
     if (!text->empty() && !*read) {

@@ -28,7 +28,7 @@ struct options {
 
 // MILLPOND_PRELOAD names another than that which came with the command.
 std::string find_library() {
-  if (const char* const told = std::getenv("MILLPOND_PRELOAD")) return told;
+  if (const char* const reported = std::getenv("MILLPOND_PRELOAD")) return reported;
   return record::find_own_library("libmillpond_preload.so");
 }
 

@@ -41,7 +41,7 @@ struct top_settings {
   record::launch_request request;
   std::string output, size_limit = "1GiB", sort = "bytes";
   double interval_s = 1;
-  std::size_t places = 10;
+  std::size_t call_sites = 10;
   bool once = false, no_lines = false;
 };
 
@@ -62,9 +62,9 @@ class follower {
   // After done().
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
   [[nodiscard]] bool whole() const noexcept { return whole_; }
-  [[nodiscard]] live_view view(double elapsed_s, std::size_t places, report::site_order by) {
+  [[nodiscard]] live_view view(double elapsed_s, std::size_t call_sites, report::site_order by) {
     const std::lock_guard lock(mutex_);
-    return account_.view(elapsed_s, places, by);
+    return account_.view(elapsed_s, call_sites, by);
   }
   [[nodiscard]] std::uint64_t events() {
     const std::lock_guard lock(mutex_);
@@ -211,7 +211,7 @@ class viewer {
     const std::uint64_t now = session::now_ns();
     const double elapsed = last_view_ns_ == 0 ? 0 : static_cast<double>(now - last_view_ns_) / 1e9;
     last_view_ns_ = now;
-    live_view made = from_.view(elapsed, settings_.places, by_);
+    live_view made = from_.view(elapsed, settings_.call_sites, by_);
     if (!settings_.no_lines) {
       for (report::live_site& each : made.sites) each.label = named(each);
     }
@@ -229,7 +229,7 @@ class viewer {
       std::vector<report::live_frame> lines;
       for (record::source_frame& each : record::with_lines(frames))
         lines.push_back({std::move(each.symbol), std::move(each.file), each.line});
-      if (!lines.empty()) found->second = report::place_of(lines);
+      if (!lines.empty()) found->second = report::call_site_of(lines);
     }
     return found->second;
   }
@@ -367,7 +367,7 @@ command_body add_top(CLI::App& app) {
   app.add_option("--interval", settings->interval_s, "Seconds between two views")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--places", settings->places, "How many hot places are shown")
+  app.add_option("--call-sites", settings->call_sites, "How many hot call sites are shown")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--sort", settings->sort,

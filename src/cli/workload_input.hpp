@@ -29,7 +29,7 @@ struct workload_input {
   [[nodiscard]] result<replay::workload> load() const;
   // A recording keeps its pauses on the simulated GPU, where time is free: streams then run as far
   // ahead of each other as they did. On a card, and for a named workload, one operation follows
-  // another unless told otherwise.
+  // another unless reported otherwise.
   [[nodiscard]] replay::run_options run_options(const driver& gpu) const;
   // The parts of a report that do not depend on the outcomes. After the GPU was opened.
   [[nodiscard]] report::comparison describe(const session& here, const driver& gpu,

@@ -32,7 +32,7 @@ const char* name_of(driver_status status) noexcept {
     case driver_status::capture_wrong_thread: return "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD";
     case driver_status::unknown: return "CUDA_ERROR_UNKNOWN";
   }
-  // Others that a user meets, by cuda.h's numbers; told apart by no code.
+  // Others that a user meets, by cuda.h's numbers; distinguished by no code.
   switch (static_cast<int>(status)) {
     case 34: return "CUDA_ERROR_STUB_LIBRARY";
     case 200: return "CUDA_ERROR_INVALID_IMAGE";

@@ -4,8 +4,8 @@
 #include <map>
 #include <mutex>
 
-#include "millpond/growable/growable_buffer.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/growable/growable_buffer.hpp"
 
 namespace millpond {
 

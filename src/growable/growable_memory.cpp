@@ -65,7 +65,7 @@ struct growable_memory::inside {
     if (share != nullptr && !share->try_take(of.bytes))
       return {driver_status::out_of_memory, "memory_budget"};
     const call_result answer =
-        gpu->physical_create(&of.handle, of.bytes, options.place, driver::shareable::no);
+        gpu->physical_create(&of.handle, of.bytes, options.location, driver::shareable::no);
     if (!answer.ok() && share != nullptr) share->give(of.bytes);
     return answer;
   }
@@ -154,7 +154,7 @@ call_result growable_memory::inside::reclaim(std::size_t count) {
       asked = p.until;
     }
     if (!p.accessible) {
-      if (const call_result answer = gpu->set_access(at, p.bytes, options.place); !answer.ok())
+      if (const call_result answer = gpu->set_access(at, p.bytes, options.location); !answer.ok())
         return answer;
       p.accessible = true;
     }
@@ -214,7 +214,8 @@ result<void> growable_memory::inside::add(std::uint64_t bytes) {
       return undo(refused(answer, bytes));
     mapped += p.bytes;
   }
-  if (const call_result answer = gpu->set_access(base + from, fresh, options.place); !answer.ok())
+  if (const call_result answer = gpu->set_access(base + from, fresh, options.location);
+      !answer.ok())
     return undo(refused(answer, bytes));
   pieces.reserve(before + made.size());
   for (piece& p : made) {
@@ -293,13 +294,14 @@ result<growable_memory> growable_memory::create(std::shared_ptr<driver> gpu,
     return error{error_code::invalid_argument,
                  "growable_memory: no bytes to reserve addresses for"};
   const device_info& info = gpu->info();
-  const std::uint64_t granularity = !info.virtual_memory                    ? 0
-                                    : options.place == memory_place::device ? info.granularity
-                                                                            : info.host_granularity;
+  const std::uint64_t granularity = !info.virtual_memory ? 0
+                                    : options.location == memory_location::device
+                                        ? info.granularity
+                                        : info.host_granularity;
   if (granularity == 0) {
     return error{error_code::not_supported,
                  "growable_memory: " + info.name + " has no virtual memory management for " +
-                     (options.place == memory_place::device ? "device" : "host") + " memory"};
+                     (options.location == memory_location::device ? "device" : "host") + " memory"};
   }
   if (max_bytes_ > millpond::max_bytes) {
     return error{error_code::out_of_memory, "growable_memory: " + std::to_string(max_bytes_) +

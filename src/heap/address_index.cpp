@@ -19,13 +19,13 @@ void* untouched(std::uint64_t bytes) {
 
 }  // namespace
 
-address_index::address_index() : chunks_(std::make_unique<std::atomic<segment*>[]>(max_chunks)) {
-  hints_ = static_cast<std::atomic<segment*>*>(untouched(sizeof(*hints_) << most_hints_power));
+address_index::address_index() : chunks_(std::make_unique<std::atomic<extent*>[]>(max_chunks)) {
+  hints_ = static_cast<std::atomic<extent*>*>(untouched(sizeof(*hints_) << most_hints_power));
 }
 
 address_index::~address_index() {
   for (std::size_t i = 0; i < max_chunks; ++i) {
-    segment* const chunk = chunks_[i].load(std::memory_order_relaxed);
+    extent* const chunk = chunks_[i].load(std::memory_order_relaxed);
     if (chunk == nullptr) break;
     delete[] chunk;
   }
@@ -60,11 +60,11 @@ void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
   region_count_.store(count + 1, std::memory_order_release);
 }
 
-segment* address_index::new_segment() {
+extent* address_index::new_extent() {
   if (unused_ == nullptr) {
     const std::size_t chunk = next_id_ / chunk_records;
     MILLPOND_CHECK(chunk < max_chunks, next_id_);
-    auto* const records = new segment[chunk_records];
+    auto* const records = new extent[chunk_records];
     chunks_[chunk].store(records, std::memory_order_release);
     for (std::uint32_t i = chunk_records; i-- > 0;) {
       records[i].id = next_id_ + i;
@@ -75,16 +75,16 @@ segment* address_index::new_segment() {
     next_id_ += chunk_records;
     if (hints_a_record * next_id_ > hint_count()) spread_hints();
   }
-  segment* const out = unused_;
+  extent* const out = unused_;
   unused_ = out->bin_after;
   out->bin_after = nullptr;
   return out;
 }
 
-void address_index::delete_segment(segment* of) {
+void address_index::delete_extent(extent* of) {
   of->at.store(0, std::memory_order_relaxed);
   of->bytes = 0;
-  of->state = segment_state::unused;
+  of->state = extent_state::unused;
   of->before = of->after = of->bin_before = of->link = nullptr;
   of->holder = nullptr;
   of->holder_note = 0;
@@ -94,7 +94,7 @@ void address_index::delete_segment(segment* of) {
 }
 
 std::uint64_t address_index::metadata_bytes() const noexcept {
-  std::uint64_t bytes = next_id_ * sizeof(segment) + pages_.size() * pages_at_once * sizeof(page) +
+  std::uint64_t bytes = next_id_ * sizeof(extent) + pages_.size() * pages_at_once * sizeof(page) +
                         fews_.size() * few_at_once * sizeof(few) + hint_count() * sizeof(*hints_);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     bytes += regions_[i].touched * sizeof(*regions_[i].root);
@@ -110,7 +110,7 @@ void address_index::spread_hints() noexcept {
   if (shift == 64 - most_hints_power) return;
   hint_shift_.store(shift - 1, std::memory_order_relaxed);
   for (std::size_t i = count; i-- > 0;) {
-    segment* const of = hints_[i].exchange(nullptr, std::memory_order_relaxed);
+    extent* const of = hints_[i].exchange(nullptr, std::memory_order_relaxed);
     if (of != nullptr && of->start() != 0) note(of);
   }
 }
@@ -155,7 +155,7 @@ void address_index::unmark(const region& in, std::uint64_t index) noexcept {
   }
 }
 
-void address_index::insert(segment* of) {
+void address_index::insert(extent* of) {
   const std::uint64_t start = of->start();
   region* const r = region_of(start);
   MILLPOND_CHECK(r != nullptr, start);
@@ -178,9 +178,9 @@ void address_index::insert(segment* of) {
     return;
   }
   // What is looked up without the lock is found in the old form and in the new one.
-  if ((there & form) == is_segment) {
+  if ((there & form) == is_extent) {
     few& made = new_few();
-    const segment* const first = segment_in(there);
+    const extent* const first = extent_in(there);
     made.words[0].store(few::word_of(slot_of(first->start() - r->base), first),
                         std::memory_order_relaxed);
     made.words[1].store(few::word_of(slot, of), std::memory_order_relaxed);
@@ -204,7 +204,7 @@ void address_index::insert(segment* of) {
   page& made = new_page();
   for (const auto& word : f.words) {
     const std::uint64_t each = word.load(std::memory_order_relaxed);
-    put_in(made, each >> few::slot_shift, few::segment_in(each)->id);
+    put_in(made, each >> few::slot_shift, few::extent_in(each)->id);
   }
   put_in(made, slot, of->id);
   entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_page, std::memory_order_release);
@@ -218,8 +218,8 @@ void address_index::erase(std::uint64_t start) {
   const std::uint64_t slot = slot_of(offset);
   const std::uintptr_t there = r->root[index].load(std::memory_order_relaxed);
   MILLPOND_CHECK(there != 0, start);
-  if ((there & form) == is_segment) {
-    MILLPOND_CHECK(segment_in(there)->start() == start, start);
+  if ((there & form) == is_extent) {
+    MILLPOND_CHECK(extent_in(there)->start() == start, start);
     r->root[index].store(0, std::memory_order_release);
     unmark(*r, index);
   } else if ((there & form) == is_few) {
@@ -241,11 +241,11 @@ void address_index::erase(std::uint64_t start) {
   }
 }
 
-segment* address_index::last_in(const region& in, std::uintptr_t entry,
-                                std::uint64_t slot) const noexcept {
+extent* address_index::last_in(const region& in, std::uintptr_t entry,
+                               std::uint64_t slot) const noexcept {
   if (entry == 0) return nullptr;
-  if ((entry & form) == is_segment) {
-    segment* const only = segment_in(entry);
+  if ((entry & form) == is_extent) {
+    extent* const only = extent_in(entry);
     return slot_of(only->start() - in.base) <= slot ? only : nullptr;
   }
   if ((entry & form) == is_few) {
@@ -254,7 +254,7 @@ segment* address_index::last_in(const region& in, std::uintptr_t entry,
       const std::uint64_t each = word.load(std::memory_order_relaxed);
       if (each != 0 && each >> few::slot_shift <= slot && each > last) last = each;
     }
-    return few::segment_in(last);
+    return few::extent_in(last);
   }
   const page& p = *page_in(entry);
   for (std::uint64_t word = slot / 64 + 1; word-- > 0;) {
@@ -265,12 +265,12 @@ segment* address_index::last_in(const region& in, std::uintptr_t entry,
   return nullptr;
 }
 
-segment* address_index::covering(std::uint64_t address) const {
+extent* address_index::covering(std::uint64_t address) const {
   const region* const r = region_of(address);
   if (r == nullptr) return nullptr;
   const std::uint64_t offset = address - r->base;
   std::uint64_t index = offset >> page_shift;
-  if (segment* const here =
+  if (extent* const here =
           last_in(*r, r->root[index].load(std::memory_order_relaxed), slot_of(offset)))
     return here;
   // Up the summaries until one has something before us, then down to the last start of it.

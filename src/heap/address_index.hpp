@@ -1,10 +1,10 @@
-// address -> segment. Starts of segments are kept by page of 64 KiB, in the smallest form that
-// holds them: the segment itself where one starts in the page, as for most large blocks; a cache
+// address -> extent. Starts of extents are kept by page of 64 KiB, in the smallest form that
+// holds them: the extent itself where one starts in the page, as for most large blocks; a cache
 // line for up to eight; else 128 slots of 512 bytes each, with a bitmap. Small forms keep the books
 // of a large pool small: to touch new memory costs more than all the rest. Summaries of the pages
-// above let the segment that covers an address be found in a few steps. A lookup by exact start
-// takes no lock: a form is never given back before the index is, and a stale answer is told by the
-// segment's own start. It first looks where the segment of a block that begins there was last
+// above let the extent that covers an address be found in a few steps. A lookup by exact start
+// takes no lock: a form is never given back before the index is, and a stale answer is reported by
+// the extent's own start. It first looks where the extent of a block that begins there was last
 // noted, in a table of hints that may be overwritten by another block's: one load, whatever the
 // form, where walking to it takes three that wait for each other.
 #pragma once
@@ -27,7 +27,7 @@ class address_index {
   address_index(const address_index&) = delete;
   address_index& operator=(const address_index&) = delete;
 
-  // A range of addresses that segments may lie in, 64 KiB aligned. At most max_regions. Under the
+  // A range of addresses that extents may lie in, 64 KiB aligned. At most max_regions. Under the
   // caller's lock, as everything here but exact() and contains().
   void add_region(std::uint64_t base, std::uint64_t bytes);
   [[nodiscard]] bool full() const noexcept {
@@ -35,11 +35,11 @@ class address_index {
   }
 
   // A fresh record (state unused, id set), and back.
-  [[nodiscard]] segment* new_segment();
-  void delete_segment(segment* of);
+  [[nodiscard]] extent* new_extent();
+  void delete_extent(extent* of);
 
-  // The segment was handed out: lookups of its start will come.
-  void note(segment* of) noexcept {
+  // The extent was handed out: lookups of its start will come.
+  void note(extent* of) noexcept {
     hints_[hint_of(of->start())].store(of, std::memory_order_release);
   }
   // A start here is about to be inserted or erased: its entry is fetched meanwhile.
@@ -47,15 +47,15 @@ class address_index {
     if (const region* const r = region_of(start))
       __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
   }
-  void insert(segment* of);
+  void insert(extent* of);
   void erase(std::uint64_t start);
-  // The segment with the largest start <= address in the address's region; nullptr where none.
-  [[nodiscard]] segment* covering(std::uint64_t address) const;
+  // The extent with the largest start <= address in the address's region; nullptr where none.
+  [[nodiscard]] extent* covering(std::uint64_t address) const;
 
-  // The segment that starts exactly here, or nullptr. No lock, any thread.
-  [[nodiscard]] segment* exact(std::uint64_t start) const noexcept {
+  // The extent that starts exactly here, or nullptr. No lock, any thread.
+  [[nodiscard]] extent* exact(std::uint64_t start) const noexcept {
     // Records are kept as long as the index, and one that begins here is the one that begins here.
-    segment* const hint = hints_[hint_of(start)].load(std::memory_order_acquire);
+    extent* const hint = hints_[hint_of(start)].load(std::memory_order_acquire);
     prefetch_to_write(hint);  // who looks a block up is about to free it: one transfer from another
                               // core instead of two
     if (__builtin_expect(hint != nullptr && hint->start() == start, 1)) return hint;
@@ -66,23 +66,23 @@ class address_index {
   }
 
   // A record by its number, which never changes. No lock, any thread.
-  [[nodiscard]] segment* at(std::uint32_t id) const noexcept {
+  [[nodiscard]] extent* at(std::uint32_t id) const noexcept {
     return &chunks_[id / chunk_records].load(std::memory_order_acquire)[id % chunk_records];
   }
 
   [[nodiscard]] std::uint64_t metadata_bytes() const noexcept;
 
  private:
-  [[nodiscard]] segment* walk_to(std::uint64_t start) const noexcept {
+  [[nodiscard]] extent* walk_to(std::uint64_t start) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
     for (std::uint32_t i = 0; i < count; ++i) {
       const region& r = regions_[i];
       const std::uint64_t offset = start - r.base;
       if (offset >= r.bytes) continue;
       const std::uintptr_t e = r.root[offset >> page_shift].load(std::memory_order_acquire);
-      segment* found = nullptr;
-      if ((e & form) == is_segment) {
-        found = segment_in(e);
+      extent* found = nullptr;
+      if ((e & form) == is_extent) {
+        found = extent_in(e);
       } else if ((e & form) == is_few) {
         found = few_in(e)->find(slot_of(offset));
       } else if (const std::uint32_t id =
@@ -108,25 +108,25 @@ class address_index {
   static constexpr unsigned least_hints_power = 10, most_hints_power = 18;
 
   struct page {
-    std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // segment id, 0 none
+    std::array<std::atomic<std::uint32_t>, slots_a_page> slots{};  // extent id, 0 none
     std::array<std::uint64_t, slots_a_page / 64> bits{};
   };
   // Up to eight starts: the slot in the upper seven bits, which no address of a program needs, the
-  // segment below; 0: none.
+  // extent below; 0: none.
   struct alignas(64) few {
     static constexpr unsigned slot_shift = 57;
     static constexpr std::uint64_t below = (std::uint64_t{1} << slot_shift) - 1;
-    [[nodiscard]] static std::uint64_t word_of(std::uint64_t slot, const segment* of) noexcept {
+    [[nodiscard]] static std::uint64_t word_of(std::uint64_t slot, const extent* of) noexcept {
       return slot << slot_shift | reinterpret_cast<std::uintptr_t>(of);
     }
-    [[nodiscard]] static segment* segment_in(std::uint64_t word) noexcept {
-      return reinterpret_cast<segment*>(word & below);
+    [[nodiscard]] static extent* extent_in(std::uint64_t word) noexcept {
+      return reinterpret_cast<extent*>(word & below);
     }
     std::array<std::atomic<std::uint64_t>, 8> words{};
-    [[nodiscard]] segment* find(std::uint64_t slot) const noexcept {
+    [[nodiscard]] extent* find(std::uint64_t slot) const noexcept {
       for (const auto& word : words) {
         const std::uint64_t there = word.load(std::memory_order_acquire);
-        if (there >> slot_shift == slot && there != 0) return segment_in(there);
+        if (there >> slot_shift == slot && there != 0) return extent_in(there);
       }
       return nullptr;
     }
@@ -140,17 +140,17 @@ class address_index {
     std::uint64_t touched = 0;                    // entries of root up to the last one ever used
   };
 
-  // An entry of root: nothing, or one of the forms, told by its lowest bits.
+  // An entry of root: nothing, or one of the forms, reported by its lowest bits.
   static constexpr std::uintptr_t form = 3;
-  static constexpr std::uintptr_t is_segment = 0, is_few = 1, is_page = 2;
+  static constexpr std::uintptr_t is_extent = 0, is_few = 1, is_page = 2;
   [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept {
     return reinterpret_cast<page*>(entry & ~form);
   }
   [[nodiscard]] static few* few_in(std::uintptr_t entry) noexcept {
     return reinterpret_cast<few*>(entry & ~form);
   }
-  [[nodiscard]] static segment* segment_in(std::uintptr_t entry) noexcept {
-    return reinterpret_cast<segment*>(entry);
+  [[nodiscard]] static extent* extent_in(std::uintptr_t entry) noexcept {
+    return reinterpret_cast<extent*>(entry);
   }
   [[nodiscard]] static std::uint64_t slot_of(std::uint64_t offset) noexcept {
     return (offset & (page_bytes - 1)) / granule;
@@ -162,8 +162,8 @@ class address_index {
   [[nodiscard]] page& new_page();
   [[nodiscard]] few& new_few();
   // The last start at or below the slot; nullptr where none.
-  [[nodiscard]] segment* last_in(const region& in, std::uintptr_t entry,
-                                 std::uint64_t slot) const noexcept;
+  [[nodiscard]] extent* last_in(const region& in, std::uintptr_t entry,
+                                std::uint64_t slot) const noexcept;
 
   [[nodiscard]] const region* region_of(std::uint64_t address) const noexcept {
     const std::uint32_t count = region_count_.load(std::memory_order_acquire);
@@ -188,11 +188,11 @@ class address_index {
   // What lookups read, away from what changes with every block.
   alignas(64) std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
   std::atomic<unsigned> hint_shift_{64 - least_hints_power};
-  std::atomic<segment*>* hints_ = nullptr;  // room for 2^most_hints_power, lazily touched
-  const std::unique_ptr<std::atomic<segment*>[]> chunks_;
+  std::atomic<extent*>* hints_ = nullptr;  // room for 2^most_hints_power, lazily touched
+  const std::unique_ptr<std::atomic<extent*>[]> chunks_;
   std::array<region, max_regions> regions_;
   alignas(64) std::uint32_t next_id_ = 0;
-  segment* unused_ = nullptr;
+  extent* unused_ = nullptr;
   std::vector<std::unique_ptr<page[]>> pages_;
   std::size_t pages_left_ = 0;  // of the last of pages_
   std::vector<std::unique_ptr<few[]>> fews_;

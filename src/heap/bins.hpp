@@ -1,6 +1,6 @@
-// Free segments by size: exact bins up to 64 granules, then 16 a doubling, with a bitmap of those
+// Free extents by size: exact bins up to 64 granules, then 16 a doubling, with a bitmap of those
 // that hold anything. Insert and remove are constant time; a fit looks at a bounded number of
-// segments once it has one.
+// extents once it has one.
 #pragma once
 #include <array>
 #include <bit>
@@ -27,7 +27,7 @@ class bins {
     return index < count ? index : count - 1;
   }
 
-  void insert(segment* of) noexcept {
+  void insert(extent* of) noexcept {
     const unsigned index = index_of(of->bytes);
     of->bin_before = nullptr;
     of->bin_after = heads_[index];
@@ -35,9 +35,9 @@ class bins {
     heads_[index] = of;
     bits_[index / 64] |= std::uint64_t{1} << (index % 64);
     bytes_ += of->bytes;
-    ++segments_;
+    ++extents_;
   }
-  void remove(segment* of) noexcept {
+  void remove(extent* of) noexcept {
     const unsigned index = index_of(of->bytes);
     if (of->bin_before != nullptr)
       of->bin_before->bin_after = of->bin_after;
@@ -47,15 +47,15 @@ class bins {
     if (heads_[index] == nullptr) bits_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
     of->bin_before = of->bin_after = nullptr;
     bytes_ -= of->bytes;
-    --segments_;
+    --extents_;
   }
 
-  // The smallest found segment of at least `bytes`; nullptr only where there is none.
-  [[nodiscard]] segment* best_fit(std::uint64_t bytes) const noexcept {
-    segment* best = nullptr;
+  // The smallest found extent of at least `bytes`; nullptr only where there is none.
+  [[nodiscard]] extent* best_fit(std::uint64_t bytes) const noexcept {
+    extent* best = nullptr;
     unsigned looked = 0;
     // The request's own bin holds smaller ones too, so it is walked until one fits.
-    for (segment* s = heads_[index_of(bytes)]; s != nullptr; s = s->bin_after) {
+    for (extent* s = heads_[index_of(bytes)]; s != nullptr; s = s->bin_after) {
       if (s->bytes >= bytes && (best == nullptr || s->bytes < best->bytes)) {
         if (s->bytes == bytes) return s;
         best = s;
@@ -66,21 +66,21 @@ class bins {
     const unsigned index = next_filled(index_of(bytes) + 1);
     if (index == count) return nullptr;
     looked = 0;
-    for (segment* s = heads_[index]; s != nullptr && looked < look; s = s->bin_after, ++looked) {
+    for (extent* s = heads_[index]; s != nullptr && looked < look; s = s->bin_after, ++looked) {
       if (best == nullptr || s->bytes < best->bytes) best = s;
     }
     return best;
   }
 
-  // Of the segments from `bytes` to `most`, the one at the lowest address; `otherwise` where none
+  // Of the extents from `bytes` to `most`, the one at the lowest address; `otherwise` where none
   // lies below it. Looks at a bounded number.
-  [[nodiscard]] segment* lowest_fit(std::uint64_t bytes, std::uint64_t most,
-                                    segment* otherwise) const noexcept {
+  [[nodiscard]] extent* lowest_fit(std::uint64_t bytes, std::uint64_t most,
+                                   extent* otherwise) const noexcept {
     const unsigned last = index_of(most);
     unsigned looked = 0;
     for (unsigned index = next_filled(index_of(bytes)); index <= last && index != count;
          index = next_filled(index + 1)) {
-      for (segment* s = heads_[index]; s != nullptr; s = s->bin_after) {
+      for (extent* s = heads_[index]; s != nullptr; s = s->bin_after) {
         if (s->bytes >= bytes && s->bytes <= most && s->start() < otherwise->start()) otherwise = s;
         if (++looked == look_for_lowest) return otherwise;
       }
@@ -88,12 +88,12 @@ class bins {
     return otherwise;
   }
 
-  // Visits every segment; the visitor may remove the one it is given, and no other.
+  // Visits every extent; the visitor may remove the one it is given, and no other.
   template <class Visit>
   void each(Visit&& visit) const {
     for (unsigned index = next_filled(0); index != count; index = next_filled(index + 1)) {
-      for (segment* s = heads_[index]; s != nullptr;) {
-        segment* const next = s->bin_after;
+      for (extent* s = heads_[index]; s != nullptr;) {
+        extent* const next = s->bin_after;
         visit(s);
         s = next;
       }
@@ -101,14 +101,14 @@ class bins {
   }
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-  [[nodiscard]] std::uint64_t segments() const noexcept { return segments_; }
-  [[nodiscard]] bool empty() const noexcept { return segments_ == 0; }
-  // Bytes of the largest segment; walks one bin.
+  [[nodiscard]] std::uint64_t extents() const noexcept { return extents_; }
+  [[nodiscard]] bool empty() const noexcept { return extents_ == 0; }
+  // Bytes of the largest extent; walks one bin.
   [[nodiscard]] std::uint64_t largest() const noexcept {
     for (std::size_t word = bits_.size(); word-- > 0;) {
       if (bits_[word] == 0) continue;
       std::uint64_t most = 0;
-      for (segment* s = heads_[word * 64 + floor_log2(bits_[word])]; s != nullptr;
+      for (extent* s = heads_[word * 64 + floor_log2(bits_[word])]; s != nullptr;
            s = s->bin_after) {
         most = s->bytes > most ? s->bytes : most;
       }
@@ -132,10 +132,10 @@ class bins {
     return static_cast<unsigned>(word * 64) + static_cast<unsigned>(std::countr_zero(bits));
   }
 
-  std::array<segment*, count> heads_{};
+  std::array<extent*, count> heads_{};
   std::array<std::uint64_t, (count + 63) / 64> bits_{};
   std::uint64_t bytes_ = 0;
-  std::uint64_t segments_ = 0;
+  std::uint64_t extents_ = 0;
 };
 
 }  // namespace millpond::heap

@@ -1,5 +1,5 @@
-// A segment: one stretch of addresses of one view, between its neighbours. Every byte of a view
-// lies in exactly one segment.
+// A extent: one stretch of addresses of one view, between its neighbours. Every byte of a view
+// lies in exactly one extent.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace millpond::heap {
 inline constexpr std::uint64_t granule = 512;  // every start and length is a multiple of it
 
 using owner_id = std::uint32_t;
-inline constexpr owner_id anyone = 0;  // a free segment without a pending fence
+inline constexpr owner_id anyone = 0;  // a free extent without a pending fence
 
-enum class segment_state : std::uint8_t {
+enum class extent_state : std::uint8_t {
   unused,  // not part of any view: in the free list of records
   free,    // in the bins of its owner
   used,    // handed out by allocate
@@ -25,35 +25,35 @@ enum class zone : std::uint8_t { general, small };
 inline constexpr unsigned zones = 2;
 inline constexpr std::uint64_t small_stretch = std::uint64_t{2} << 20;
 
-// Two cache lines: what lanes and searches through the bins read, and what only carving and joining
-// do. Aligned to both, so that neighbours on two threads share neither a line nor what the hardware
-// fetches beside it.
-struct alignas(128) segment {
+// Two cache lines: what caches and searches through the bins read, and what only carving and
+// joining do. Aligned to both, so that neighbours on two threads share neither a line nor what the
+// hardware fetches beside it.
+struct alignas(128) extent {
   // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock
   // before the address is handed out, so relaxed is enough.
   std::atomic<std::uint64_t> at{0};
   std::uint64_t bytes = 0;
 
-  // For whoever holds a used segment; the heap only clears them when the record is given back.
+  // For whoever holds a used extent; the heap only clears them when the record is given back.
   std::uint64_t requested = 0;
-  segment* link = nullptr;
+  extent* link = nullptr;
   std::uint32_t holder_number =
-      0;  // who handed it out; on a shelf, how long the chain is that it heads
+      0;  // who handed it out; on a stream cache, how long the chain is that it heads
   std::uint16_t holder_class = 0;
   std::atomic<std::uint8_t> holder_state{0};
 
-  segment_state state = segment_state::unused;
-  zone in = zone::general;  // of a free segment, and of a used one: where it goes when it is free
-  segment* bin_after =
-      nullptr;  // neighbours in the bin of a free segment; also: the next unused record
-  segment* bin_before = nullptr;
+  extent_state state = extent_state::unused;
+  zone in = zone::general;  // of a free extent, and of a used one: where it goes when it is free
+  extent* bin_after =
+      nullptr;  // neighbours in the bin of a free extent; also: the next unused record
+  extent* bin_before = nullptr;
   std::uint32_t view = 0;
   std::uint32_t id = 0;
 
-  segment* before = nullptr;  // neighbours by address in the view
-  segment* after = nullptr;
+  extent* before = nullptr;  // neighbours by address in the view
+  extent* after = nullptr;
   std::uint64_t batch = 0;        // the owner's batch that must pass before anyone may have it
-  owner_id owner = anyone;        // of a free segment
+  owner_id owner = anyone;        // of a free extent
   std::uint32_t holder_note = 0;  // as the other fields of holders
   void* holder = nullptr;         // as the other fields of holders
 

@@ -1,19 +1,20 @@
 // The heap: where a block goes.
 //
 // Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory).
-// Each has its home in a home view, a window of addresses where a block may cross from one handle
-// into the next, and where blocks are placed. A handle's pages are kept in spans of some MiB. Where
-// no stretch of a home is long enough, free spans from anywhere make one in a window view, where
-// their handles are mapped once more: a block there takes its spans whole. While it lives they are
-// closed at home; with its end they are free at home again, and the mapping stays, for the next
-// such block. So a span is active through one mapping at a time and no two blocks share a page, a
-// free page always lies where it belongs, and the same requests meet the same layout again. What is
-// paid for is a handle's mapping, whatever its size; what is wasted is at most a span a window.
-// (Serving a page through several mappings at once was tried: it wastes a little less and made
-// every call several times slower. Leaving free spans in their windows was tried: the layout never
-// settles and new windows are needed for ever.)
+// Each has its primary range in a primary view, a stitched range of addresses where a block may
+// cross from one handle into the next, and where blocks are placed. A handle's pages are kept in
+// spans of some MiB. Where no stretch of a primary range is long enough, free spans from anywhere
+// make one in a stitched view, where their handles are mapped once more: a block there takes its
+// spans whole. While it lives they are closed in the primary view; with its end they are free in
+// the primary view again, and the mapping stays, for the next such block. So a span is active
+// through one mapping at a time and no two blocks share a page, a free page always lies where it
+// belongs, and the same requests meet the same layout again. What is paid for is a handle's
+// mapping, whatever its size; what is wasted is at most a span a stitched range. (Serving a page
+// through several mappings at once was tried: it wastes a little less and made every call several
+// times slower. Leaving free spans in their stitched ranges was tried: the layout never settles and
+// new stitched ranges are needed for ever.)
 //
-// A free segment has an owner and a batch: anyone may have it (owner 0), or, until the owner's
+// A free extent has an owner and a batch: anyone may have it (owner 0), or, until the owner's
 // batch has passed, only its owner. The heap does not know what that means.
 //
 // Not thread-safe; find() and by_id() alone may be called by any thread at any time. allocate,
@@ -38,8 +39,8 @@ inline constexpr span_id no_span = ~span_id{0};
 inline constexpr handle_id no_handle = ~handle_id{0};
 
 enum class view_kind : std::uint8_t {
-  home,    // blocks are placed here
-  window,  // spans of homes side by side: allocate_window
+  primary,   // blocks are placed here
+  stitched,  // spans of primary ranges side by side: allocate_stitched
 };
 
 // Whether a free neighbour that anyone may have is swallowed by one that only its owner may have.
@@ -61,44 +62,44 @@ class heap {
   void add_region(std::uint64_t base, std::uint64_t bytes) { index_.add_region(base, bytes); }
   [[nodiscard]] bool regions_full() const noexcept { return index_.full(); }
   // An empty view [base, base + capacity) of a region.
-  view_id add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind = view_kind::home);
+  view_id add_view(std::uint64_t base, std::uint64_t capacity, view_kind kind = view_kind::primary);
   // Physical memory, mapped nowhere yet. name: the caller's. span_bytes: of its spans, but for the
   // last.
   handle_id add_handle(std::uint64_t bytes, std::uint64_t span_bytes, std::uint64_t name);
-  // The handle is mapped at this address: the first time in a home, at its end or at the start of a
-  // hole; then in windows, at their end.
+  // The handle is mapped at this address: the first time in a primary range, at its end or at the
+  // start of a hole; then in stitched ranges, at their end.
   void map_handle(view_id view, std::uint64_t at, handle_id handle);
-  // Forgets the handle and all its mappings; no used segment lies in it. A hole remains, or the
+  // Forgets the handle and all its mappings; no used extent lies in it. A hole remains, or the
   // view gets shorter.
   void remove_handle(handle_id handle);
 
   // nullptr where nothing fits. bytes: a multiple of the granule; alignment: a power of two. from
   // zone::small: where a small stretch has room, or can be made, there; a stretch that is wholly
   // free again is general memory.
-  [[nodiscard]] segment* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
-                                  reach of = reach::own_and_idle, zone from = zone::general);
-  // The same over runs of neighbouring segments with different batches; walks the views. The block
+  [[nodiscard]] extent* allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                                 reach of = reach::own_and_idle, zone from = zone::general);
+  // The same over runs of neighbouring extents with different batches; walks the views. The block
   // taken is safe for `owner` alone.
-  [[nodiscard]] segment* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
-                                      reach of = reach::own_and_idle);
-  // [at, at + bytes) of a window, whole slots of different spans, as one block. nullptr, and
-  // nothing done, where a span is not wholly free for `owner`.
-  [[nodiscard]] segment* allocate_window(view_id view, std::uint64_t at, std::uint64_t bytes,
-                                         owner_id owner);
+  [[nodiscard]] extent* allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                                     reach of = reach::own_and_idle);
+  // [at, at + bytes) of a stitched range, whole slots of different spans, as one block. nullptr,
+  // and nothing done, where a span is not wholly free for `owner`.
+  [[nodiscard]] extent* allocate_stitched(view_id view, std::uint64_t at, std::uint64_t bytes,
+                                          owner_id owner);
   // Exactly [at, at + bytes), where all of it is free for anyone; otherwise nullptr.
-  [[nodiscard]] segment* allocate_at(std::uint64_t at, std::uint64_t bytes);
+  [[nodiscard]] extent* allocate_at(std::uint64_t at, std::uint64_t bytes);
   // owner anyone: free for all at once.
-  void release(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
-  // Free segments of `from` with a batch up to `until` become `to`'s, with the batch `batch`.
+  void release(extent* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
+  // Free extents of `from` with a batch up to `until` become `to`'s, with the batch `batch`.
   void reassign(owner_id from, std::uint64_t until, owner_id to, std::uint64_t batch);
   // Batches of the owner up to `completed` have passed.
   void retire(owner_id owner, std::uint64_t completed);
-  [[nodiscard]] segment* find(std::uint64_t start) const noexcept { return index_.exact(start); }
-  [[nodiscard]] segment* by_id(std::uint32_t id) const noexcept { return index_.at(id); }
-  // The used segment that covers the address, or nullptr. Under the caller's lock.
-  [[nodiscard]] segment* covering(std::uint64_t address) const;
-  // The segment that covers the address, used or not, or nullptr. Under the caller's lock.
-  [[nodiscard]] const segment* segment_at(std::uint64_t address) const {
+  [[nodiscard]] extent* find(std::uint64_t start) const noexcept { return index_.exact(start); }
+  [[nodiscard]] extent* by_id(std::uint32_t id) const noexcept { return index_.at(id); }
+  // The used extent that covers the address, or nullptr. Under the caller's lock.
+  [[nodiscard]] extent* covering(std::uint64_t address) const;
+  // The extent that covers the address, used or not, or nullptr. Under the caller's lock.
+  [[nodiscard]] const extent* extent_at(std::uint64_t address) const {
     return index_.covering(address);
   }
   [[nodiscard]] bool contains(std::uint64_t address) const noexcept {
@@ -115,9 +116,9 @@ class heap {
   struct span_record {
     std::uint64_t bytes = 0;
     handle_id handle = no_handle;
-    mapping home{};
-    bool closed = false;  // in use through a window
-    bool mapped = false;  // has a home
+    mapping primary{};
+    bool closed = false;  // in use through a stitched range
+    bool mapped = false;  // has a primary range
     bool present = false;
   };
   struct handle_record {
@@ -125,15 +126,15 @@ class heap {
     std::uint64_t name = 0;
     std::uint64_t span_bytes = 0;   // of its spans, but for the last
     std::vector<span_id> spans;     // by their place in the handle
-    std::vector<mapping> mappings;  // of the whole handle, its home first
+    std::vector<mapping> mappings;  // of the whole handle, its primary range first
     bool present = false;
   };
   struct slot {
     std::uint64_t at;
     span_id span;  // no_span: a hole
     std::uint64_t bytes;
-    bool active;  // the span's memory is used through this mapping: at home but for those that a
-                  // window uses
+    bool active;  // the span's memory is used through this mapping: in the primary view but for
+                  // those that a stitched range uses
   };
   struct placed_handle {
     std::uint64_t at;
@@ -143,15 +144,15 @@ class heap {
     std::uint64_t base = 0;
     std::uint64_t capacity = 0;
     std::uint64_t end = 0;
-    view_kind kind = view_kind::home;
+    view_kind kind = view_kind::primary;
     std::vector<slot> slots;             // by address, without gaps
     std::vector<placed_handle> handles;  // by address; a gap is a hole
-    segment* first = nullptr;
-    segment* last = nullptr;
+    extent* first = nullptr;
+    extent* last = nullptr;
   };
   // Whether all of the span is free for this owner.
   [[nodiscard]] bool wholly_free(span_id span, owner_id owner) const;
-  // Whether a used segment lies in the handle, at least in part.
+  // Whether a used extent lies in the handle, at least in part.
   [[nodiscard]] bool holds_used(handle_id handle) const;
   // The caller's name for a handle has changed.
   void rename_handle(handle_id handle, std::uint64_t name) noexcept {
@@ -177,40 +178,41 @@ class heap {
     const auto& all = bins_[static_cast<unsigned>(of)];
     return owner < all.size() ? all[owner].get() : nullptr;
   }
-  [[nodiscard]] segment* fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
-                             zone from) const;
-  void merge(segment*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb);
-  [[nodiscard]] static bool may_have(const segment& s, owner_id owner) noexcept {
-    return s.state == segment_state::free && (s.owner == owner || s.owner == anyone);
+  [[nodiscard]] extent* fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
+                            zone from) const;
+  void merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb);
+  [[nodiscard]] static bool may_have(const extent& s, owner_id owner) noexcept {
+    return s.state == extent_state::free && (s.owner == owner || s.owner == anyone);
   }
-  segment* make(view_id view, std::uint64_t at, std::uint64_t bytes, segment_state state,
-                segment* before);
-  void unlink(segment* of);
-  void make_free(segment* of, owner_id owner, std::uint64_t batch);
-  void settle(segment* of, owner_id owner, std::uint64_t batch, absorb_idle absorb);
-  void leave_small(segment* left_over, absorb_idle absorb);
-  segment* join(segment* left, segment* right);
-  segment* carve(segment* from, std::uint64_t at, std::uint64_t bytes, segment_state to);
-  segment* take(segment* from, std::uint64_t bytes, std::uint64_t alignment);
+  extent* make(view_id view, std::uint64_t at, std::uint64_t bytes, extent_state state,
+               extent* before);
+  void unlink(extent* of);
+  void make_free(extent* of, owner_id owner, std::uint64_t batch);
+  void settle(extent* of, owner_id owner, std::uint64_t batch, absorb_idle absorb);
+  void leave_small(extent* left_over, absorb_idle absorb);
+  extent* join(extent* left, extent* right);
+  extent* carve(extent* from, std::uint64_t at, std::uint64_t bytes, extent_state to);
+  extent* take(extent* from, std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] std::size_t slot_index(const view_record& in, std::uint64_t address) const;
   span_id add_span(std::uint64_t bytes, handle_id handle);
   void map_span(view_id view, std::uint64_t at, span_id span);
   void unmap_span(view_id view, std::uint64_t at);
-  // A closed segment begins at this address of the view, or none lies here.
+  // A closed extent begins at this address of the view, or none lies here.
   void cut(view_id view, std::uint64_t at);
   struct stretch {
     view_id view;
     std::uint64_t at;
     std::uint64_t bytes;
   };
-  // The homes of the spans in these slots, neighbours taken together; valid until the next call.
-  [[nodiscard]] const std::vector<stretch>& homes_of(const view_record& in, std::size_t first,
-                                                     std::size_t last);
-  // The spans of a stretch of a home are used there, or not.
-  void set_active(const stretch& home, bool to);
+  // The primary ranges of the spans in these slots, neighbours taken together; valid until the next
+  // call.
+  [[nodiscard]] const std::vector<stretch>& primaries_of(const view_record& in, std::size_t first,
+                                                         std::size_t last);
+  // The spans of a stretch of a primary range are used there, or not.
+  void set_active(const stretch& primary, bool to);
   void close(const stretch& of, owner_id* owner, std::uint64_t* batch);
-  segment* make_closed(segment* block);
-  void release_window(segment* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
+  extent* make_closed(extent* block);
+  void release_stitched(extent* block, owner_id owner, std::uint64_t batch, absorb_idle absorb);
 
   address_index index_;
   std::array<std::vector<std::unique_ptr<bins>>, zones>
@@ -221,7 +223,7 @@ class heap {
   std::vector<handle_id> unused_handles_;
   std::vector<view_record> views_;
   std::uint64_t mappings_ = 0;
-  std::vector<stretch> homes_;  // of homes_of
+  std::vector<stretch> primaries_;  // of primaries_of
 };
 
 }  // namespace millpond::heap

@@ -62,7 +62,7 @@ void heap::map_handle(view_id view, std::uint64_t at, handle_id handle) {
 void heap::remove_handle(handle_id handle) {
   handle_record& of = handles_[handle];
   MILLPOND_CHECK(of.present, handle);
-  for (std::size_t i = of.mappings.size(); i-- > 0;) {  // its home last
+  for (std::size_t i = of.mappings.size(); i-- > 0;) {  // its primary range last
     std::uint64_t at = of.mappings[i].at;
     auto& there = views_[of.mappings[i].view].handles;
     there.erase(place_of(there, at));
@@ -90,12 +90,12 @@ span_id heap::add_span(std::uint64_t bytes, handle_id handle) {
 void heap::map_span(view_id view, std::uint64_t at, span_id span) {
   view_record& in = views_[view];
   const std::uint64_t bytes = spans_[span].bytes;
-  const bool home = in.kind == view_kind::home;
-  MILLPOND_CHECK(home != spans_[span].mapped, span, view);
-  segment* before = in.last;
+  const bool primary = in.kind == view_kind::primary;
+  MILLPOND_CHECK(primary != spans_[span].mapped, span, view);
+  extent* before = in.last;
   if (at == in.end) {
     MILLPOND_CHECK(in.end + bytes <= in.base + in.capacity, in.end, bytes, in.capacity);
-    in.slots.push_back({at, span, bytes, home});
+    in.slots.push_back({at, span, bytes, primary});
     in.end += bytes;
   } else {
     cut(view, at);
@@ -103,25 +103,24 @@ void heap::map_span(view_id view, std::uint64_t at, span_id span) {
     const std::size_t i = slot_index(in, at);
     slot& hole = in.slots[i];
     MILLPOND_CHECK(hole.span == no_span && hole.at == at && hole.bytes >= bytes, at, bytes);
-    segment* const gap = index_.exact(at);
-    MILLPOND_CHECK(gap != nullptr && gap->state == segment_state::closed && gap->bytes == bytes,
-                   at);
+    extent* const gap = index_.exact(at);
+    MILLPOND_CHECK(gap != nullptr && gap->state == extent_state::closed && gap->bytes == bytes, at);
     before = gap->before;
     unlink(gap);
     const std::uint64_t rest = hole.bytes - bytes;
-    hole = {at, span, bytes, home};
+    hole = {at, span, bytes, primary};
     if (rest > 0)
       in.slots.insert(in.slots.begin() + static_cast<std::ptrdiff_t>(i) + 1,
                       {at + bytes, no_span, rest, false});
   }
-  if (home) {
-    spans_[span].home = {view, at};
+  if (primary) {
+    spans_[span].primary = {view, at};
     spans_[span].mapped = true;
-    settle(make(view, at, bytes, segment_state::free, before), anyone, 0, absorb_idle::no);
-  } else if (before != nullptr && before->state == segment_state::closed && before->end() == at) {
+    settle(make(view, at, bytes, extent_state::free, before), anyone, 0, absorb_idle::no);
+  } else if (before != nullptr && before->state == extent_state::closed && before->end() == at) {
     before->bytes += bytes;  // a record for each span would cost host memory for nothing
   } else {
-    make(view, at, bytes, segment_state::closed, before);
+    make(view, at, bytes, extent_state::closed, before);
   }
 }
 
@@ -130,7 +129,7 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
   const std::size_t i = slot_index(in, at);
   MILLPOND_CHECK(in.slots[i].at == at && in.slots[i].span != no_span, at);
   const std::uint64_t bytes = in.slots[i].bytes;
-  MILLPOND_CHECK(in.slots[i].active == (in.kind == view_kind::home), at);  // no block is in it
+  MILLPOND_CHECK(in.slots[i].active == (in.kind == view_kind::primary), at);  // no block is in it
   if (in.slots[i].active) {
     owner_id owner = anyone;
     std::uint64_t batch = 0;
@@ -142,13 +141,13 @@ void heap::unmap_span(view_id view, std::uint64_t at) {
   in.slots[i].span = no_span;
   // Neighbouring holes become one; holes at the end are cut off.
   std::size_t j = i;
-  segment* hole = index_.exact(at);
+  extent* hole = index_.exact(at);
   if (j > 0 && in.slots[j - 1].span == no_span) {
     in.slots[j - 1].bytes += in.slots[j].bytes;
     in.slots.erase(in.slots.begin() + static_cast<std::ptrdiff_t>(j));
     --j;
     cut(view, in.slots[j].at);
-    segment* const left = hole->before;
+    extent* const left = hole->before;
     left->bytes += hole->bytes;
     unlink(hole);
     hole = left;

@@ -7,7 +7,8 @@
 namespace millpond::heap {
 namespace {
 
-// How many handles in use are tried as the beginning of a window: those with the longest free ends.
+// How many handles in use are tried as the beginning of a stitched range: those with the longest
+// free ends.
 constexpr std::size_t beginnings = 8;
 constexpr std::size_t nowhere = ~std::size_t{0};
 
@@ -22,9 +23,9 @@ class planner {
     find_ends();
   }
 
-  window_plan best() {
+  stitch_plan best() {
     for (view_id v = 0; v < heap_.views().size(); ++v) {
-      if (heap_.views()[v].kind == view_kind::window) there(v);
+      if (heap_.views()[v].kind == view_kind::stitched) there(v);
     }
     if (best_.possible) return best_;
     sort_handles();
@@ -34,7 +35,7 @@ class planner {
       assemble({tail, {id}, id, new_view, ends_[id].bytes - tail});
     }
     for (view_id v = 0; v < heap_.views().size(); ++v) {
-      if (heap_.views()[v].kind == view_kind::window) go_on(v);
+      if (heap_.views()[v].kind == view_kind::stitched) go_on(v);
     }
     return best_;
   }
@@ -43,8 +44,8 @@ class planner {
   using sized = std::pair<std::uint64_t, handle_id>;
 
   // What of a handle the owner may have in whole spans: at its beginning, and at its end. Both are
-  // all of it where it is wholly free. What is free in between makes no window: it lies in one
-  // piece at home.
+  // all of it where it is wholly free. What is free in between makes no stitched range: it lies in
+  // one piece in the primary view.
   struct ends {
     std::uint64_t bytes = 0;  // of the handle
     std::uint64_t head = 0, tail = 0;
@@ -55,19 +56,19 @@ class planner {
     }
   };
   void find_ends() {
-    const auto free = [&](const segment* s) {
-      return s != nullptr && s->state == segment_state::free &&
+    const auto free = [&](const extent* s) {
+      return s != nullptr && s->state == extent_state::free &&
              (s->owner == owner_ || s->owner == anyone);
     };
     for (const auto& in : heap_.views()) {
-      if (in.kind == view_kind::window) continue;
-      const segment* at_end = nullptr;  // what covers the last byte of the handle before
+      if (in.kind == view_kind::stitched) continue;
+      const extent* at_end = nullptr;  // what covers the last byte of the handle before
       for (const auto& [begin, id] : in.handles) {
         const auto& h = heap_.handles()[id];
         const std::uint64_t end = begin + h.bytes;
-        const segment* s = at_end == nullptr || at_end->end() < begin ? heap_.segment_at(begin)
-                           : at_end->end() == begin                   ? at_end->after
-                                                                      : at_end;
+        const extent* s = at_end == nullptr || at_end->end() < begin ? heap_.extent_at(begin)
+                          : at_end->end() == begin                   ? at_end->after
+                                                                     : at_end;
         std::uint64_t to = begin;
         for (; to < end && free(s); s = s->after) to = s->end();
         if (to >= end) {
@@ -75,7 +76,7 @@ class planner {
           at_end = nullptr;
           continue;
         }
-        at_end = heap_.segment_at(end - 1);
+        at_end = heap_.extent_at(end - 1);
         std::uint64_t from = end;
         for (s = at_end; free(s); s = s->before) from = s->start();
         ends_[id] = {h.bytes, (to - begin) / h.span_bytes * h.span_bytes,
@@ -88,7 +89,7 @@ class planner {
     return divide_up(value, unit) * unit;
   }
 
-  // Stretches of a window view that the owner may have. Where handles side by side are free for
+  // Stretches of a stitched view that the owner may have. Where handles side by side are free for
   // long enough, each span of theirs is looked at.
   void there(view_id v) {
     const auto& placed = heap_.views()[v].handles;
@@ -178,7 +179,7 @@ class planner {
     std::sort(tails_.rbegin(), tails_.rend());
   }
 
-  // What a window begins with.
+  // What a stitched range begins with.
   struct start {
     std::uint64_t bytes = 0;
     std::vector<handle_id> holds;  // not to be taken again
@@ -187,7 +188,8 @@ class planner {
     std::uint64_t at = 0;  // in the view; or in the handle
   };
 
-  // Where a view of windows ends with free spans, each once, a window may go on behind them.
+  // Where a view of stitched ranges ends with free spans, each once, a stitched range may go on
+  // behind them.
   void go_on(view_id v) {
     const auto& placed = heap_.views()[v].handles;
     start from;
@@ -209,9 +211,9 @@ class planner {
   }
 
   // The start, then whole handles, then the free beginning of one in use; what is missing is to be
-  // new, and the window to be planned again over it.
+  // new, and the stitched range to be planned again over it.
   void assemble(const start& from) {
-    window_plan c;
+    stitch_plan c;
     std::vector<bool> taken(full_.size(), false);
     std::uint64_t have = from.bytes;  // of the run
     if (from.to_map != no_handle) c.handles.push_back(from.to_map);
@@ -263,7 +265,7 @@ class planner {
   }
 
   // Whole spans from where the block begins; new memory is counted as it is asked for.
-  [[nodiscard]] std::uint64_t block_bytes(const window_plan& c, std::uint64_t before) const {
+  [[nodiscard]] std::uint64_t block_bytes(const stitch_plan& c, std::uint64_t before) const {
     std::uint64_t bytes = before;
     std::uint64_t skip = c.skip;
     for (const handle_id id : c.handles) {
@@ -283,12 +285,12 @@ class planner {
   std::size_t seen_before_ = 0;       // places in the views before the one at hand
   std::vector<sized> full_;           // wholly free, the largest first
   std::vector<sized> heads_, tails_;  // in use with a free beginning, or a free end
-  window_plan best_;
+  stitch_plan best_;
 };
 
 }  // namespace
 
-window_plan plan_window(const heap& of, std::uint64_t bytes, owner_id owner) {
+stitch_plan plan_stitch(const heap& of, std::uint64_t bytes, owner_id owner) {
   return planner(of, bytes, owner).best();
 }
 

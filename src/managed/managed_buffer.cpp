@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
-#include "millpond/base/units.hpp"
 #include "managed/memory_traps.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond::detail {
 namespace {
@@ -40,8 +40,8 @@ result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& fro
   made->data_ = *got;
   made->on_host_ = !made->plan_.start_on_device;
   if (from.use().intent == managed_intent::read_mostly) {
-    made->told_ = told::read_mostly;  // by the resource
-    if (auto unset = made->tell(told::nothing); !unset) return unset.error();
+    made->applied_ = applied::read_mostly;  // by the resource
+    if (auto unset = made->tell(applied::nothing); !unset) return unset.error();
   }
   if (debug == managed_debug::trap) {
     if (!one_mapping_needed(from)) {
@@ -65,17 +65,17 @@ managed_core::~managed_core() {
   static_cast<memory_resource&>(from_).deallocate(data_, bytes_, stream_);
 }
 
-// Read-mostly is told after the data has moved: a prefetch that duplicates takes 17 to 26 ms a 256
-// MiB where one that moves takes 5.4 (H200, driver 580.159, 2026-11-30), and the copies are made
-// when the other side reads.
-result<void> managed_core::tell(told what) {
-  if (told_ == what) return {};
+// Read-mostly is reported after the data has moved: a prefetch that duplicates takes 17 to 26 ms a
+// 256 MiB where one that moves takes 5.4 (H200, driver 580.159, 2026-11-30), and the copies are
+// made when the other side reads.
+result<void> managed_core::tell(applied what) {
+  if (applied_ == what) return {};
   const auto answer = gpu_.advise(reinterpret_cast<device_address>(data_), bytes_,
-                                  what == told::read_mostly ? managed_advice::set_read_mostly
-                                                            : managed_advice::unset_read_mostly,
-                                  memory_place::device);
+                                  what == applied::read_mostly ? managed_advice::set_read_mostly
+                                                               : managed_advice::unset_read_mostly,
+                                  memory_location::device);
   if (!answer.ok()) return to_error(answer, "managed_buffer: advising");
-  told_ = what;
+  applied_ = what;
   return {};
 }
 
@@ -115,7 +115,7 @@ result<void> managed_core::begin_host(access how) {
   if (auto waited = wait_for_device(); !waited) return waited;
   protect(guarding::off);
   if (writes) {
-    if (auto unset = tell(told::nothing); !unset) return unset;
+    if (auto unset = tell(applied::nothing); !unset) return unset;
   }
   if (last_ == memory_side::device) {
     ++history_.side_changes;
@@ -128,13 +128,13 @@ result<void> managed_core::begin_host(access how) {
     if (plan_.prefetch_to_host && bytes_ >= 2 * MiB) {
       ++history_.prefetches;
       auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
-                                        memory_place::host, stream_);
+                                        memory_location::host, stream_);
       if (answer.ok()) answer = gpu_.stream_synchronize(stream_);
       if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the host");
     }
   }
   last_ = memory_side::host;
-  on_host_ = on_host_ || writes || told_ == told::nothing;
+  on_host_ = on_host_ || writes || applied_ == applied::nothing;
   ++host_views_;
   ++history_.host_views;
   history_.host_writes += writes ? 1 : 0;
@@ -193,12 +193,12 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
   if (last_ == memory_side::host) ++history_.side_changes;
   if (on_host_ && plan_.prefetch_to_device) {
     const auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
-                                            memory_place::device, stream);
+                                            memory_location::device, stream);
     if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the device");
     ++history_.prefetches;
   }
   if (use.intent == managed_intent::read_mostly) {
-    if (auto set = tell(told::read_mostly); !set) return set;
+    if (auto set = tell(applied::read_mostly); !set) return set;
   }
   on_host_ = false;
   last_ = memory_side::device;
@@ -271,7 +271,7 @@ result<void> managed_core::look() {
                                   now->bytes_to_host - watched_from_.bytes_to_host,
                                   now->throttles - watched_from_.throttles};
   for (std::string& each : contradictions(from_.use(), since, bytes_)) {
-    // Told once, whatever the numbers in it are by then.
+    // Reported once, whatever the numbers in it are by then.
     const std::string_view kind =
         std::string_view(each).substr(0, each.find_first_of("0123456789"));
     const auto same = [kind](const std::string& known) { return known.starts_with(kind); };

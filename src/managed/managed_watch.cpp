@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/bits.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 #define MILLPOND_HAS_CUPTI 1
@@ -168,7 +168,7 @@ class cupti_watch final : public managed_watch {
     if (auto marked = mark(); !marked) return marked.error();
     bool seen = false;
     managed_page_counts last;
-    // Once more after it: bytes are told when the copy engine's own record is read.
+    // Once more after it: bytes are reported when the copy engine's own record is read.
     for (int round = 0, more = 0; round < most_rounds && more < 2; ++round) {
       if (const CUptiResult answer = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
           answer != CUPTI_SUCCESS) {
@@ -185,7 +185,7 @@ class cupti_watch final : public managed_watch {
     }
     if (!seen) {
       return error{error_code::driver_failure,
-                   "managed_watch: CUPTI has not told of a fault that was made two seconds ago"};
+                   "managed_watch: CUPTI has not reported a fault that was made two seconds ago"};
     }
     return last;
   }
@@ -207,7 +207,7 @@ class cupti_watch final : public managed_watch {
   [[nodiscard]] result<void> mark() {
     auto answer = gpu_->bind_thread();
     if (answer.ok())
-      answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_place::device, stream_);
+      answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_location::device, stream_);
     if (answer.ok()) answer = gpu_->stream_synchronize(stream_);
     if (!answer.ok()) return to_error(answer, "managed_watch: moving its mark");
     auto* const byte = reinterpret_cast<volatile unsigned char*>(block_of_mark());

@@ -15,12 +15,12 @@
 
 namespace millpond::order {
 
-class wide_fence {
+class context_fence {
  public:
   // Closes the open batches of these lines behind one context event. False where the driver
   // refused; then the batches stay as they were.
-  bool seal(driver& gpu, event_cache& events, const std::vector<std::shared_ptr<line>>& lines,
-            call_result* failure) {
+  bool seal(driver& gpu, event_cache& events,
+            const std::vector<std::shared_ptr<stream_batches>>& lines, call_result* failure) {
     const std::lock_guard lock(mutex_);
     event_handle event = nullptr;
     call_result answer = events.get(&event);
@@ -83,7 +83,7 @@ class wide_fence {
  private:
   struct entry {
     event_handle event;
-    std::vector<std::pair<std::shared_ptr<line>, std::uint64_t>> covers;
+    std::vector<std::pair<std::shared_ptr<stream_batches>, std::uint64_t>> covers;
   };
   mutable std::mutex mutex_;  // before a line's mutex
   std::deque<entry> entries_;

@@ -2,7 +2,7 @@
 
 namespace millpond::order {
 
-seal_outcome line::seal(driver& gpu, event_cache& events, call_result* failure) {
+seal_outcome stream_batches::seal(driver& gpu, event_cache& events, call_result* failure) {
   const std::lock_guard lock(mutex_);
   if (!dirty_.load(std::memory_order_acquire)) return seal_outcome::nothing;
   // The capture first: a capturing stream's identity cannot be asked for.
@@ -36,7 +36,7 @@ seal_outcome line::seal(driver& gpu, event_cache& events, call_result* failure) 
   return seal_outcome::sealed;
 }
 
-std::uint64_t line::close_open() {
+std::uint64_t stream_batches::close_open() {
   const std::lock_guard lock(mutex_);
   if (!dirty_.load(std::memory_order_acquire)) return 0;
   dirty_bytes_.store(0, std::memory_order_relaxed);
@@ -44,14 +44,15 @@ std::uint64_t line::close_open() {
   return open_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-void line::complete(std::uint64_t batch) noexcept {
+void stream_batches::complete(std::uint64_t batch) noexcept {
   std::uint64_t seen = completed_.load(std::memory_order_relaxed);
   while (seen < batch &&
          !completed_.compare_exchange_weak(seen, batch, std::memory_order_release)) {
   }
 }
 
-bool line::poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure) {
+bool stream_batches::poll(driver& gpu, event_cache& events, std::uint64_t* queries,
+                          call_result* failure) {
   const std::lock_guard lock(mutex_);
   bool progress = false;
   while (!sealed_.empty()) {
@@ -70,12 +71,12 @@ bool line::poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_r
   return progress;
 }
 
-event_handle line::nearest() const {
+event_handle stream_batches::nearest() const {
   const std::lock_guard lock(mutex_);
   return sealed_.empty() ? nullptr : sealed_.front().event;
 }
 
-std::uint64_t line::make_wait(driver& gpu, stream_handle stream, call_result* failure) {
+std::uint64_t stream_batches::make_wait(driver& gpu, stream_handle stream, call_result* failure) {
   const std::lock_guard lock(mutex_);
   if (sealed_.empty()) return 0;
   const call_result answer = gpu.stream_wait_event(stream, sealed_.back().event);
@@ -86,7 +87,7 @@ std::uint64_t line::make_wait(driver& gpu, stream_handle stream, call_result* fa
   return sealed_.back().batch;
 }
 
-void line::drain(event_cache& events) {
+void stream_batches::drain(event_cache& events) {
   const std::lock_guard lock(mutex_);
   for (const sealed_batch& s : sealed_) events.put(s.event);
   if (!sealed_.empty()) complete(sealed_.back().batch);

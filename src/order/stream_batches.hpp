@@ -22,17 +22,17 @@ enum class seal_outcome : std::uint8_t {
 
 // Thread-safe. join() takes no lock. The line's mutex is held over cuEventRecord and cuEventQuery,
 // which do not wait for the GPU, and over no other lock but the event cache's.
-class line {
+class stream_batches {
  public:
-  line(std::uint64_t id, stream_handle handle) noexcept : id_(id), handle_(handle) {}
+  stream_batches(std::uint64_t id, stream_handle handle) noexcept : id_(id), handle_(handle) {}
 
   [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
   [[nodiscard]] stream_handle handle() const noexcept { return handle_; }
 
   // The batch that a free made now belongs to. Its number is read before the batch is marked dirty,
   // and sealing cleans the mark before it takes the next number and records its event after: so a
-  // free that was told this number is behind that event, and a free that was told the next leaves
-  // its mark standing.
+  // free that was reported this number is behind that event, and a free that was reported the next
+  // leaves its mark standing.
   std::uint64_t join(std::uint64_t bytes) noexcept {
     const std::uint64_t batch = open_.load(std::memory_order_acquire);
     dirty_bytes_.fetch_add(bytes, std::memory_order_relaxed);

@@ -40,19 +40,20 @@ result<header> parse_header(std::string_view line, const place& here) {
   for (std::size_t i = 0; i < fields.size(); ++i) {
     const auto known = names.find(fields[i]);
     if (known == names.end()) {
-      out.others.push_back(quoted(fields[i]));
+      out.others.push_back(in_quotes(fields[i]));
       continue;
     }
     int& at = out.at[known->second];
     if (at >= 0)
-      return here.expected("each column once", fmt::format("{} a second time", quoted(fields[i])));
+      return here.expected("each column once",
+                           fmt::format("{} a second time", in_quotes(fields[i])));
     at = static_cast<int>(i);
     if (fields[i] == "end") out.inclusive = true;
   }
   constexpr std::array<std::string_view, 4> required = {"id", "lower", "upper", "size"};
   for (std::size_t c = 0; c < required.size(); ++c)
     if (out.at[c] < 0)
-      return here.expected(fmt::format("a header with a column {}", required[c]), quoted(line));
+      return here.expected(fmt::format("a header with a column {}", required[c]), in_quotes(line));
   out.fields = fields.size();
   return out;
 }
@@ -65,34 +66,35 @@ result<std::vector<interval>> parse_gaps(std::string_view text, const buffer& of
   for (const std::string_view part : parts) {
     if (part.empty()) continue;
     if (part.find('@') != std::string_view::npos)
-      return here.expected("a gap without a window", quoted(part));
+      return here.expected("a gap without a window", in_quotes(part));
     const std::size_t dash = part.find('-', 1);
     interval gap;
     if (dash == std::string_view::npos || !parse_number(part.substr(0, dash), gap.lower) ||
         !parse_number(part.substr(dash + 1), gap.upper))
-      return here.expected("gaps as lower-upper, space separated", quoted(part));
+      return here.expected("gaps as lower-upper, space separated", in_quotes(part));
     if (inclusive) ++gap.upper;
     if (gap.upper <= gap.lower)
-      return here.expected("a gap that ends after it starts", quoted(part));
+      return here.expected("a gap that ends after it starts", in_quotes(part));
     if (gap.lower < of.lower || gap.upper > of.upper)
       return here.expected(fmt::format("a gap inside the lifetime [{}, {})", of.lower, of.upper),
-                           quoted(part));
+                           in_quotes(part));
     out.push_back(gap);
   }
   std::sort(out.begin(), out.end(),
             [](const interval& a, const interval& b) { return a.lower < b.lower; });
   for (std::size_t i = 1; i < out.size(); ++i)
     if (out[i].lower < out[i - 1].upper)
-      return here.expected("gaps that do not overlap", quoted(text));
+      return here.expected("gaps that do not overlap", in_quotes(text));
   return out;
 }
 
 result<std::uint64_t> parse_fixed(std::string_view text, const buffer& of, const place& here) {
   std::uint64_t value = 0;
   if (!parse_number(text, value) || value >= size_limit - of.size)
-    return here.expected("a fixed offset whose end is below 2^63", quoted(text));
+    return here.expected("a fixed offset whose end is below 2^63", in_quotes(text));
   if (value % of.alignment != 0)
-    return here.expected(fmt::format("a fixed offset aligned to {}", of.alignment), quoted(text));
+    return here.expected(fmt::format("a fixed offset aligned to {}", of.alignment),
+                         in_quotes(text));
   return value;
 }
 
@@ -105,21 +107,21 @@ result<buffer> parse_row(const std::vector<std::string_view>& fields, const head
   b.id = field(id);
   if (b.id.empty()) return here.expected("an id", "an empty field");
   if (!parse_number(field(lower), b.lower))
-    return here.expected("lower as a 64-bit integer", quoted(field(lower)));
+    return here.expected("lower as a 64-bit integer", in_quotes(field(lower)));
   if (!parse_number(field(upper), b.upper))
-    return here.expected("upper as a 64-bit integer", quoted(field(upper)));
+    return here.expected("upper as a 64-bit integer", in_quotes(field(upper)));
   if (head.inclusive) {
-    if (b.upper == INT64_MAX) return here.expected("end below 2^63 - 1", quoted(field(upper)));
+    if (b.upper == INT64_MAX) return here.expected("end below 2^63 - 1", in_quotes(field(upper)));
     ++b.upper;
   }
   if (b.upper < b.lower)
     return here.expected(fmt::format("upper >= lower ({})", b.lower),
                          fmt::format("upper {}", b.upper));
   if (!parse_number(field(size), b.size) || b.size == 0 || b.size >= size_limit)
-    return here.expected("a size of 1 to 2^63 - 1 bytes", quoted(field(size)));
+    return here.expected("a size of 1 to 2^63 - 1 bytes", in_quotes(field(size)));
   if (!field(alignment).empty() && (!parse_number(field(alignment), b.alignment) ||
                                     b.alignment == 0 || b.alignment >= size_limit))
-    return here.expected("an alignment of 1 to 2^63 - 1", quoted(field(alignment)));
+    return here.expected("an alignment of 1 to 2^63 - 1", in_quotes(field(alignment)));
   if (!field(fixed).empty()) {
     auto given = parse_fixed(field(fixed), b, here);
     if (!given) return given.error();
@@ -167,7 +169,7 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
     // A row that the end of the file cuts inside its last number would read as a smaller number.
     if (cut)
       return here.expected("a whole line",
-                           fmt::format("{} and the end of the file: it is cut", quoted(line)));
+                           fmt::format("{} and the end of the file: it is cut", in_quotes(line)));
     split(line, ',', fields);
     if (fields.size() != head.fields)
       return here.expected(fmt::format("{} fields", head.fields), fmt::format("{}", fields.size()));
@@ -176,7 +178,7 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
     const auto [first, fresh] = seen.emplace(row->id, number);
     if (!fresh)
       return here.expected("each id once",
-                           fmt::format("{}, which line {} has", quoted(row->id), first->second));
+                           fmt::format("{}, which line {} has", in_quotes(row->id), first->second));
     const std::string_view at = head.at[offset] < 0
                                     ? std::string_view{}
                                     : fields[static_cast<std::size_t>(head.at[offset])];
@@ -185,7 +187,7 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
       ++out.without_offset;
     } else {
       if (!parse_number(at, value) || value >= size_limit)
-        return here.expected("an offset below 2^63", quoted(at));
+        return here.expected("an offset below 2^63", in_quotes(at));
       some.push_back({out.instance.buffers.size(), value, number});
     }
     out.instance.buffers.push_back(std::move(*row));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/quote.hpp"
 #include "millpond/base/result.hpp"
 
 namespace millpond::plan::csv_text {
@@ -20,19 +21,6 @@ struct place {
             fmt::format("{}:{}: expected {}, found {}", name, line, what, found)};
   }
 };
-
-inline std::string quoted(std::string_view text) {
-  constexpr std::size_t longest = 40;  // a binary file has no lines: do not print all of it
-  std::string out = "\"";
-  for (const char c : text.substr(0, longest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte > 0x7e)
-      out += fmt::format("\\x{:02x}", byte);
-    else
-      out += c;
-  }
-  return out + (text.size() > longest ? "\"..." : "\"");
-}
 
 inline std::string_view trim(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);

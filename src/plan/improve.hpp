@@ -22,7 +22,7 @@ class improver {
  public:
   improver(const problem& of, const sections& in, std::uint64_t seed);
 
-  // Told of each better placement than any before.
+  // Reported of each better placement than any before.
   using found = std::function<void(const placement&, const std::string& method)>;
   // Returns the placements made.
   std::uint64_t run(const improve_limits& limits, const found& better);

@@ -287,7 +287,7 @@ class finder {
       to_;  // by block: its moments; to_ is the end when it is never freed
 };
 
-// The planning problem of the blocks of one lane in one iteration.
+// The planning problem of the blocks of one group in one iteration.
 class shape_builder {
  public:
   void allocate(std::uint32_t block, std::uint64_t bytes) {
@@ -343,18 +343,18 @@ iterations find_iterations(const trace::lifetimes& of, const iteration_options& 
   for (std::size_t b = 0; b < of.blocks.size(); ++b)
     if (best.persistent[b]) out.fates[b] = block_fate::persistent;
 
-  std::map<lane, std::size_t> lane_numbers;
+  std::map<stream_group, std::size_t> group_numbers;
   std::unordered_multimap<std::uint64_t, std::size_t> known;
   for (const stretch& s : best.iterations) {
     iteration next;
     next.first_event = in.moments()[s.first].event;
     next.last_event = in.moments()[s.last - 1].event + 1;
-    std::map<lane, shape_builder> building;
+    std::map<stream_group, shape_builder> building;
     for (std::size_t m = s.first; m < s.last; ++m) {
       const moment& at = in.moments()[m];
       const trace::block& b = of.blocks[at.block];
       if (best.persistent[at.block] || !in.inside(s, at.block)) continue;
-      shape_builder& here = building[lane{b.device, b.of, b.stream}];
+      shape_builder& here = building[stream_group{b.device, b.of, b.stream}];
       if (at.allocates) {
         here.allocate(at.block, b.bytes);
         out.fates[at.block] = block_fate::planned;
@@ -363,8 +363,8 @@ iterations find_iterations(const trace::lifetimes& of, const iteration_options& 
       }
     }
     for (auto& [where, builder] : building) {
-      const std::size_t number = lane_numbers.emplace(where, out.lanes.size()).first->second;
-      if (number == out.lanes.size()) out.lanes.push_back(where);
+      const std::size_t number = group_numbers.emplace(where, out.groups.size()).first->second;
+      if (number == out.groups.size()) out.groups.push_back(where);
       problem instance = builder.take();
       const std::uint64_t hash = hash_of(instance);
       std::size_t shape_number = out.shapes.size();
@@ -400,7 +400,7 @@ iterations find_iterations(const trace::lifetimes& of, const iteration_options& 
 result<iteration_plan> plan_iterations(const iterations& of, const solve_options& options) {
   iteration_plan out;
   out.shapes.resize(of.shapes.size());
-  out.arenas.resize(of.lanes.size());
+  out.arenas.resize(of.groups.size());
   std::vector<std::uint64_t> bound(of.shapes.size());
   for (std::size_t s = 0; s < of.shapes.size(); ++s) {
     const auto peak = peak_load(of.shapes[s].instance);
@@ -409,13 +409,13 @@ result<iteration_plan> plan_iterations(const iterations& of, const solve_options
   }
   for (const iteration& i : of.found)
     for (const iteration::use& part : i.parts)
-      out.arenas[part.lane].lower_bound =
-          std::max(out.arenas[part.lane].lower_bound, bound[part.shape]);
-  // What a shape may take without any lane growing past its bound.
+      out.arenas[part.group].lower_bound =
+          std::max(out.arenas[part.group].lower_bound, bound[part.shape]);
+  // What a shape may take without any group growing past its bound.
   std::vector<std::uint64_t> room(of.shapes.size(), UINT64_MAX);
   for (const iteration& i : of.found)
     for (const iteration::use& part : i.parts)
-      room[part.shape] = std::min(room[part.shape], out.arenas[part.lane].lower_bound);
+      room[part.shape] = std::min(room[part.shape], out.arenas[part.group].lower_bound);
   std::vector<std::size_t> largest_first(of.shapes.size());
   std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
   std::stable_sort(largest_first.begin(), largest_first.end(),
@@ -431,9 +431,9 @@ result<iteration_plan> plan_iterations(const iterations& of, const solve_options
   }
   for (const iteration& i : of.found)
     for (const iteration::use& part : i.parts)
-      out.arenas[part.lane].planned_bytes =
-          std::max(out.arenas[part.lane].planned_bytes, out.shapes[part.shape].peak);
-  for (const lane_arena& a : out.arenas) {
+      out.arenas[part.group].planned_bytes =
+          std::max(out.arenas[part.group].planned_bytes, out.shapes[part.shape].peak);
+  for (const stream_arena& a : out.arenas) {
     out.planned_bytes += a.planned_bytes;
     out.lower_bound += a.lower_bound;
   }

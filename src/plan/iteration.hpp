@@ -38,12 +38,12 @@ enum class block_fate : std::uint8_t {
 inline constexpr std::size_t fate_count = 3;
 [[nodiscard]] const char* to_string(block_fate fate) noexcept;
 
-// Memory of one lane is reused in stream order alone, so lanes never share bytes.
-struct lane {
+// Memory of one group is reused in stream order alone, so groups never share bytes.
+struct stream_group {
   std::uint16_t device = 0;
   trace::kind kind{};
   std::uint64_t stream = 0;
-  friend auto operator<=>(const lane&, const lane&) = default;
+  friend auto operator<=>(const stream_group&, const stream_group&) = default;
 };
 
 // One distinct sequence of allocations and frees. Times are places in it; buffers are in order of
@@ -57,10 +57,10 @@ struct iteration {
   std::uint64_t first_event = 0;  // as counted by the lifetimes
   std::uint64_t last_event = 0;   // one past
   struct use {
-    std::size_t lane;   // in iterations::lanes
+    std::size_t group;  // in iterations::groups
     std::size_t shape;  // in iterations::shapes
   };
-  std::vector<use> parts;  // by lane
+  std::vector<use> parts;  // by group
 };
 
 struct fate_totals {
@@ -72,7 +72,7 @@ struct fate_totals {
 struct iterations {
   std::vector<block_fate> fates;   // by lifetimes::blocks
   fate_totals totals[fate_count];  // by block_fate
-  std::vector<lane> lanes;
+  std::vector<stream_group> groups;
   std::vector<shape> shapes;
   std::vector<iteration> found;  // none: nothing repeats
 };
@@ -80,19 +80,19 @@ struct iterations {
 [[nodiscard]] iterations find_iterations(const trace::lifetimes& of,
                                          const iteration_options& options = {});
 
-struct lane_arena {
+struct stream_arena {
   std::uint64_t planned_bytes = 0;  // the largest peak among the plans of its shapes
   std::uint64_t lower_bound = 0;    // the largest lower bound among its shapes
 };
 
 struct iteration_plan {
-  std::vector<plan> shapes;         // by iterations::shapes
-  std::vector<lane_arena> arenas;   // by iterations::lanes
-  std::uint64_t planned_bytes = 0;  // the sum over lanes
+  std::vector<plan> shapes;          // by iterations::shapes
+  std::vector<stream_arena> arenas;  // by iterations::groups
+  std::uint64_t planned_bytes = 0;   // the sum over groups
   std::uint64_t lower_bound = 0;
 };
 
-// Plans every shape; those with the largest bounds first, the others only as well as their lanes
+// Plans every shape; those with the largest bounds first, the others only as well as their groups
 // need. options.node_limit is for each shape; options.progress is not called.
 [[nodiscard]] result<iteration_plan> plan_iterations(const iterations& of,
                                                      const solve_options& options);

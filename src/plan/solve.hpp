@@ -18,7 +18,7 @@ struct solve_options {
   // the problem alone, as long as `stop` never says true.
   std::uint64_t node_limit = UINT64_C(20'000'000'000);
   std::uint64_t seed = 1;
-  // Told of each better plan: peak and steps so far.
+  // Reported of each better plan: peak and steps so far.
   std::function<void(std::uint64_t peak, std::uint64_t nodes)> progress;
 };
 

@@ -34,7 +34,7 @@ result<void> for_each_line(std::string_view text, const std::string& name,
     // A row that the end of the file cuts inside its last number would read as a smaller number.
     if (end == std::string_view::npos && number > 1)
       return here.expected("a whole line",
-                           fmt::format("{} and the end of the file: it is cut", quoted(line)));
+                           fmt::format("{} and the end of the file: it is cut", in_quotes(line)));
     split(line, ',', fields);
     if (number == 1) width = fields.size();
     if (fields.size() != width)
@@ -47,7 +47,7 @@ result<void> for_each_line(std::string_view text, const std::string& name,
 result<std::uint64_t> number_in(std::string_view text, std::string_view what, const place& here) {
   std::uint64_t out = 0;
   if (!parse_number(text, out))
-    return here.expected(fmt::format("{} as a number of 0 to 2^64 - 1", what), quoted(text));
+    return here.expected(fmt::format("{} as a number of 0 to 2^64 - 1", what), in_quotes(text));
   return out;
 }
 
@@ -62,10 +62,11 @@ result<std::array<int, N>> find_columns(const std::vector<std::string_view>& fie
     const auto known = std::find(wanted.begin(), wanted.end(), fields[f]);
     if (known == wanted.end())
       return here.expected(fmt::format("a header of {}", fmt::join(wanted, ", ")),
-                           quoted(fields[f]));
+                           in_quotes(fields[f]));
     int& place_of = at[static_cast<std::size_t>(known - wanted.begin())];
     if (place_of >= 0)
-      return here.expected("each column once", fmt::format("{} a second time", quoted(fields[f])));
+      return here.expected("each column once",
+                           fmt::format("{} a second time", in_quotes(fields[f])));
     place_of = static_cast<int>(f);
   }
   for (std::size_t c = 0; c < optional_from; ++c)
@@ -101,23 +102,23 @@ class streams_reader {
     if (!upper) return upper.error();
     if (inclusive_ ? *upper < *lower : *upper <= *lower)
       return here.expected(fmt::format("a use of at least one step, from {}", *lower),
-                           quoted(field(2)));
+                           in_quotes(field(2)));
     const auto stream = number_in(field(4), "stream", here);
     if (!stream) return stream.error();
-    if (*stream > UINT32_MAX) return here.expected("a stream below 2^32", quoted(field(4)));
+    if (*stream > UINT32_MAX) return here.expected("a stream below 2^32", in_quotes(field(4)));
     stream_buffer b{
         std::string(field(0)),
         0,
         1,
         {{static_cast<std::uint32_t>(*stream), *lower, inclusive_ ? *upper : *upper - 1}}};
     if (!parse_number(field(3), b.size) || b.size == 0 || b.size >= size_limit)
-      return here.expected("a size of 1 to 2^63 - 1 bytes", quoted(field(3)));
+      return here.expected("a size of 1 to 2^63 - 1 bytes", in_quotes(field(3)));
     if (!field(5).empty() &&
         (!parse_number(field(5), b.alignment) || b.alignment == 0 || b.alignment >= size_limit))
-      return here.expected("an alignment of 1 to 2^63 - 1", quoted(field(5)));
+      return here.expected("an alignment of 1 to 2^63 - 1", in_quotes(field(5)));
     std::uint64_t offset = 0;
     if (!field(6).empty() && (!parse_number(field(6), offset) || offset >= size_limit))
-      return here.expected("an offset below 2^63", quoted(field(6)));
+      return here.expected("an offset below 2^63", in_quotes(field(6)));
     without_offset_ |= field(6).empty();
     const auto [seen, fresh] =
         known_.emplace(b.id, known{file_.instance.buffers.size(), here.line});

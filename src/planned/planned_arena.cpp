@@ -1,5 +1,5 @@
-// The arenas of a planned lane: the blocks behind its plans, the graphs that hold one, and the
-// stream that orders them.
+// The arenas of a planned per_stream: the blocks behind its plans, the graphs that hold one, and
+// the stream that orders them.
 //
 // One arena serves the stream's own iterations, in stream order. Another belongs to captured
 // graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
@@ -18,7 +18,7 @@ struct pin {
 // call.
 void unpin(void* data) {
   const std::unique_ptr<pin> held(static_cast<pin*>(data));
-  // Release: the lane's acquire comes after all that the graph's owner did before.
+  // Release: the per_stream's acquire comes after all that the graph's owner did before.
   held->of->fetch_sub(1, std::memory_order_release);
 }
 
@@ -50,7 +50,7 @@ void planned_arena::put(block of) noexcept {
   bytes.store(of.bytes, std::memory_order_relaxed);
 }
 
-planned_lane_state::~planned_lane_state() {
+planned_stream_state::~planned_stream_state() {
   if (forked()) return;
   driver* const gpu = owner_.gpu();
   const planned_arena::block own = arena_.take();
@@ -69,18 +69,18 @@ planned_lane_state::~planned_lane_state() {
     static_cast<void>(gpu->event_destroy(served_));
 }
 
-bool planned_lane_state::in_arena(const void* ptr) const {
+bool planned_stream_state::in_arena(const void* ptr) const {
   return arena_.holds(ptr) || graph_arena_.holds(ptr);
 }
 
-void planned_lane_state::set_aside(planned_arena& of, graph_pins pins) {
+void planned_stream_state::set_aside(planned_arena& of, graph_pins pins) {
   const planned_arena::block left = of.take();
   if (left.at == nullptr) return;
   former_.push_back({left, std::move(pins)});
   former_added_.add(left.bytes);
 }
 
-void planned_lane_state::give_back_former() {
+void planned_stream_state::give_back_former() {
   std::erase_if(former_, [&](const former_arena& each) {
     if (each.pins == nullptr || pinned(each.pins)) return false;
     owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
@@ -91,7 +91,7 @@ void planned_lane_state::give_back_former() {
 }
 
 // The arena of the stream's own iterations, at least so large.
-planned_lane_state::growth planned_lane_state::grow_arena(std::uint64_t bytes) {
+planned_stream_state::growth planned_stream_state::grow_arena(std::uint64_t bytes) {
   if (bytes <= arena_.size()) return growth::done;
   // An arena made in a capture would belong to its graph; one that has live blocks stays.
   if (!held_.empty() || capture_.status != capture_status::none) return growth::refused;
@@ -120,7 +120,7 @@ planned_lane_state::growth planned_lane_state::grow_arena(std::uint64_t bytes) {
 
 // For a capture: its graph holds the graphs' arena where it is. That is made of the stream's own,
 // once it is idle.
-bool planned_lane_state::pin_for_capture(std::uint64_t bytes) {
+bool planned_stream_state::pin_for_capture(std::uint64_t bytes) {
   if (graph_arena_.size() < bytes) {
     if (arena_.size() < bytes || !held_.empty()) return false;
     if (!own_work_is_done()) {
@@ -144,14 +144,14 @@ bool planned_lane_state::pin_for_capture(std::uint64_t bytes) {
 }
 
 // All that was put on the stream up to the last end(), as the host has seen.
-bool planned_lane_state::own_work_is_done() noexcept {
+bool planned_stream_state::own_work_is_done() noexcept {
   if (!marked_) return false;
   driver& gpu = *owner_.gpu();
   const relaxed_capture_scope relaxed(gpu);
   return relaxed.entered().ok() && gpu.event_query(served_).ok();
 }
 
-bool planned_lane_state::ask_capture() noexcept {
+bool planned_stream_state::ask_capture() noexcept {
   driver* const gpu = owner_.gpu();
   capture_ = {};
   if (gpu == nullptr) return true;
@@ -162,7 +162,7 @@ bool planned_lane_state::ask_capture() noexcept {
 }
 
 // Asks what the stream is now. False: no arena may serve this iteration.
-bool planned_lane_state::stream_is_ready() {
+bool planned_stream_state::stream_is_ready() {
   if (!ask_capture()) return false;
   driver* const gpu = owner_.gpu();
   if (gpu == nullptr) return true;
@@ -188,7 +188,7 @@ bool planned_lane_state::stream_is_ready() {
 }
 
 // Behind all that this iteration put on the stream.
-void planned_lane_state::mark_end() noexcept {
+void planned_stream_state::mark_end() noexcept {
   driver* const gpu = owner_.gpu();
   marked_ = false;
   if (gpu == nullptr || keeps_its_handle(stream_) || capture_.status != capture_status::none)

@@ -24,7 +24,7 @@ struct planned_shape {
   std::uint64_t peak = 0;
   std::uint64_t lower_bound = 0;
   std::uint64_t bad_in_a_row = 0;  // iterations that deviated
-  std::uint64_t last_begun = 0;    // the lane's iteration count then
+  std::uint64_t last_begun = 0;    // the per_stream's iteration count then
 };
 
 // Notes an iteration's allocations and frees.

@@ -16,11 +16,11 @@ constexpr std::uint64_t deviating_part = 20;
 
 }  // namespace
 
-result<void*> planned_lane_state::from_upstream(std::uint64_t bytes, std::uint64_t alignment) {
+result<void*> planned_stream_state::from_upstream(std::uint64_t bytes, std::uint64_t alignment) {
   return owner_.upstream().try_allocate(bytes, alignment, stream_);
 }
 
-void planned_lane_state::begin(std::uint64_t key) {
+void planned_stream_state::begin(std::uint64_t key) {
   if (forked()) return;
   const bool ready = stream_is_ready();  // first: what an open iteration left behind depends on it
   end();
@@ -54,7 +54,7 @@ void planned_lane_state::begin(std::uint64_t key) {
   live_in_slot_.assign(shape_->slot_offset.size(), 0);
 }
 
-void planned_lane_state::remember(planned_shape&& shape) {
+void planned_stream_state::remember(planned_shape&& shape) {
   if (shapes_.size() >= std::max<std::uint64_t>(owner_.options_.most_shapes, 1) &&
       !shapes_.contains(key_)) {
     shapes_.erase(std::min_element(
@@ -70,7 +70,7 @@ void planned_lane_state::remember(planned_shape&& shape) {
   shapes_[key_] = std::move(shape);
 }
 
-void planned_lane_state::end() {
+void planned_stream_state::end() {
   if (forked()) return;
   if (mode_ == mode::recording) {
     mode_ = mode::idle;
@@ -99,8 +99,8 @@ void planned_lane_state::end() {
   mode_ = mode::idle;
 }
 
-result<void*> planned_lane_state::allocate(std::uint64_t bytes, std::uint64_t alignment,
-                                           std::uint64_t site) {
+result<void*> planned_stream_state::allocate(std::uint64_t bytes, std::uint64_t alignment,
+                                             std::uint64_t site) {
   if (forked()) [[unlikely]]
     return from_upstream(bytes, alignment);  // which refuses, and says why
   if (bytes == 0) return static_cast<void*>(nullptr);
@@ -119,7 +119,7 @@ result<void*> planned_lane_state::allocate(std::uint64_t bytes, std::uint64_t al
   return made;
 }
 
-result<void*> planned_lane_state::serve(std::uint32_t step, std::uint64_t alignment) {
+result<void*> planned_stream_state::serve(std::uint32_t step, std::uint64_t alignment) {
   const planned_step& of = shape_->steps[step];
   next_ = step + 1;
   if (of.offset == planned_step::upstream || alignment > default_alignment) {
@@ -146,8 +146,8 @@ result<void*> planned_lane_state::serve(std::uint32_t step, std::uint64_t alignm
   return static_cast<void*>(base_ + of.offset);
 }
 
-result<void*> planned_lane_state::deviate(std::uint64_t bytes, std::uint64_t alignment,
-                                          std::uint64_t site) {
+result<void*> planned_stream_state::deviate(std::uint64_t bytes, std::uint64_t alignment,
+                                            std::uint64_t site) {
   const auto end = static_cast<std::uint32_t>(
       std::min<std::size_t>(shape_->steps.size(), std::size_t{next_} + look_ahead));
   for (std::uint32_t s = next_; s < end; ++s) {
@@ -163,7 +163,7 @@ result<void*> planned_lane_state::deviate(std::uint64_t bytes, std::uint64_t ali
   return from_upstream(bytes, alignment);
 }
 
-bool planned_lane_state::is_clear(const planned_step& of) const {
+bool planned_stream_state::is_clear(const planned_step& of) const {
   const auto overlaps = [&](const std::byte* at, std::uint64_t bytes) {
     return at < base_ + of.offset + align_up(of.bytes, default_alignment) &&
            base_ + of.offset < at + align_up(bytes, default_alignment);
@@ -179,16 +179,16 @@ bool planned_lane_state::is_clear(const planned_step& of) const {
   return true;
 }
 
-void planned_lane_state::advance_freed() {
+void planned_stream_state::advance_freed() {
   while (freed_ < shape_->free_order.size() && states_[shape_->free_order[freed_]] == state::done)
     ++freed_;
 }
 
-bool planned_lane_state::is_step(std::uint32_t step, std::uint64_t offset) const {
+bool planned_stream_state::is_step(std::uint32_t step, std::uint64_t offset) const {
   return states_[step] == state::live && shape_->steps[step].offset == offset;
 }
 
-result<void> planned_lane_state::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+result<void> planned_stream_state::deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (forked()) [[unlikely]]
     return owner_.upstream().try_deallocate(ptr, bytes, stream_);
   if (mode_ == mode::serving) [[likely]] {
@@ -215,7 +215,7 @@ result<void> planned_lane_state::deallocate(void* ptr, std::uint64_t bytes) noex
 
 // A free out of order, of a block from an iteration before, or a wrong one. foreign_pointer: not in
 // an arena of ours.
-result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes) noexcept {
+result<void> planned_stream_state::free_planned(std::byte* at, std::uint64_t bytes) noexcept {
   const auto wrong_size = [&](std::uint64_t asked) {
     return error{error_code::invalid_argument, "planned block: the free says " +
                                                    std::to_string(bytes) +
@@ -265,7 +265,7 @@ result<void> planned_lane_state::free_planned(std::byte* at, std::uint64_t bytes
                "this place of the plan is not live: freed twice, or never given"};
 }
 
-planned_counters planned_lane_state::counters() const {
+planned_counters planned_stream_state::counters() const {
   planned_counters out;
   out.iterations = counts_.iterations.get();
   out.recorded = counts_.recorded.get();

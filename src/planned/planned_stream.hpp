@@ -1,4 +1,4 @@
-// A lane of the planned resource: records shapes, serves them from the arena, and notices
+// A per_stream of the planned resource: records shapes, serves them from the arena, and notices
 // deviations.
 //
 // What makes serving safe. A place of the plan may overlap those of blocks that the recording had
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/fork.hpp"
-#include "millpond/planned/planned_resource.hpp"
 #include "base/own_counter.hpp"
+#include "millpond/planned/planned_resource.hpp"
 #include "planned/planned_shape.hpp"
 
 namespace millpond::detail {
@@ -24,8 +24,8 @@ namespace millpond::detail {
 using pin_count = std::atomic<std::uint64_t>;
 using graph_pins = std::shared_ptr<pin_count>;
 
-// One block behind plans. Changed by the lane's thread, and only while nothing in it is live; frees
-// of other threads ask whether it holds what they free, to refuse them.
+// One block behind plans. Changed by the per_stream's thread, and only while nothing in it is live;
+// frees of other threads ask whether it holds what they free, to refuse them.
 struct planned_arena {
   struct block {
     std::byte* at;
@@ -42,13 +42,13 @@ struct planned_arena {
   void put(block of) noexcept;
 };
 
-class planned_lane_state {
+class planned_stream_state {
  public:
-  planned_lane_state(planned_resource& owner, stream_handle stream)
+  planned_stream_state(planned_resource& owner, stream_handle stream)
       : owner_(owner), stream_(stream) {}
-  ~planned_lane_state();
-  planned_lane_state(const planned_lane_state&) = delete;
-  planned_lane_state& operator=(const planned_lane_state&) = delete;
+  ~planned_stream_state();
+  planned_stream_state(const planned_stream_state&) = delete;
+  planned_stream_state& operator=(const planned_stream_state&) = delete;
 
   void begin(std::uint64_t key);
   void end();

@@ -1,5 +1,5 @@
-// The slow paths: from the lane's shelf down to the last step of the pressure ladder, and frees
-// that a lane does not take.
+// The slow paths: from the cache's stream cache down to the last step of the pressure ladder, and
+// frees that a cache does not take.
 #include <algorithm>
 
 #include "base/check.hpp"
@@ -22,13 +22,13 @@ constexpr std::uint64_t worth_asking = std::uint64_t{4} << 20;
 
 }  // namespace
 
-result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes,
+result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
                                         std::uint64_t alignment) {
-  // A pressure callback may free on other streams and trim, both of which drop idle lanes of this
+  // A pressure callback may free on other streams and trim, both of which drop idle caches of this
   // thread.
   struct call_under_way {
-    stream_lane& of;
-    explicit call_under_way(stream_lane& lane) noexcept : of(lane) { ++of.in_call; }
+    thread_cache& of;
+    explicit call_under_way(thread_cache& cache) noexcept : of(cache) { ++of.in_call; }
     ~call_under_way() { --of.in_call; }
     call_under_way(const call_under_way&) = delete;
     call_under_way& operator=(const call_under_way&) = delete;
@@ -58,17 +58,17 @@ result<void*> pool::core::allocate_from(stream_lane& in, std::uint64_t bytes,
   return reinterpret_cast<void*>((*found)->start());
 }
 
-// From the stream's shelf, or nullptr.
-void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
+// From the stream's stream cache, or nullptr.
+void* pool::core::pop_shared(thread_cache& in, std::uint64_t bytes) noexcept {
   const auto entered = in.lock.enter();
-  set_lane_limits(in);  // the pool may have grown since the lane was made
-  // A stranger who held the lane made the fast path look elsewhere.
-  heap::segment* block = entered == biased_lock::entry::stranger ? in.pop(bytes) : nullptr;
-  heap::segment* surplus = nullptr;
-  if (block == nullptr) block = from_mail(in, bytes, &surplus);
+  set_cache_limits(in);  // the pool may have grown since the cache was made
+  // A stranger who held the cache made the fast path look elsewhere.
+  heap::extent* block = entered == biased_lock::entry::stranger ? in.pop(bytes) : nullptr;
+  heap::extent* surplus = nullptr;
+  if (block == nullptr) block = from_remote(in, bytes, &surplus);
   if (block == nullptr) {
-    block = bytes <= small_limit ? from_shelf(in, class_of(bytes))
-                                 : large_from_shelf(in, align_up(bytes, heap::granule));
+    block = bytes <= small_limit ? from_stream_cache(in, class_of(bytes))
+                                 : large_from_stream_cache(in, align_up(bytes, heap::granule));
   }
   if (block != nullptr) hand_out(in, *block, bytes);
   in.lock.leave(entered);
@@ -78,8 +78,8 @@ void* pool::core::pop_shared(stream_lane& in, std::uint64_t bytes) noexcept {
   return reinterpret_cast<void*>(block->start());
 }
 
-// Under the lane's lock, as the next two.
-void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept {
+// Under the cache's lock, as the next two.
+void pool::core::hand_out(thread_cache& in, heap::extent& block, std::uint64_t bytes) noexcept {
   MILLPOND_AUDIT_CHECK(block.holder == nullptr, block.start());
   block.requested = bytes;
   if (block.holder_number != in.number) change_hands(in, block);
@@ -89,84 +89,86 @@ void pool::core::hand_out(stream_lane& in, heap::segment& block, std::uint64_t b
   in.counts.bytes_out.add(bytes);
 }
 
-heap::segment* pool::core::from_shelf(stream_lane& in, unsigned size_class) noexcept {
+heap::extent* pool::core::from_stream_cache(thread_cache& in, unsigned size_class) noexcept {
   const std::uint64_t room = in.small_limit_bytes - std::min(in.small_limit_bytes, in.small_bytes);
   const std::uint64_t most = std::min(room, in.small_limit_bytes / 2) / class_bytes(size_class);
-  const shelf::chain taken = in.stream->shared.take(size_class, std::max<std::uint64_t>(most, 1));
+  const stream_cache::chain taken =
+      in.stream->shared.take(size_class, std::max<std::uint64_t>(most, 1));
   if (taken.head == nullptr) return nullptr;
-  in.counts.shelf_hits.add(1);
+  in.counts.stream_cache_hits.add(1);
   if (taken.count > 1) in.adopt(taken.head->link, size_class, taken.count - 1);
   return taken.head;
 }
 
-heap::segment* pool::core::large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept {
+heap::extent* pool::core::large_from_stream_cache(thread_cache& in, std::uint64_t bytes) noexcept {
   const std::uint32_t id = in.stream->shared.take_large(bytes);
   if (id == 0) return nullptr;
-  in.counts.shelf_hits.add(1);
+  in.counts.stream_cache_hits.add(1);
   return heap_.by_id(id);
 }
 
-// A block that its lane keeps no longer: a large one to the shelf where another lane of the stream
-// may want it, else to the heap.
-void pool::core::part_with(stream_lane& in, heap::segment* block) noexcept {
+// A block that its cache keeps no longer: a large one to the stream cache where another cache of
+// the stream may want it, else to the heap.
+void pool::core::part_with(thread_cache& in, heap::extent* block) noexcept {
   prefetch_to_write(&block->before);  // the part of the record that the heap works on
   stream_state& stream = *in.stream;
   if (block->holder_class == large_class) {
-    if (stream.shared.put_large(*block, std::max(shelf_limit(in), credit_limit(stream)))) return;
-    if (credit_counts()) stream.credit.gone(block->bytes);
+    if (stream.shared.put_large(*block, std::max(stream_cache_limit(in), streak_limit(stream))))
+      return;
+    if (streaks_count()) stream.streak.gone(block->bytes);
   }
   block->link = nullptr;
   flush_chain(stream, block);
   seal_if_wanted(stream);
 }
 
-// What may lie on the stream's shelf for its other lanes.
-std::uint64_t pool::core::shelf_limit(const stream_lane& in) const noexcept {
+// What may lie on the stream's stream cache for its other caches.
+std::uint64_t pool::core::stream_cache_limit(const thread_cache& in) const noexcept {
   return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
 }
 
-// What a stream may keep there on credit: four times an equal share, since not all streams have
+// What a stream may keep there by its streak: four times an equal share, since not all streams have
 // everything at once.
-std::uint64_t pool::core::credit_limit(const stream_state& stream) const noexcept {
-  if (!stream.credit.given()) return 0;
+std::uint64_t pool::core::streak_limit(const stream_state& stream) const noexcept {
+  if (!stream.streak.given()) return 0;
   const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
   return std::min(
       reserved / 4 * 3,
-      4 * reserved / std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed)));
+      4 * reserved / std::max<std::uint64_t>(1, cache_count_.load(std::memory_order_relaxed)));
 }
 
 // A large request that the stream's own free blocks do not serve goes to the heap. What the stream
-// keeps on credit goes before it: a place is chosen among all that is free.
-void pool::core::shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept {
+// keeps by its streak goes before it: a place is chosen among all that is free.
+void pool::core::stream_cache_missed(thread_cache& in, std::uint64_t bytes) noexcept {
   stream_state& stream = *in.stream;
-  stream.credit.missed(bytes);
-  if (stream.shared.large_bytes() > shelf_limit(in)) empty_large_shelf(stream);
+  stream.streak.missed(bytes);
+  if (stream.shared.large_bytes() > stream_cache_limit(in)) empty_large_stream_cache(stream);
 }
 
-// The heap could not serve a stream: what others keep on credit goes there. Their credit stays:
-// with it gone, two streams whose large blocks come through windows, which the heap never serves at
-// once, would take each other's away for ever.
-void pool::core::call_in_credits(const stream_state* but) noexcept {
+// The heap could not serve a stream: what others keep by its streak goes there. Their reuse streak
+// stays: with it gone, two streams whose large blocks come through stitched ranges, which the heap
+// never serves at once, would take each other's away for ever.
+void pool::core::reclaim_streaks(const stream_state* but) noexcept {
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (stream.get() != but && stream->credit.given()) empty_large_shelf(*stream);
+    if (stream.get() != but && stream->streak.given()) empty_large_stream_cache(*stream);
   }
 }
 
-void pool::core::take(heap::segment& block, const request& what) {
+void pool::core::take(heap::extent& block, const request& what) {
   block.holder_class = what.size_class;
   carved_ += block.bytes;
   peak_carved_ = std::max(peak_carved_, carved_);
   ++carvings_;
-  squeezes_.carved();
+  reclaims_.carved();
   if (carved_ > peak_carved_ / 2) was_busy_ = true;
   reserved_lately_.store(reserved_, std::memory_order_relaxed);
   if (__builtin_expect(ages_ != nullptr, 0)) ages_->touch(block.start(), block.bytes);
 }
 
-heap::segment* pool::core::carve_locked(const request& what, bool runs) {
+heap::extent* pool::core::carve_locked(const request& what, bool runs) {
   const heap::zone from = what.size_class != large_class ? heap::zone::small : heap::zone::general;
-  heap::segment* block =
+  heap::extent* block =
       heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own_and_idle, from);
   if (block == nullptr && runs) block = heap_.allocate_run(what.size, what.alignment, what.owner);
   if (block == nullptr) return nullptr;
@@ -177,16 +179,16 @@ heap::segment* pool::core::carve_locked(const request& what, bool runs) {
   return block;
 }
 
-heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
-  heap::segment* chain = nullptr;
-  heap::segment* out = nullptr;
+heap::extent* pool::core::carve(const request& what, thread_cache* refill) {
+  heap::extent* chain = nullptr;
+  heap::extent* out = nullptr;
   {
     const std::lock_guard lock(heap_mutex_);
     out = carve_locked(what, false);
     if (out == nullptr) return nullptr;
     if (what.size_class != large_class && refill != nullptr) {
       for (unsigned i = 1; i < handful(what.size); ++i) {
-        heap::segment* const block = carve_locked(what, false);
+        heap::extent* const block = carve_locked(what, false);
         if (block == nullptr) break;
         block->link = chain;
         chain = block;
@@ -197,7 +199,7 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
     const auto entered = refill->lock.enter();
     refill->counts.heap_hits.add(1);
     while (chain != nullptr) {
-      heap::segment* const block = chain;
+      heap::extent* const block = chain;
       chain = block->link;
       set_state(*block, block_state::cached);
       static_cast<void>(refill->push_small(block));  // a handful is always kept
@@ -207,11 +209,11 @@ heap::segment* pool::core::carve(const request& what, stream_lane* refill) {
   return out;
 }
 
-// The ways to a block, cheapest first. Up to the slack the pool rather grows than takes what lanes
+// The ways to a block, cheapest first. Up to the slack the pool rather grows than takes what caches
 // keep.
-result<heap::segment*> pool::core::acquire(const request& what, stream_lane* refill) {
+result<heap::extent*> pool::core::acquire(const request& what, thread_cache* refill) {
   if (lull_.load(std::memory_order_relaxed) && lull_.exchange(false, std::memory_order_relaxed)) {
-    counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+    counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
   }
   const bool many =
       many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream;
@@ -230,65 +232,65 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
       });
     }
   }
-  if (refill != nullptr && what.size_class == large_class && credit_counts())
-    shelf_missed(*refill, what.size);
-  if (heap::segment* const block = carve(what, refill)) return block;
-  const crowd::place queueing(queue_);
+  if (refill != nullptr && what.size_class == large_class && streaks_count())
+    stream_cache_missed(*refill, what.size);
+  if (heap::extent* const block = carve(what, refill)) return block;
+  const contention_estimate::visit queueing(queue_);
   const relaxed_capture_scope relaxed(*gpu_);
-  if (credit_counts()) call_in_credits(what.stream);
+  if (streaks_count()) reclaim_streaks(what.stream);
   if (many) {
     seal_wish_.fetch_add(1, std::memory_order_relaxed);
     poll_fences();
   }
   {
     const std::lock_guard lock(heap_mutex_);
-    if (heap::segment* const block = carve_locked(what, true)) return block;
+    if (heap::extent* const block = carve_locked(what, true)) return block;
   }
   if (would_pass_slack(what)) {
-    // Before memory is added beyond the slack, what lanes keep is looked at too: it may be what
+    // Before memory is added beyond the slack, what caches keep is looked at too: it may be what
     // holds a stretch in pieces.
     const bool flushed = many || flush_is_due();
     const bool much = many && what.stream != nullptr && much_unsealed(*what.stream);
     if (flushed)
-      counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
     if (many) {
       if (what.stream != nullptr) seal(*what.stream);
       // Streams that make no call keep what was freed on them last unsealed. An event over the
       // whole context would cover it, and would break a capture that the pool knows nothing of: not
-      // for the sake of some bytes, but rather than grow by what such a stream had on credit.
-      if (much || any_gone()) wide_seal();
+      // for the sake of some bytes, but rather than grow by what such a stream had by its streak.
+      if (much || any_gone()) seal_context();
       poll_fences();
     }
     {
       const std::lock_guard lock(heap_mutex_);
-      heap::segment* const block = carve_locked(what, true);
+      heap::extent* const block = carve_locked(what, true);
       if (flushed) flush_helped(block != nullptr);
       if (block != nullptr) return block;
     }
     if (!flushed && granularity_ != 0) {
-      // Where pages can be moved nothing is added; where not, the lanes are emptied first after
+      // Where pages can be moved nothing is added; where not, the caches are emptied first after
       // all.
-      heap::segment* block = nullptr;
+      heap::extent* block = nullptr;
       {
         const std::lock_guard growing(growth_mutex_);
-        if (move_pages(what, {}, &block) == growth::block) return block;
+        if (stitch(what, {}, &block) == growth::block) return block;
       }
-      counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
       const std::lock_guard lock(heap_mutex_);
       block = carve_locked(what, true);
       flush_helped(block != nullptr);
       if (block != nullptr) return block;
     }
     if (many) {
-      if (heap::segment* const block = settled(what)) return block;
+      if (heap::extent* const block = settled(what)) return block;
     }
     if (options_.reuse == reuse_policy::may_wait && what.stream != nullptr) {
-      if (heap::segment* const block = chained(what)) return block;
+      if (heap::extent* const block = chained(what)) return block;
     }
   }
   if (past_soft_limit(what.size)) relieve(what.size);
   for (int tries = 0; tries < 8; ++tries) {
-    heap::segment* block = nullptr;
+    heap::extent* block = nullptr;
     const growth grown = grow(what, &block);
     if (grown == growth::block) return block;
     if (grown == growth::none) break;
@@ -299,7 +301,7 @@ result<heap::segment*> pool::core::acquire(const request& what, stream_lane* ref
   return under_pressure(what);
 }
 
-// Emptying all lanes makes the next requests of all threads slow, so that on one stream it is done
+// Emptying all caches makes the next requests of all threads slow, so that on one stream it is done
 // less often where it did not help: at once after a help, at last once in most_skipped occasions.
 // With several streams each holds what another needs, and skipping it cost 4% of the peak on a
 // recorded trace of four.
@@ -321,7 +323,7 @@ bool pool::core::would_pass_slack(const request& what) {
   const std::lock_guard lock(heap_mutex_);
   const auto passes = [&] { return reserved_ + missing_bytes(what) > allowed_bytes(what.size); };
   if (!passes()) return false;
-  squeezes_.squeezed(reserved_, slack_bytes(what.size, 1));
+  reclaims_.reclaimed(reserved_, slack_bytes(what.size, 1));
   return passes();
 }
 
@@ -329,7 +331,7 @@ bool pool::core::would_pass_slack(const request& what) {
 // growing would take: asking is the clock, a question costs about 0.2 us (H200). Where that helped
 // the next time gets more, where it did not less, so that a program whose queue is long does not
 // pay for it.
-heap::segment* pool::core::settled(const request& what) {
+heap::extent* pool::core::settled(const request& what) {
   static constexpr std::uint32_t most_questions = 1024;
   // Where others queue behind this thread each question also costs more, and they all wait for the
   // answer.
@@ -341,7 +343,7 @@ heap::segment* pool::core::settled(const request& what) {
                                1, counts_.fence_queries.load(std::memory_order_relaxed) - asked));
     if (!passed) continue;
     const std::lock_guard lock(heap_mutex_);
-    if (heap::segment* const block = carve_locked(what, true)) {
+    if (heap::extent* const block = carve_locked(what, true)) {
       patience_.store(std::min(most_questions, 2 * patience_.load(std::memory_order_relaxed)),
                       std::memory_order_relaxed);
       return block;
@@ -355,7 +357,7 @@ heap::segment* pool::core::settled(const request& what) {
 
 // Policy may_wait: rather than grow past the slack, let this stream wait on the GPU for another's
 // frees.
-heap::segment* pool::core::chained(const request& what) {
+heap::extent* pool::core::chained(const request& what) {
   const std::shared_lock streams(streams_mutex_);
   for (const auto& [id, other] : streams_) {
     if (other.get() == what.stream) continue;
@@ -364,13 +366,13 @@ heap::segment* pool::core::chained(const request& what) {
       if (heap_.largest_free(other->owner) < what.size) continue;
     }
     call_result failure;
-    const std::uint64_t batch = other->line->make_wait(*gpu_, what.handle, &failure);
+    const std::uint64_t batch = other->batches->make_wait(*gpu_, what.handle, &failure);
     if (batch == 0) continue;
     counts_.stream_waits.fetch_add(1, std::memory_order_relaxed);
     // Behind the wait the frees up to this batch are in this stream's order: they are its own now.
     const std::lock_guard lock(heap_mutex_);
-    heap_.reassign(other->owner, batch, what.owner, what.stream->line->join(0));
-    if (heap::segment* const block = carve_locked(what, true)) return block;
+    heap_.reassign(other->owner, batch, what.owner, what.stream->batches->join(0));
+    if (heap::extent* const block = carve_locked(what, true)) return block;
   }
   return nullptr;
 }
@@ -379,38 +381,38 @@ heap::segment* pool::core::chained(const request& what) {
 // ---------------------------------------------------------------------
 
 result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
-                                   stream_lane* in) noexcept {
+                                   thread_cache* in) noexcept {
   look_for_capture_end(stream);
   drain_released();
-  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none : state_of(*block);
   if ((state != block_state::live && state != block_state::special) ||
       (bytes != 0 && bytes != block->requested)) {
     return explain_bad_free(ptr, bytes, stream);
   }
-  // Who frees: the lane's stream, or the one that the handle names now.
-  stream_state* home =
+  // Who frees: the cache's stream, or the one that the handle names now.
+  stream_state* freed_on =
       in != nullptr && !in->dead.load(std::memory_order_relaxed) ? in->stream : nullptr;
-  stream_lane* counted = in;
-  passing_lane passing{*this, nullptr};
-  if (home == nullptr) {
+  thread_cache* counted = in;
+  passing_cache passing{*this, nullptr};
+  if (freed_on == nullptr) {
     capture_info capture;
     const call_result asked = gpu_->stream_capture(stream, &capture);
     // Where the question failed the stream may capture, and asking its identity would break that. A
-    // thread without a context cannot be told from it otherwise.
+    // thread without a context cannot be reported from it otherwise.
     const bool may_capture = asked.ok() ? capture.status != capture_status::none
                                         : asked.status != driver_status::invalid_context;
     const auto id =
         may_capture ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"})
                     : identity(stream);
     if (id) {
-      auto made = make_lane(stream, *id);
+      auto made = make_cache(stream, *id);
       if (!made) return made.error();
       counted = made->get();
-      home = counted->stream;
-      passing.lane = attach(stream, std::move(*made));
+      freed_on = counted->stream;
+      passing.cache = attach(stream, std::move(*made));
     } else {
-      home =
+      freed_on =
           &limbo_;  // a stream that is gone: only something wider can tell when its work has ended
       counted = nullptr;
     }
@@ -422,30 +424,30 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
     counted->counts.bytes_in.add(block->requested);
     counted->lock.leave(entered);
   } else {
-    const std::lock_guard lock(lanes_mutex_);
+    const std::lock_guard lock(caches_mutex_);
     past_.deallocations.add(1);
     past_.bytes_in.add(block->requested);
   }
-  if (state == block_state::special) return free_special(block, stream, *home);
-  // The lane was busy with a stranger, or there is none.
+  if (state == block_state::special) return free_special(block, stream, *freed_on);
+  // The cache was busy with a stranger, or there is none.
   set_state(*block, block_state::cached);
   block->link = nullptr;
-  flush_chain(*home, block);
-  if (home != &limbo_) seal_if_wanted(*home);
+  flush_chain(*freed_on, block);
+  if (freed_on != &limbo_) seal_if_wanted(*freed_on);
   return {};
 }
 
-result<void> pool::core::free_special(heap::segment* block, stream_handle stream,
-                                      stream_state& home) noexcept {
+result<void> pool::core::free_special(heap::extent* block, stream_handle stream,
+                                      stream_state& freed_on) noexcept {
   if (block->holder != nullptr) {
     {
       const std::lock_guard lock(guarded_mutex_);
       tags_.erase(block);
     }
-    free_in_capture(block, stream, &home);
+    free_in_capture(block, stream, &freed_on);
     return {};
   }
-  std::vector<told_use> used_on;
+  std::vector<recorded_use> used_on;
   {
     const std::lock_guard lock(guarded_mutex_);
     if (const auto found = uses_.find(block); found != uses_.end()) {
@@ -455,7 +457,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
     tags_.erase(block);
   }
   const relaxed_capture_scope relaxed(*gpu_);
-  guarded_block guarded{block, &home, {}};
+  guarded_block guarded{block, &freed_on, {}};
   bool covered = true;
   for (const auto& [other, told_id] : used_on) {
     std::uint64_t id = 0;
@@ -484,7 +486,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
     return {};
   }
   set_state(*block, block_state::guarded);
-  home.holders.fetch_add(1, std::memory_order_relaxed);
+  freed_on.holders.fetch_add(1, std::memory_order_relaxed);
   {
     const std::lock_guard lock(heap_mutex_);
     guarded_bytes_ += block->bytes;
@@ -498,7 +500,7 @@ result<void> pool::core::free_special(heap::segment* block, stream_handle stream
 }
 
 result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
-  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none : state_of(*block);
   if (state != block_state::live && state != block_state::special) {
     return error{error_code::foreign_pointer,
@@ -530,9 +532,9 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
                      "and name that"};
   }
   const std::lock_guard lock(guarded_mutex_);
-  homes_.forget(block->start());  // whoever frees it looks at its state
+  block_owners_.forget(block->start());  // whoever frees it looks at its state
   auto& streams = uses_[block];
-  const auto same = [&](const told_use& u) { return u.stream_id == *id; };
+  const auto same = [&](const recorded_use& u) { return u.stream_id == *id; };
   if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});
   set_state(*block, block_state::special);
   return {};
@@ -540,7 +542,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
 
 result<pool::block_range> pool::core::find(const void* ptr) {
   const std::lock_guard lock(heap_mutex_);
-  const heap::segment* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
+  const heap::extent* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state = block == nullptr ? block_state::none : state_of(*block);
   if (state != block_state::live && state != block_state::special) {
     return error{error_code::foreign_pointer, "the address is in no live block of this pool"};

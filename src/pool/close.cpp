@@ -1,7 +1,7 @@
 // The end of a pool: everything back to the driver, whatever it answers.
 #include "driver/relaxed_capture.hpp"
-#include "millpond/memory/host_pinner.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/memory/host_pinner.hpp"
 #include "pool/core.hpp"
 
 namespace millpond {
@@ -51,9 +51,9 @@ std::vector<error> pool::core::close() noexcept {
   }
   {
     const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) stream->line->drain(events_);
+    for (const auto& [id, stream] : streams_) stream->batches->drain(events_);
   }
-  wide_.drain(events_);
+  context_fence_.drain(events_);
   {
     const std::lock_guard lock(guarded_mutex_);
     for (const guarded_block& g : guarded_) {

@@ -11,18 +11,18 @@
 namespace millpond {
 
 // Any thread. The average is a heuristic: threads may overwrite each other's.
-class crowd {
+class contention_estimate {
  public:
   // While one lives its thread is in the queue.
-  class place {
+  class visit {
    public:
-    explicit place(crowd& in) noexcept : in_(in) { in_.come(); }
-    ~place() { in_.inside_.fetch_sub(1, std::memory_order_relaxed); }
-    place(const place&) = delete;
-    place& operator=(const place&) = delete;
+    explicit visit(contention_estimate& in) noexcept : in_(in) { in_.come(); }
+    ~visit() { in_.inside_.fetch_sub(1, std::memory_order_relaxed); }
+    visit(const visit&) = delete;
+    visit& operator=(const visit&) = delete;
 
    private:
-    crowd& in_;
+    contention_estimate& in_;
   };
   // The threads that one finds there besides itself: 0 where they come one at a time.
   [[nodiscard]] std::uint32_t others() const noexcept {

@@ -1,5 +1,5 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
-//   sleep mutex -> growth mutex -> heap mutex -> (nothing);  a lane's lock, the streams', lanes',
+//   sleep mutex -> growth mutex -> heap mutex -> (nothing);  a cache's lock, the streams', caches',
 //   captures', guarded and line mutexes are each taken alone, or under the growth mutex; the event
 //   cache's is innermost.
 // No lock is held over a driver call that can wait for the device. No call names a stream that the
@@ -22,31 +22,31 @@
 #include "heap/heap.hpp"
 #include "heap/stitch.hpp"
 #include "millpond/pool/pool.hpp"
+#include "order/context_fence.hpp"
 #include "order/event_cache.hpp"
 #include "order/stream_batches.hpp"
-#include "order/context_fence.hpp"
 #include "pool/cache/block_owners.hpp"
-#include "pool/capture/capture_state.hpp"
-#include "pool/contention_estimate.hpp"
-#include "pool/cache/thread_cache.hpp"
 #include "pool/cache/reuse_streak.hpp"
 #include "pool/cache/stream_cache.hpp"
-#include "pool/sleep/sleeping_memory.hpp"
-#include "pool/growth/span_ages.hpp"
+#include "pool/cache/thread_cache.hpp"
+#include "pool/capture/capture_state.hpp"
+#include "pool/contention_estimate.hpp"
 #include "pool/growth/reclaim_budget.hpp"
+#include "pool/growth/span_ages.hpp"
+#include "pool/sleep/sleeping_memory.hpp"
 
 namespace millpond {
 
 // A stream as the pool knows it: by identity, never by handle.
 struct stream_state {
-  std::shared_ptr<order::line> line;
+  std::shared_ptr<order::stream_batches> batches;
   heap::owner_id owner = heap::anyone;
-  std::atomic<std::uint32_t> holders{0};     // lanes and guarded blocks that point here
+  std::atomic<std::uint32_t> holders{0};     // caches and guarded blocks that point here
   std::atomic<std::uint64_t> seals_seen{0};  // the pool's wish for seals that it last answered
   std::atomic<std::uint64_t> retired{
-      0};        // batches up to here are known to the heap as passed; written under its lock
-  shelf shared;  // free blocks for any lane of the stream
-  reuse_credit credit;  // for large ones of them, beyond what lanes share
+      0};  // batches up to here are known to the heap as passed; written under its lock
+  stream_cache shared;  // free blocks for any cache of the stream
+  reuse_streak streak;  // for large ones of them, beyond what caches share
 };
 
 class pool::core : public std::enable_shared_from_this<pool::core> {
@@ -70,57 +70,57 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // failed.
   std::vector<error> close() noexcept;
 
-  // Every path of the pool's calls. `in`: the lane to use, already right for the stream.
+  // Every path of the pool's calls. `in`: the cache to use, already right for the stream.
   result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
-  result<void*> allocate_from(stream_lane& in, std::uint64_t bytes, std::uint64_t alignment);
+  result<void*> allocate_from(thread_cache& in, std::uint64_t bytes, std::uint64_t alignment);
   result<void> deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
-  result<void> deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
+  result<void> deallocate_to(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
   // The two fast paths: nullptr and false mean "take the slow one".
-  [[nodiscard]] void* pop(stream_lane& in, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] void* pop_here(stream_lane& in,
+  [[nodiscard]] void* pop(thread_cache& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] void* pop_here(thread_cache& in,
                                std::uint64_t bytes) noexcept;  // the same, for pool.cpp alone
-  [[nodiscard]] bool push_here(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool posted(stream_lane& in, void* ptr,
+  [[nodiscard]] bool push_here(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool posted(thread_cache& in, void* ptr,
                             std::uint64_t bytes) noexcept;  // before it, for pool.cpp alone
-  [[nodiscard]] void* pop_shared(stream_lane& in, std::uint64_t bytes) noexcept;
-  // The calling thread's lane for a plain allocation where nothing is unusual: the stream is the
-  // one that the lane was made for, and captures nothing. Otherwise nullptr, and allocate() finds
+  [[nodiscard]] void* pop_shared(thread_cache& in, std::uint64_t bytes) noexcept;
+  // The calling thread's cache for a plain allocation where nothing is unusual: the stream is the
+  // one that the cache was made for, and captures nothing. Otherwise nullptr, and allocate() finds
   // out what it is.
-  [[nodiscard]] stream_lane* usual_lane(stream_handle stream) noexcept;  // for pool.cpp alone
+  [[nodiscard]] thread_cache* usual_cache(stream_handle stream) noexcept;  // for pool.cpp alone
 
-  result<std::unique_ptr<stream_lane>> make_lane(stream_handle stream, std::uint64_t id);
+  result<std::unique_ptr<thread_cache>> make_cache(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
-  // A lane for the length of one call, where the thread can keep none any more.
-  struct passing_lane {
+  // A cache for the length of one call, where the thread can keep none any more.
+  struct passing_cache {
     core& of;
-    std::unique_ptr<stream_lane> lane;
-    ~passing_lane() {
-      if (lane != nullptr) of.drop_lane(*lane);
+    std::unique_ptr<thread_cache> cache;
+    ~passing_cache() {
+      if (cache != nullptr) of.drop_cache(*cache);
     }
   };
-  // Into the calling thread's table; the lane itself where the thread can keep none.
-  [[nodiscard]] std::unique_ptr<stream_lane> attach(stream_handle stream,
-                                                    std::unique_ptr<stream_lane> made);
+  // Into the calling thread's table; the cache itself where the thread can keep none.
+  [[nodiscard]] std::unique_ptr<thread_cache> attach(stream_handle stream,
+                                                     std::unique_ptr<thread_cache> made);
   graph_arena make_graph_arena();
   result<void> capture_into(const graph_arena::hold& arena, stream_handle stream);
   void look_for_capture_end(stream_handle stream);
-  // A capture's lane: made for the capture that runs on the stream now; its fast paths as the two
+  // A capture's cache: made for the capture that runs on the stream now; its fast paths as the two
   // above.
-  result<std::unique_ptr<captured_lane>> make_captured_lane(stream_handle stream);
-  void drop_captured_lane(captured_lane& of) noexcept;
-  [[nodiscard]] void* pop(captured_lane& in, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool push(captured_lane& in, void* ptr, std::uint64_t bytes) noexcept;
-  result<void*> allocate_from(captured_lane& in, std::uint64_t bytes);
+  result<std::unique_ptr<captured_cache>> make_captured_cache(stream_handle stream);
+  void drop_captured_cache(captured_cache& of) noexcept;
+  [[nodiscard]] void* pop(captured_cache& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(captured_cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  result<void*> allocate_from(captured_cache& in, std::uint64_t bytes);
 
-  // Frees that were refused when their mail was opened, and have not been told.
+  // Frees that were refused when their remote frees was opened, and have not been reported.
   [[nodiscard]] bool has_refused() const noexcept {
     return any_refused_.load(std::memory_order_relaxed);
   }
   std::vector<error> take_refused();
 
-  // Empties a lane for good and forgets it: its thread has ended, or its table has a newer one.
-  void drop_lane(stream_lane& of) noexcept;
+  // Empties a cache for good and forgets it: its thread has ended, or its table has a newer one.
+  void drop_cache(thread_cache& of) noexcept;
 
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
   result<pool::block_range> find(const void* ptr);
@@ -170,107 +170,107 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
  private:
   struct counters {
     std::atomic<std::uint64_t> growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
-        stream_waits{0}, host_waits{0}, lanes_flushed{0}, pressure_callbacks{0}, out_of_memory{0},
-        soft_limit_passes{0}, given_back_bytes{0};
+        stream_waits{0}, host_waits{0}, thread_caches_flushed{0}, pressure_callbacks{0},
+        out_of_memory{0}, soft_limit_passes{0}, given_back_bytes{0};
   };
 
-  // Streams and lanes (pool_streams.cpp).
+  // Streams and caches (pool_streams.cpp).
   // The stream with one more holder, so that nobody collects it meanwhile.
   result<stream_state*> hold_stream(stream_handle handle, std::uint64_t id);
   std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
   heap::owner_id new_owner();
   void retire_stream(stream_state& gone) noexcept;
-  enum class silent : std::uint8_t { all_others, without_lanes };
+  enum class silent : std::uint8_t { all_others, without_caches };
   void fence_the_silent(const stream_state& newcomer, silent which);
   [[nodiscard]] bool much_unsealed(const stream_state& but) const;
   void collect_dead_streams();
-  void empty_lane(stream_lane& of) noexcept;
-  void empty_shelf(stream_state& stream) noexcept;
-  void empty_large_shelf(stream_state& stream) noexcept;
+  void empty_cache(thread_cache& of) noexcept;
+  void empty_stream_cache(stream_state& stream) noexcept;
+  void empty_large_stream_cache(stream_state& stream) noexcept;
   [[nodiscard]] bool flush_is_due() noexcept;
   void flush_helped(bool helped) noexcept;
-  std::uint64_t flush_lanes_of(const stream_state* only) noexcept;  // nullptr: all
-  void flush_chain(stream_state& stream, heap::segment* chain) noexcept;
-  void flush_small(stream_lane& in) noexcept;
+  std::uint64_t flush_caches_of(const stream_state* only) noexcept;  // nullptr: all
+  void flush_chain(stream_state& stream, heap::extent* chain) noexcept;
+  void flush_small(thread_cache& in) noexcept;
   void seal_if_wanted(stream_state& stream) noexcept;
   void seal(stream_state& stream) noexcept;
-  void set_lane_limits(stream_lane& of) noexcept;
-  // Each lane (of one stream; nullptr: of all) under its lock, one barrier for all of them, their
-  // mail sent and opened. Under the lanes mutex, since a lane is deleted only after it left the
-  // list. visit allocates nothing: the locks would stay taken.
+  void set_cache_limits(thread_cache& of) noexcept;
+  // Each cache (of one stream; nullptr: of all) under its lock, one barrier for all of them, their
+  // remote frees sent and opened. Under the caches mutex, since a cache is deleted only after it
+  // left the list. visit allocates nothing: the locks would stay taken.
   template <class Visit>
-  void with_lanes_locked(const stream_state* only, Visit&& visit) noexcept {
+  void with_caches_locked(const stream_state* only, Visit&& visit) noexcept {
     const auto each = [&](auto&& doing) {
-      for (stream_lane* const l : lanes_) {
+      for (thread_cache* const l : caches_) {
         if (only == nullptr || l->stream == only) doing(*l);
       }
     };
-    each([](stream_lane& l) { l.lock.foreign_begin(); });
+    each([](thread_cache& l) { l.lock.foreign_begin(); });
     process_barrier();
-    each([](stream_lane& l) {
+    each([](thread_cache& l) {
       l.lock.foreign_arrive();
-      l.mail.send_all();
+      l.remote.send_all();
     });
-    each([&](stream_lane& l) {
-      open_mail(l);
+    each([&](thread_cache& l) {
+      drain_remote(l);
       visit(l);
       l.lock.foreign_unlock();
     });
   }
 
   // The slow paths (pool_slow.cpp).
-  void hand_out(stream_lane& in, heap::segment& block, std::uint64_t bytes) noexcept;
-  heap::segment* from_shelf(stream_lane& in, unsigned size_class) noexcept;
-  heap::segment* large_from_shelf(stream_lane& in, std::uint64_t bytes) noexcept;
-  void part_with(stream_lane& in, heap::segment* block) noexcept;
-  [[nodiscard]] std::uint64_t shelf_limit(const stream_lane& in) const noexcept;
-  [[nodiscard]] std::uint64_t credit_limit(const stream_state& stream) const noexcept;
-  void shelf_missed(stream_lane& in, std::uint64_t bytes) noexcept;
-  void call_in_credits(const stream_state* but) noexcept;
-  // Not where the options say what a lane keeps, nor with one stream, whose heap nobody else reads.
-  // Nor where nothing could fence what a stream kept that has fallen silent: no fence over the
-  // context, and no callback that waits for the device.
-  [[nodiscard]] bool credit_counts() const noexcept {
-    return many_streams_.load(std::memory_order_relaxed) && options_.lane_large_bytes == 0 &&
+  void hand_out(thread_cache& in, heap::extent& block, std::uint64_t bytes) noexcept;
+  heap::extent* from_stream_cache(thread_cache& in, unsigned size_class) noexcept;
+  heap::extent* large_from_stream_cache(thread_cache& in, std::uint64_t bytes) noexcept;
+  void part_with(thread_cache& in, heap::extent* block) noexcept;
+  [[nodiscard]] std::uint64_t stream_cache_limit(const thread_cache& in) const noexcept;
+  [[nodiscard]] std::uint64_t streak_limit(const stream_state& stream) const noexcept;
+  void stream_cache_missed(thread_cache& in, std::uint64_t bytes) noexcept;
+  void reclaim_streaks(const stream_state* but) noexcept;
+  // Not where the options say what a cache keeps, nor with one stream, whose heap nobody else
+  // reads. Nor where nothing could fence what a stream kept that has fallen silent: no fence over
+  // the context, and no callback that waits for the device.
+  [[nodiscard]] bool streaks_count() const noexcept {
+    return many_streams_.load(std::memory_order_relaxed) && options_.cache_large_bytes == 0 &&
            (options_.fences != context_fences::never || options_.on_pressure);
   }
-  // A freed block into its lane, whose lock is given back.
-  void keep(stream_lane& in, heap::segment* block) noexcept {
+  // A freed block into its cache, whose lock is given back.
+  void keep(thread_cache& in, heap::extent* block) noexcept {
     if (block->holder_class != large_class) {
       const bool within = in.push_small(block);
       in.lock.owner_unlock();
       if (__builtin_expect(!within, 0)) flush_small(in);
     } else {
-      heap::segment* const out = in.push_large(block);
+      heap::extent* const out = in.push_large(block);
       in.lock.owner_unlock();
       if (out != nullptr) part_with(in, out);
     }
   }
 
-  // Mail between lanes of a stream (pool_mail.cpp).
+  // remote frees between caches of a stream (pool_mail.cpp).
   // Out of the fast paths' way: they spare registers for none of these.
-  [[nodiscard, gnu::noinline]] bool post(stream_lane& in, std::uint64_t address,
+  [[nodiscard, gnu::noinline]] bool post(thread_cache& in, std::uint64_t address,
                                          std::uint64_t bytes) noexcept;
-  void send(stream_lane& in, heap::segment* block) noexcept;
-  heap::segment* from_mail(stream_lane& in, std::uint64_t bytes, heap::segment** surplus) noexcept;
-  heap::segment* accept(stream_lane& in, std::uint64_t address, std::uint64_t bytes) noexcept;
-  void open_mail(stream_lane& in) noexcept;
-  [[gnu::cold, gnu::noinline]] void change_hands(stream_lane& to, heap::segment& block) noexcept;
-  void connect(stream_lane& in, std::uint32_t number) noexcept;
-  void disconnect(stream_lane& of) noexcept;
-  heap::segment* carve(const request& what, stream_lane* refill);  // heap mutex taken here
-  heap::segment* carve_locked(const request& what, bool runs);
-  void take(heap::segment& block, const request& what);  // counts a block out of the heap
-  result<heap::segment*> acquire(const request& what, stream_lane* refill);
+  void send(thread_cache& in, heap::extent* block) noexcept;
+  heap::extent* from_remote(thread_cache& in, std::uint64_t bytes, heap::extent** surplus) noexcept;
+  heap::extent* accept(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept;
+  void drain_remote(thread_cache& in) noexcept;
+  [[gnu::cold, gnu::noinline]] void change_hands(thread_cache& to, heap::extent& block) noexcept;
+  void connect(thread_cache& in, std::uint32_t number) noexcept;
+  void disconnect(thread_cache& of) noexcept;
+  heap::extent* carve(const request& what, thread_cache* refill);  // heap mutex taken here
+  heap::extent* carve_locked(const request& what, bool runs);
+  void take(heap::extent& block, const request& what);  // counts a block out of the heap
+  result<heap::extent*> acquire(const request& what, thread_cache* refill);
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
-                         stream_lane* in) noexcept;
-  result<void> free_special(heap::segment* block, stream_handle stream,
-                            stream_state& home) noexcept;
+                         thread_cache* in) noexcept;
+  result<void> free_special(heap::extent* block, stream_handle stream,
+                            stream_state& freed_on) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   error explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
                         stream_handle stream, block_state state);
   [[nodiscard]] bool would_pass_slack(const request& what);
-  heap::segment* chained(const request& what);
+  heap::extent* chained(const request& what);
   // What may as well be done later, unless another thread is at the fences.
   template <class Work>
   void when_free(Work&& work) {
@@ -283,10 +283,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     } const when_done{at_fences_};
     work();
   }
-  heap::segment* settled(const request& what);
+  heap::extent* settled(const request& what);
 
   // The ladder (pool_pressure.cpp).
-  result<heap::segment*> under_pressure(const request& what);
+  result<heap::extent*> under_pressure(const request& what);
   [[nodiscard]] bool past_soft_limit(std::uint64_t more);
   void relieve(std::uint64_t bytes);
   std::uint64_t reclaim_from_others(std::uint64_t bytes);
@@ -304,7 +304,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Fences (pool_fences.cpp).
   bool poll_fences();
   bool poll_guarded();
-  bool wide_seal();
+  bool seal_context();
   [[nodiscard]] bool captures_running();
   [[nodiscard]] bool any_gone() const;
   void note_capturing(stream_handle stream, std::uint64_t capture_id);
@@ -324,7 +324,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     more,   // there is room now: carve
     block,  // the block itself
   };
-  growth grow(const request& what, heap::segment** block);
+  growth grow(const request& what, heap::extent** block);
   [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t size, std::uint32_t times) const;
   [[nodiscard]] std::uint64_t allowed_bytes(std::uint64_t size) const;
   [[nodiscard]] std::uint64_t missing_bytes(const request& what) const;
@@ -335,27 +335,28 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
   result<void> extend(std::uint64_t new_bytes);
   result<void> add_chunk(std::uint64_t bytes);
-  result<void> open_home(std::uint64_t at_least);
+  result<void> open_primary(std::uint64_t at_least);
   std::uint64_t give_back(std::uint64_t keep_bytes);
-  void set_lane_limits() noexcept;
+  void set_cache_limits() noexcept;
   void forget_peak() noexcept;
   bool give_back_handle(heap::handle_id id);
   void note_failure(error what);
   void note_fence_failure(error what);
-  [[nodiscard]] memory_place place() const noexcept {
-    return options_.kind == memory_kind::device ? memory_place::device : memory_place::host;
+  [[nodiscard]] memory_location location() const noexcept {
+    return options_.kind == memory_kind::device ? memory_location::device : memory_location::host;
   }
 
   // Moving pages (pool_windows.cpp).
   struct bargain {
     std::uint64_t as_cheap_as =
         0;  // the new handles that plain growth would make; 0: whatever it costs
-    std::uint64_t instead_of = 0;  // the new bytes of plain growth, if a window may take some
+    std::uint64_t instead_of =
+        0;  // the new bytes of plain growth, if a stitched range may take some
   };
-  growth move_pages(const request& what, const bargain& against, heap::segment** block);
-  result<heap::heap::mapping> map_window(const heap::window_plan& plan);
-  [[nodiscard]] heap::heap::mapping place_for_window(std::uint64_t bytes) const;
-  result<heap::view_id> open_window(std::uint64_t at_least);
+  growth stitch(const request& what, const bargain& against, heap::extent** block);
+  result<heap::heap::mapping> map_stitched(const heap::stitch_plan& plan);
+  [[nodiscard]] heap::heap::mapping address_for_stitch(std::uint64_t bytes) const;
+  result<heap::view_id> open_stitched_view(std::uint64_t at_least);
   [[nodiscard]] std::uint64_t most_mappings() const;
 
   // Captures (pool_capture.cpp).
@@ -369,12 +370,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
                                       std::shared_ptr<arena_state> arena);
   heap::owner_id owner_in(capture_state& capture, std::uint64_t key);
   // A block for a stream of the capture, registered as the arena's.
-  result<heap::segment*> acquire_captured(const capture_info& capture, std::uint64_t key,
-                                          request& what);
-  heap::segment* from_arena(const request& what, capture_state& capture);
-  // home: of the freeing stream; nullptr where nothing runs.
-  void free_in_capture(heap::segment* block, stream_handle stream, stream_state* home) noexcept;
-  void put_back(heap::segment& block, heap::owner_id owner) noexcept;
+  result<heap::extent*> acquire_captured(const capture_info& capture, std::uint64_t key,
+                                         request& what);
+  heap::extent* from_arena(const request& what, capture_state& capture);
+  // primary range: of the freeing stream; nullptr where nothing runs.
+  void free_in_capture(heap::extent* block, stream_handle stream, stream_state* freed_on) noexcept;
+  void put_back(heap::extent& block, heap::owner_id owner) noexcept;
   void drain_released() noexcept;
   // Arenas that captures share (pool_arena.cpp).
   void settle_kept(arena_state& arena);
@@ -385,9 +386,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void end_capture(capture_state& gone);
   void end_arena(arena_state& gone) noexcept;
   void empty_arenas() noexcept;
-  // A capture's lanes (pool_capture_lane.cpp).
-  void refill_captured(captured_lane& in, const request& what) noexcept;
-  void flush_captured(captured_lane& of, heap::segment* chain) noexcept;
+  // A capture's caches (pool_capture_cache.cpp).
+  void refill_captured(captured_cache& in, const request& what) noexcept;
+  void flush_captured(captured_cache& of, heap::extent* chain) noexcept;
 
   // Sleep (pool_sleep.cpp).
   sleeping_memory::ways sleeping_ways();
@@ -421,21 +422,22 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_;  // under growth_mutex_
 
   alignas(64) brief_mutex heap_mutex_;
-  heap::heap heap_;         // under heap_mutex_, but for find()
-  heap::view_id home_ = 0;  // the rest to last_failure_ under heap_mutex_
-  bool has_home_ = false;
+  heap::heap heap_;            // under heap_mutex_, but for find()
+  heap::view_id primary_ = 0;  // the rest to last_failure_ under heap_mutex_
+  bool has_primary_ = false;
   std::uint64_t reserved_ = 0;
   std::uint64_t peak_reserved_ = 0;
   std::atomic<std::uint64_t> reserved_lately_{
-      0};                     // as of the last carving, for a look without the lock
-  std::uint64_t carved_ = 0;  // bytes of blocks out of the heap: live, or in a lane or shelf
+      0};  // as of the last carving, for a look without the lock
+  std::uint64_t carved_ =
+      0;  // bytes of blocks out of the heap: live, or in a cache or stream cache
   std::uint64_t peak_carved_ =
-      0;  // since the last trim to nothing: what slack and lanes are a share of
+      0;  // since the last trim to nothing: what slack and caches are a share of
   std::uint64_t peak_out_ = 0;  // of all time before that trim, for the statistics
   std::uint64_t fallen_ = 0;    // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;       // more than half of the peak has been out since the last lull
   std::uint64_t carvings_ = 0;  // since the last lull
-  squeeze_account squeezes_;    // since the last trim to nothing
+  reclaim_budget reclaims_;     // since the last trim to nothing
   std::uint64_t guarded_bytes_ = 0;
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
@@ -450,23 +452,23 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<bool> many_streams_{
       false};  // more than one stream was seen: seal, and keep batches apart
   std::atomic<std::uint32_t> patience_{
-      512};      // questions to fences before memory is added beyond the slack
-  crowd queue_;  // threads whose requests the heap could not serve at once
+      512};                    // questions to fences before memory is added beyond the slack
+  contention_estimate queue_;  // threads whose requests the heap could not serve at once
   std::atomic<bool> lull_{
-      false};  // nearly all was given back: a hint, the next slow request empties the lanes
+      false};  // nearly all was given back: a hint, the next slow request empties the caches
   std::atomic<std::uint64_t> seal_wish_{0};  // raised when a stream finds nothing idle
   // A thread seals or asks fences, where it need not at once. Threads that record and ask events
   // together wait for one lock of the driver's: a pair that seals took 184 ns on one thread, 4.2 us
   // on two and 52 us on sixteen (H200, driver 580.159, 2026-11-30).
   alignas(64) std::atomic<bool> at_fences_{false};
 
-  std::mutex lanes_mutex_;
-  std::vector<stream_lane*> lanes_;
-  std::atomic<std::uint64_t> lane_count_{0};  // its size, for a look without the lock
-  std::uint32_t last_lane_ = 0;               // the number that the last lane got
-  std::vector<captured_lane*> captured_lanes_;
-  lane_counters past_;  // of dropped lanes; written under lanes_mutex_
-  block_homes homes_;   // opened under lanes_mutex_
+  std::mutex caches_mutex_;
+  std::vector<thread_cache*> caches_;
+  std::atomic<std::uint64_t> cache_count_{0};  // its size, for a look without the lock
+  std::uint32_t last_cache_ = 0;               // the number that the last cache got
+  std::vector<captured_cache*> capture_caches_;
+  cache_counters past_;        // of dropped caches; written under caches_mutex_
+  block_owners block_owners_;  // opened under caches_mutex_
   struct refused_free {
     const void* ptr;
     std::uint64_t bytes;
@@ -481,12 +483,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::atomic<bool> any_refused_{false};  // a hint that there are some; the mutex orders the rest
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
-  std::atomic<std::uint64_t> lane_small_{0}, lane_large_{0};  // the limits that new lanes get
+  std::atomic<std::uint64_t> cache_small_{0}, cache_large_{0};  // the limits that new caches get
   counters counts_;
 
   order::event_cache events_;
-  order::wide_fence wide_;
-  stream_state limbo_;  // frees that only a wide fence can cover
+  order::context_fence context_fence_;
+  stream_state limbo_;  // frees that only a context fence can cover
 
   std::mutex captures_mutex_;
   // Streams that captured when a call last named them, and in which capture. A capture counts as
@@ -502,20 +504,20 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
   struct guarded_block {
-    heap::segment* block;
-    stream_state* home;
+    heap::extent* block;
+    stream_state* freed_on;
     std::vector<event_handle> events;
   };
   std::mutex guarded_mutex_;
   std::deque<guarded_block> guarded_;
-  // Told by record_use: the streams by identity, since a handle may be another's by the time of the
-  // free.
-  struct told_use {
+  // Reported by record_use: the streams by identity, since a handle may be another's by the time of
+  // the free.
+  struct recorded_use {
     stream_handle handle;
     std::uint64_t stream_id;
   };
-  std::unordered_map<heap::segment*, std::vector<told_use>> uses_;
-  std::unordered_map<heap::segment*, std::string> tags_;  // under guarded_mutex_, as uses_
+  std::unordered_map<heap::extent*, std::vector<recorded_use>> uses_;
+  std::unordered_map<heap::extent*, std::string> tags_;  // under guarded_mutex_, as uses_
 };
 
 }  // namespace millpond

@@ -18,7 +18,7 @@ constexpr std::uint64_t bit_of(std::uint64_t key) noexcept {
 // Nothing where the heap knows already: with many streams the heap's lock would be taken for each
 // of them.
 void pool::core::retire_in_heap(stream_state& stream) {
-  const std::uint64_t completed = stream.line->completed();
+  const std::uint64_t completed = stream.batches->completed();
   if (stream.retired.load(std::memory_order_relaxed) >= completed) return;
   const std::lock_guard lock(heap_mutex_);
   heap_.retire(stream.owner, completed);
@@ -30,11 +30,11 @@ void pool::core::retire_in_heap(stream_state& stream) {
 bool pool::core::poll_fences() {
   std::uint64_t queries = 0;
   call_result failure;
-  bool progress = wide_.poll(*gpu_, events_, &queries, &failure);
+  bool progress = context_fence_.poll(*gpu_, events_, &queries, &failure);
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      const bool passed = stream->line->poll(*gpu_, events_, &queries, &failure);
+      const bool passed = stream->batches->poll(*gpu_, events_, &queries, &failure);
       retire_in_heap(*stream);
       progress = progress || passed;
     }
@@ -68,8 +68,8 @@ bool pool::core::poll_guarded() {
       guarded_bytes_ -= g.block->bytes;
     }
     g.block->link = nullptr;
-    flush_chain(*g.home, g.block);
-    g.home->holders.fetch_sub(1, std::memory_order_acq_rel);
+    flush_chain(*g.freed_on, g.block);
+    g.freed_on->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
   return !passed.empty();
 }
@@ -136,22 +136,22 @@ void pool::core::note_not_capturing(stream_handle stream) {
 }
 
 bool pool::core::any_gone() const {
-  if (limbo_.line->dirty()) return true;
+  if (limbo_.batches->dirty()) return true;
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (stream->line->gone() && stream->line->dirty()) return true;
+    if (stream->batches->gone() && stream->batches->dirty()) return true;
   }
   return false;
 }
 
 // One context event behind everything that is freed and not sealed. False where it could not be.
-bool pool::core::wide_seal() {
-  std::vector<std::shared_ptr<order::line>> lines;
-  if (limbo_.line->dirty()) lines.push_back(limbo_.line);
+bool pool::core::seal_context() {
+  std::vector<std::shared_ptr<order::stream_batches>> lines;
+  if (limbo_.batches->dirty()) lines.push_back(limbo_.batches);
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      if (stream->line->dirty()) lines.push_back(stream->line);
+      if (stream->batches->dirty()) lines.push_back(stream->batches);
     }
   }
   if (lines.empty()) return true;
@@ -164,7 +164,7 @@ bool pool::core::wide_seal() {
     return false;
   }
   call_result failure;
-  if (!wide_.seal(*gpu_, events_, lines, &failure)) {
+  if (!context_fence_.seal(*gpu_, events_, lines, &failure)) {
     note_fence_failure(to_error(failure, "a fence over the whole context"));
     return false;
   }
@@ -177,29 +177,29 @@ bool pool::core::wide_seal() {
 result<void> pool::core::synchronize() {
   drain_released();
   empty_arenas();
-  flush_lanes_of(nullptr);
+  flush_caches_of(nullptr);
   if (captures_running()) {
     return error{
         error_code::not_permitted,
         "synchronize: a capture runs or may run, and waiting for the device would break it"};
   }
   struct closed_batch {
-    std::shared_ptr<order::line> line;
+    std::shared_ptr<order::stream_batches> batches;
     std::uint64_t batch;
   };
-  std::vector<closed_batch> closed{{limbo_.line, limbo_.line->close_open()}};
+  std::vector<closed_batch> closed{{limbo_.batches, limbo_.batches->close_open()}};
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_)
-      closed.push_back({stream->line, stream->line->close_open()});
+      closed.push_back({stream->batches, stream->batches->close_open()});
   }
   if (const call_result waited = gpu_->context_synchronize(); !waited.ok()) {
     for (const closed_batch& c : closed) {
-      if (c.batch != 0) c.line->join(0);  // dirty again: a later fence covers it
+      if (c.batch != 0) c.batches->join(0);  // dirty again: a later fence covers it
     }
     return to_error(waited, "waiting for the device");
   }
-  for (const closed_batch& c : closed) c.line->complete(c.batch);
+  for (const closed_batch& c : closed) c.batches->complete(c.batch);
   const relaxed_capture_scope relaxed(*gpu_);
   poll_fences();
   const std::shared_lock lock(streams_mutex_);
@@ -209,11 +209,11 @@ result<void> pool::core::synchronize() {
 
 // The event of some batch that has not been seen to pass, or nullptr.
 event_handle pool::core::nearest_fence() {
-  if (const event_handle wide = wide_.nearest(); wide != nullptr) return wide;
+  if (const event_handle wide = context_fence_.nearest(); wide != nullptr) return wide;
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      if (const event_handle own = stream->line->nearest(); own != nullptr) return own;
+      if (const event_handle own = stream->batches->nearest(); own != nullptr) return own;
     }
   }
   const std::lock_guard lock(guarded_mutex_);

@@ -4,8 +4,8 @@
 #include "base/check.hpp"
 #include "base/process_barrier.hpp"
 #include "millpond/base/units.hpp"
-#include "pool/core.hpp"
 #include "pool/cache/thread_caches.hpp"
+#include "pool/core.hpp"
 
 namespace millpond {
 namespace {
@@ -28,10 +28,10 @@ void* given(result<void*> answer) {
 // ----------------------------------------------------------------------------------------
 
 // Written into the public calls, since a call would cost a tenth of it.
-[[gnu::always_inline]] inline void* pool::core::pop_here(stream_lane& in,
+[[gnu::always_inline]] inline void* pool::core::pop_here(thread_cache& in,
                                                          std::uint64_t bytes) noexcept {
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
-  heap::segment* const block = in.pop(bytes);
+  heap::extent* const block = in.pop(bytes);
   if (block == nullptr) {
     in.lock.owner_unlock();
     return nullptr;
@@ -45,13 +45,13 @@ void* given(result<void*> answer) {
   return reinterpret_cast<void*>(block->start());
 }
 
-void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept {
+void* pool::core::pop(thread_cache& in, std::uint64_t bytes) noexcept {
   return pop_here(in, bytes);
 }
 
-[[gnu::always_inline]] inline bool pool::core::push_here(stream_lane& in, void* ptr,
+[[gnu::always_inline]] inline bool pool::core::push_here(thread_cache& in, void* ptr,
                                                          std::uint64_t bytes) noexcept {
-  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
   if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
@@ -69,13 +69,13 @@ void* pool::core::pop(stream_lane& in, std::uint64_t bytes) noexcept {
   }
   return true;
 }
-bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+bool pool::core::push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
   return push_here(in, ptr, bytes);
 }
 
 // Before the block's record is looked at, which is another core's: for calls that may tell an error
 // later. The audit build looks.
-[[gnu::always_inline]] inline bool pool::core::posted(stream_lane& in, void* ptr,
+[[gnu::always_inline]] inline bool pool::core::posted(thread_cache& in, void* ptr,
                                                       std::uint64_t bytes) noexcept {
 #if defined(MILLPOND_AUDIT)
   return false;
@@ -85,8 +85,8 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
 #endif
 }
 
-[[gnu::always_inline]] inline stream_lane* pool::core::usual_lane(stream_handle stream) noexcept {
-  stream_lane* const in = thread_lanes::find(this, stream);
+[[gnu::always_inline]] inline thread_cache* pool::core::usual_cache(stream_handle stream) noexcept {
+  thread_cache* const in = thread_caches::find(this, stream);
   if (__builtin_expect(in == nullptr, 0)) return nullptr;
   if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) &&
       may_capture(stream))
@@ -95,9 +95,9 @@ bool pool::core::push(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept 
   return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
 }
 
-std::unique_ptr<stream_lane> pool::core::attach(stream_handle stream,
-                                                std::unique_ptr<stream_lane> made) {
-  return thread_lanes::put(shared_from_this(), stream, std::move(made));
+std::unique_ptr<thread_cache> pool::core::attach(stream_handle stream,
+                                                 std::unique_ptr<thread_cache> made) {
+  return thread_caches::put(shared_from_this(), stream, std::move(made));
 }
 
 // The plain calls
@@ -129,7 +129,7 @@ result<std::uint64_t> pool::core::identity(stream_handle stream) {
   return id;
 }
 
-// Whatever is unusual about the call is told apart here; usual_lane has the short way.
+// Whatever is unusual about the call is distinguished here; usual_cache has the short way.
 result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
                                    stream_handle stream) {
   if (__builtin_expect(!serving(), 0)) return not_serving();
@@ -157,12 +157,12 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   if (!id) return id.error();
   if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0))
     note_not_capturing(stream);
-  stream_lane* in = thread_lanes::find(this, stream);
+  thread_cache* in = thread_caches::find(this, stream);
   if (in == nullptr || in->stream_id != *id) {
-    auto made = make_lane(stream, *id);
+    auto made = make_cache(stream, *id);
     if (!made) return made.error();
     in = made->get();
-    const passing_lane passing{*this, attach(stream, std::move(*made))};
+    const passing_cache passing{*this, attach(stream, std::move(*made))};
     return allocate_from(*in, bytes, alignment);
   }
   if (alignment <= heap::granule) {
@@ -173,12 +173,12 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
 
 result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
-  stream_lane* in = thread_lanes::find(this, stream);
+  thread_cache* in = thread_caches::find(this, stream);
   if (in != nullptr && push(*in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, stream, in);
 }
 
-result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t bytes) noexcept {
+result<void> pool::core::deallocate_to(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
   if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, in.handle);
   if (push(in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, in.handle, &in);
@@ -190,7 +190,7 @@ result<void> pool::core::deallocate_to(stream_lane& in, void* ptr, std::uint64_t
 pool::pool(std::shared_ptr<core> state) : core_(std::move(state)) {}
 pool::~pool() {
   if (forked()) return;
-  tell_refused();
+  report_refused();
   for (const error& failure : core_->close()) report(failure);
 }
 
@@ -224,16 +224,16 @@ driver* pool::gpu() const noexcept {
 void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream) {
   if (__builtin_expect(bytes - 1 < max_bytes && alignment == heap::granule && core_->open_here(),
                        1)) {
-    if (stream_lane* const in = core_->usual_lane(stream)) {
+    if (thread_cache* const in = core_->usual_cache(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
-      tell_refused();
+      report_refused();
       return given(core_->allocate_from(*in, bytes, alignment));
     }
   }
   return memory_resource::allocate(bytes, alignment, stream);
 }
 // Called where a call is not quick anyway, with no lock held.
-void pool::tell_refused() noexcept {
+void pool::report_refused() noexcept {
   if (__builtin_expect(!core_->has_refused(), 1) || core_->forked()) return;
   try {
     for (const error& each : core_->take_refused()) report(each);
@@ -242,7 +242,7 @@ void pool::tell_refused() noexcept {
 }
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    stream_lane* const in = thread_lanes::find(core_.get(), stream);
+    thread_cache* const in = thread_caches::find(core_.get(), stream);
     if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes)))
       return;
   }
@@ -251,9 +251,9 @@ void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noex
 
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                 stream_handle stream) {
-  tell_refused();
+  report_refused();
   if (alignment <= heap::granule && core_->serving()) {
-    if (stream_lane* const in = core_->usual_lane(stream)) {
+    if (thread_cache* const in = core_->usual_cache(stream)) {
       if (void* const ptr = core_->pop(*in, bytes)) return ptr;
       return core_->allocate_from(*in, bytes, alignment);
     }
@@ -261,23 +261,23 @@ result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
   return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
-  tell_refused();
+  report_refused();
   return core_->deallocate(ptr, bytes, stream);
 }
 
-pool::lane_handle pool::lane(stream_handle stream) {
+pool::cache_handle pool::cache(stream_handle stream) {
   if (forked()) throw memory_error(refused_in_child());
   const auto id = core_->identity(stream);
   if (!id) throw memory_error(id.error());
-  auto made = core_->make_lane(stream, *id);
+  auto made = core_->make_cache(stream, *id);
   if (!made) throw memory_error(made.error());
   return {*this, core_, std::move(*made)};
 }
 
-pool::capture_lane_handle pool::capture_lane(stream_handle stream) {
+pool::capture_cache_handle pool::capture_cache(stream_handle stream) {
   if (forked()) throw memory_error(refused_in_child());
   if (!core_->serving()) throw memory_error(core_->not_serving());
-  auto made = core_->make_captured_lane(stream);
+  auto made = core_->make_captured_cache(stream);
   if (!made) throw memory_error(made.error());
   return {*this, core_, std::move(*made)};
 }
@@ -310,7 +310,7 @@ result<pool::block_range> pool::find(const void* ptr) const noexcept {
 std::uint64_t pool::trim(std::uint64_t keep_bytes) {
   if (forked()) return 0;
   const std::uint64_t given_back = core_->trim(keep_bytes);
-  tell_refused();
+  report_refused();
   return given_back;
 }
 void pool::reset_peak_reserved() noexcept {
@@ -359,33 +359,33 @@ void pool::check() const {
   if (!forked()) core_->check();
 }
 
-pool::lane_handle::lane_handle(pool& owner, std::shared_ptr<core> state,
-                               std::unique_ptr<stream_lane> own)
-    : owner_(&owner), core_(std::move(state)), lane_(std::move(own)) {}
-pool::lane_handle::lane_handle(lane_handle&&) noexcept = default;
-pool::lane_handle& pool::lane_handle::operator=(lane_handle&& other) noexcept {
+pool::cache_handle::cache_handle(pool& owner, std::shared_ptr<core> state,
+                                 std::unique_ptr<thread_cache> own)
+    : owner_(&owner), core_(std::move(state)), cache_(std::move(own)) {}
+pool::cache_handle::cache_handle(cache_handle&&) noexcept = default;
+pool::cache_handle& pool::cache_handle::operator=(cache_handle&& other) noexcept {
   if (this == &other) return *this;
-  if (lane_ != nullptr) core_->drop_lane(*lane_);
+  if (cache_ != nullptr) core_->drop_cache(*cache_);
   owner_ = other.owner_;
   core_ = std::move(other.core_);
-  lane_ = std::move(other.lane_);
+  cache_ = std::move(other.cache_);
   return *this;
 }
-pool::lane_handle::~lane_handle() {
-  if (lane_ != nullptr) core_->drop_lane(*lane_);
+pool::cache_handle::~cache_handle() {
+  if (cache_ != nullptr) core_->drop_cache(*cache_);
 }
-stream_handle pool::lane_handle::stream() const noexcept {
-  return lane_->handle;
+stream_handle pool::cache_handle::stream() const noexcept {
+  return cache_->handle;
 }
 
 namespace {
-// A lane handle's owner has promised that its stream does not capture.
+// A cache handle's owner has promised that its stream does not capture.
 void promised(pool::core& core, stream_handle stream) {
 #if defined(MILLPOND_AUDIT)
   capture_info capture;
   MILLPOND_CHECK(
       !core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
-      "a lane handle was used in a capture");
+      "a cache handle was used in a capture");
 #else
   static_cast<void>(core);
   static_cast<void>(stream);
@@ -393,33 +393,33 @@ void promised(pool::core& core, stream_handle stream) {
 }
 }  // namespace
 
-void* pool::lane_handle::allocate(std::uint64_t bytes) {
-  promised(*core_, lane_->handle);
+void* pool::cache_handle::allocate(std::uint64_t bytes) {
+  promised(*core_, cache_->handle);
   if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
-    if (void* const ptr = core_->pop_here(*lane_, bytes)) return ptr;
-    if (void* const ptr = core_->pop_shared(*lane_, bytes)) return ptr;
+    if (void* const ptr = core_->pop_here(*cache_, bytes)) return ptr;
+    if (void* const ptr = core_->pop_shared(*cache_, bytes)) return ptr;
   }
   return allocate_slowly(bytes);
 }
 
-void* pool::lane_handle::allocate_slowly(std::uint64_t bytes) {
+void* pool::cache_handle::allocate_slowly(std::uint64_t bytes) {
   if (bytes == 0) return nullptr;
   if (core_->forked()) throw memory_error(refused_in_child());
   if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
-  owner_->tell_refused();
-  return given(core_->allocate_from(*lane_, bytes, heap::granule));
+  owner_->report_refused();
+  return given(core_->allocate_from(*cache_, bytes, heap::granule));
 }
 
-void pool::lane_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
-  promised(*core_, lane_->handle);
+void pool::cache_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
+  promised(*core_, cache_->handle);
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    if (core_->posted(*lane_, ptr, bytes) || core_->push_here(*lane_, ptr, bytes)) return;
+    if (core_->posted(*cache_, ptr, bytes) || core_->push_here(*cache_, ptr, bytes)) return;
   }
   deallocate_slowly(ptr, bytes);
 }
 
-void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
+void pool::cache_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
   const auto freed = try_deallocate(ptr, bytes);
   if (freed) return;
   if (core_->closed())
@@ -427,15 +427,15 @@ void pool::lane_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexce
   owner_->report(freed.error());
 }
 
-result<void> pool::lane_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
+result<void> pool::cache_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (ptr == nullptr) return {};
   if (core_->closed())
     return error{error_code::not_permitted,
-                 "a block was freed through a lane of a pool that is closed"};
+                 "a block was freed through a cache of a pool that is closed"};
   if (core_->forked()) return refused_in_child();
-  promised(*core_, lane_->handle);
-  owner_->tell_refused();
-  return core_->deallocate_to(*lane_, ptr, bytes);
+  promised(*core_, cache_->handle);
+  owner_->report_refused();
+  return core_->deallocate_to(*cache_, ptr, bytes);
 }
 
 }  // namespace millpond

@@ -36,15 +36,15 @@ class climb {
 
 }  // namespace
 
-result<heap::segment*> pool::core::under_pressure(const request& what) {
+result<heap::extent*> pool::core::under_pressure(const request& what) {
   climb ladder;
-  const auto again = [&](bool with_growth) -> heap::segment* {
+  const auto again = [&](bool with_growth) -> heap::extent* {
     {
       const std::lock_guard lock(heap_mutex_);
-      if (heap::segment* const block = carve_locked(what, true)) return block;
+      if (heap::extent* const block = carve_locked(what, true)) return block;
     }
     if (!with_growth) return nullptr;
-    heap::segment* block = nullptr;
+    heap::extent* block = nullptr;
     if (const growth grown = grow(what, &block); grown != growth::more) return block;
     const std::lock_guard lock(heap_mutex_);
     return carve_locked(what, true);
@@ -62,7 +62,7 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
     return after > before ? after - before : 0;
   };
   const auto fenced = [&] {
-    wide_seal();
+    seal_context();
     poll_fences();
   };
   ladder.step("fences", [&] {
@@ -71,24 +71,24 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
       fenced();
     });
   });
-  if (heap::segment* const block = again(false)) return block;
+  if (heap::extent* const block = again(false)) return block;
 
-  ladder.step("lanes", [&] {
+  ladder.step("caches", [&] {
     return gain([&] {
-      counts_.lanes_flushed.fetch_add(flush_lanes_of(nullptr), std::memory_order_relaxed);
+      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
       fenced();
     });
   });
-  if (heap::segment* const block = again(false)) return block;
+  if (heap::extent* const block = again(false)) return block;
 
   // Spans that are free but in the wrong places make room for one that is in the right place.
   const bool gives_back = granularity_ != 0;
   if (gives_back && ladder.step("unused spans", [&] { return give_back(0); }) > 0) {
-    if (heap::segment* const block = again(true)) return block;
+    if (heap::extent* const block = again(true)) return block;
   }
   if (budget_ != nullptr &&
       ladder.step("other members", [&] { return reclaim_from_others(what.size); }) > 0) {
-    if (heap::segment* const block = again(true)) return block;
+    if (heap::extent* const block = again(true)) return block;
   }
 
   const std::uint64_t deadline = options_.clock ? options_.clock() + options_.max_wait_ns : 0;
@@ -96,9 +96,9 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
     for (bool passed = true; passed;) {
       ladder.step("waiting", [&] { return gain([&] { passed = wait_for_a_fence(deadline); }); });
       if (!passed) break;
-      if (heap::segment* const block = again(false)) return block;
+      if (heap::extent* const block = again(false)) return block;
       if (gives_back && ladder.step("unused spans", [&] { return give_back(0); }) > 0) {
-        if (heap::segment* const block = again(true)) return block;
+        if (heap::extent* const block = again(true)) return block;
       }
       if (options_.clock && options_.clock() >= deadline) break;
     }
@@ -111,12 +111,12 @@ result<heap::segment*> pool::core::under_pressure(const request& what) {
       return gain([&] {
         retry = options_.on_pressure(what.size);
         if (!retry) return;
-        flush_lanes_of(nullptr);
+        flush_caches_of(nullptr);
         fenced();
       });
     });
     if (!retry) break;
-    if (heap::segment* const block = again(true)) return block;
+    if (heap::extent* const block = again(true)) return block;
   }
   counts_.out_of_memory.fetch_add(1, std::memory_order_relaxed);
   return out_of_memory_report(what, std::move(ladder).steps());

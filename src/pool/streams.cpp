@@ -1,4 +1,4 @@
-// Streams and lanes: who they are, and how they come and go.
+// Streams and caches: who they are, and how they come and go.
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
@@ -13,7 +13,7 @@ constexpr std::uint64_t lull_share =
     16;  // of the peak: less than this is out of the heap in a lull
 // Whether what other streams left unfenced is worth a fence over the context: an eighth of the
 // pool.
-[[nodiscard]] bool worth_a_wide_fence(std::uint64_t bytes, std::uint64_t reserved) noexcept {
+[[nodiscard]] bool worth_a_context_fence(std::uint64_t bytes, std::uint64_t reserved) noexcept {
   return bytes >= std::max<std::uint64_t>(8 * MiB, reserved / 8);
 }
 constexpr std::uint64_t between_lulls =
@@ -31,7 +31,7 @@ heap::owner_id pool::core::new_owner() {
 
 std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::uint64_t id) {
   auto made = std::make_unique<stream_state>();
-  made->line = std::make_shared<order::line>(id, handle);
+  made->batches = std::make_shared<order::stream_batches>(id, handle);
   made->owner = new_owner();
   return made;
 }
@@ -39,8 +39,8 @@ std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::
 result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_t id) {
   const auto held = [](stream_state& s) {
     s.holders.fetch_add(1, std::memory_order_relaxed);
-    s.line->set_here();  // a per-thread stream counts as gone when its last lane went, but its
-                         // thread has come back
+    s.batches->set_here();  // a per-thread stream counts as gone when its last cache went, but its
+                            // thread has come back
     return &s;
   };
   {
@@ -56,7 +56,7 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
   auto made = new_stream(handle, id);
   stream_state* out = nullptr;
   stream_state* gone = nullptr;
-  bool crowded = false;
+  bool contended = false;
   bool fresh = false, second = false;
   {
     const std::unique_lock lock(streams_mutex_);
@@ -76,76 +76,76 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
       }
     }
     if (gone != nullptr) gone->holders.fetch_add(1, std::memory_order_relaxed);
-    crowded = streams_.size() >= collect_at_;
+    contended = streams_.size() >= collect_at_;
   }
   if (gone != nullptr) {
     retire_stream(*gone);
     gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
-  if (gone != nullptr || crowded)
+  if (gone != nullptr || contended)
     collect_dead_streams();
   else if (fresh)
-    fence_the_silent(*out, second ? silent::all_others : silent::without_lanes);
+    fence_the_silent(*out, second ? silent::all_others : silent::without_caches);
   return out;
 }
 
 // What a stream freed last is not sealed before it makes another call, and nobody may ask it: it
 // may be destroyed. As long as there was one stream nothing was sealed at all. A newcomer would
 // find nothing of it, and the pool grow to twice its size, so that a fence over the whole context
-// is worth it where much is left by streams that no thread has a lane for any more.
+// is worth it where much is left by streams that no thread has a cache for any more.
 void pool::core::fence_the_silent(const stream_state& newcomer, silent which) {
   {
     const std::shared_lock lock(streams_mutex_);
     const std::lock_guard heap_lock(heap_mutex_);
     std::uint64_t pending = 0;
     for (const auto& [id, stream] : streams_) {
-      if (stream.get() == &newcomer || !stream->line->dirty()) continue;
+      if (stream.get() == &newcomer || !stream->batches->dirty()) continue;
       if (which == silent::all_others || stream->holders.load(std::memory_order_relaxed) == 0)
         pending += heap_.free_bytes(stream->owner);
     }
-    if (!worth_a_wide_fence(pending, reserved_)) return;
+    if (!worth_a_context_fence(pending, reserved_)) return;
   }
   const relaxed_capture_scope relaxed(*gpu_);
-  wide_seal();
+  seal_context();
   poll_fences();
 }
 
 // Whether other streams have freed so much without a seal. One that makes calls seals a few MiB;
-// one that has fallen silent may have had most of the pool on credit.
+// one that has fallen silent may have had most of the pool by its streak.
 bool pool::core::much_unsealed(const stream_state& but) const {
   std::uint64_t bytes = 0;
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (stream.get() != &but) bytes += stream->line->dirty_bytes();
+    if (stream.get() != &but) bytes += stream->batches->dirty_bytes();
   }
-  return worth_a_wide_fence(bytes, reserved_lately_.load(std::memory_order_relaxed));
+  return worth_a_context_fence(bytes, reserved_lately_.load(std::memory_order_relaxed));
 }
 
 void pool::core::retire_stream(stream_state& gone) noexcept {
-  gone.line->set_gone();
-  flush_lanes_of(&gone);
-  if (!names_many(gone.line->handle())) note_not_capturing(gone.line->handle());
+  gone.batches->set_gone();
+  flush_caches_of(&gone);
+  if (!names_many(gone.batches->handle())) note_not_capturing(gone.batches->handle());
 }
 
-// Forgets streams that no lane holds and nothing of whose is left. One that lives is met anew when
+// Forgets streams that no cache holds and nothing of whose is left. One that lives is met anew when
 // it next calls.
 void pool::core::collect_dead_streams() {
   const relaxed_capture_scope relaxed(*gpu_);
-  wide_seal();
+  seal_context();
   std::uint64_t queries = 0;
-  wide_.poll(*gpu_, events_, &queries, nullptr);
+  context_fence_.poll(*gpu_, events_, &queries, nullptr);
   const std::unique_lock lock(streams_mutex_);
   std::erase_if(streams_, [this, &queries](auto& entry) {
     stream_state& s = *entry.second;
     if (s.holders.load(std::memory_order_acquire) != 0) return false;
-    if (s.shared.bytes() != 0) empty_shelf(s);  // there is no lane left to take it
-    s.line->poll(*gpu_, events_, &queries, nullptr);
-    if (!s.line->quiet()) return false;
+    if (s.shared.bytes() != 0) empty_stream_cache(s);  // there is no cache left to take it
+    s.batches->poll(*gpu_, events_, &queries, nullptr);
+    if (!s.batches->quiet()) return false;
     const std::lock_guard heap_lock(heap_mutex_);
-    heap_.retire(s.owner, s.line->completed());
+    heap_.retire(s.owner, s.batches->completed());
     if (heap_.free_bytes(s.owner) != 0) return false;
     free_owners_.push_back(s.owner);
-    if (const auto known = identity_of_.find(s.line->handle());
+    if (const auto known = identity_of_.find(s.batches->handle());
         known != identity_of_.end() && known->second == entry.first) {
       identity_of_.erase(known);
     }
@@ -158,123 +158,124 @@ void pool::core::collect_dead_streams() {
   counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
 }
 
-void pool::core::set_lane_limits(stream_lane& of) noexcept {
-  of.small_limit_bytes = lane_small_.load(std::memory_order_relaxed);
-  of.large_limit_bytes = lane_large_.load(std::memory_order_relaxed);
+void pool::core::set_cache_limits(thread_cache& of) noexcept {
+  of.small_limit_bytes = cache_small_.load(std::memory_order_relaxed);
+  of.large_limit_bytes = cache_large_.load(std::memory_order_relaxed);
 }
 
-result<std::unique_ptr<stream_lane>> pool::core::make_lane(stream_handle stream, std::uint64_t id) {
+result<std::unique_ptr<thread_cache>> pool::core::make_cache(stream_handle stream,
+                                                             std::uint64_t id) {
   const auto home = hold_stream(stream, id);
   if (!home) return home.error();
-  auto made = std::make_unique<stream_lane>();
+  auto made = std::make_unique<thread_cache>();
   made->handle = stream;
   made->stream_id = id;
   made->stream = *home;
   {
     const std::lock_guard lock(heap_mutex_);
-    set_lane_limits();
+    set_cache_limits();
   }
-  set_lane_limits(*made);
-  const std::lock_guard lock(lanes_mutex_);
-  made->number = ++last_lane_ != 0 ? last_lane_ : ++last_lane_;
-  lanes_.push_back(made.get());
-  lane_count_.store(lanes_.size(), std::memory_order_relaxed);
+  set_cache_limits(*made);
+  const std::lock_guard lock(caches_mutex_);
+  made->number = ++last_cache_ != 0 ? last_cache_ : ++last_cache_;
+  caches_.push_back(made.get());
+  cache_count_.store(caches_.size(), std::memory_order_relaxed);
   return made;
 }
 
-void pool::core::drop_lane(stream_lane& of) noexcept {
+void pool::core::drop_cache(thread_cache& of) noexcept {
   if (forked()) return;  // the parent's locks and books are not ours to touch
   disconnect(of);
-  if (!closed()) empty_lane(of);
+  if (!closed()) empty_cache(of);
   {
-    const std::lock_guard lock(lanes_mutex_);
-    lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), &of), lanes_.end());
-    lane_count_.store(lanes_.size(), std::memory_order_relaxed);
+    const std::lock_guard lock(caches_mutex_);
+    caches_.erase(std::remove(caches_.begin(), caches_.end(), &of), caches_.end());
+    cache_count_.store(caches_.size(), std::memory_order_relaxed);
     past_.add(of.counts);
   }
   if (closed()) return;
   // Nobody takes back what the stream kept for itself.
-  if (of.stream->holders.load(std::memory_order_relaxed) == 1) empty_large_shelf(*of.stream);
-  // A per-thread stream ends with its thread, which is where its last lane is dropped.
+  if (of.stream->holders.load(std::memory_order_relaxed) == 1) empty_large_stream_cache(*of.stream);
+  // A per-thread stream ends with its thread, which is where its last cache is dropped.
   if (of.handle == per_thread_stream) {
-    empty_shelf(*of.stream);
-    of.stream->line->set_gone();
+    empty_stream_cache(*of.stream);
+    of.stream->batches->set_gone();
   }
   of.stream->holders.fetch_sub(1, std::memory_order_acq_rel);  // from here on it may be collected
 }
 
-void pool::core::empty_lane(stream_lane& of) noexcept {
+void pool::core::empty_cache(thread_cache& of) noexcept {
   of.lock.foreign_lock();
-  open_mail(of);
-  heap::segment* const chain = of.empty();
+  drain_remote(of);
+  heap::extent* const chain = of.empty();
   of.lock.foreign_unlock();
   if (chain != nullptr) flush_chain(*of.stream, chain);
 }
 
-void pool::core::empty_shelf(stream_state& stream) noexcept {
-  heap::segment* chain = nullptr;
+void pool::core::empty_stream_cache(stream_state& stream) noexcept {
+  heap::extent* chain = nullptr;
   stream.shared.empty(
-      [&chain](shelf::chain blocks) {
-        for (heap::segment* block = blocks.head; block != nullptr;) {
-          heap::segment* const next = block->link;
+      [&chain](stream_cache::chain blocks) {
+        for (heap::extent* block = blocks.head; block != nullptr;) {
+          heap::extent* const next = block->link;
           block->link = chain;
           chain = block;
           block = next;
         }
       },
       [&](std::uint32_t id) {
-        heap::segment* const block = heap_.by_id(id);
+        heap::extent* const block = heap_.by_id(id);
         block->link = chain;
         chain = block;
       });
   if (chain != nullptr) flush_chain(stream, chain);
 }
 
-void pool::core::empty_large_shelf(stream_state& stream) noexcept {
-  heap::segment* chain = nullptr;
+void pool::core::empty_large_stream_cache(stream_state& stream) noexcept {
+  heap::extent* chain = nullptr;
   stream.shared.empty_large([&](std::uint32_t id) {
-    heap::segment* const block = heap_.by_id(id);
+    heap::extent* const block = heap_.by_id(id);
     block->link = chain;
     chain = block;
   });
   if (chain != nullptr) flush_chain(stream, chain);
 }
 
-std::uint64_t pool::core::flush_lanes_of(const stream_state* only) noexcept {
+std::uint64_t pool::core::flush_caches_of(const stream_state* only) noexcept {
   std::uint64_t emptied = 0;
   {
-    const std::lock_guard lock(lanes_mutex_);
-    with_lanes_locked(only, [&](stream_lane& l) {
-      heap::segment* const chain = l.empty();
-      if (only != nullptr && only->line->gone()) l.dead.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(caches_mutex_);
+    with_caches_locked(only, [&](thread_cache& l) {
+      heap::extent* const chain = l.empty();
+      if (only != nullptr && only->batches->gone()) l.dead.store(true, std::memory_order_relaxed);
       if (chain != nullptr) flush_chain(*l.stream, chain);
       ++emptied;
     });
   }
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) {
-    if (only == nullptr || stream.get() == only) empty_shelf(*stream);
+    if (only == nullptr || stream.get() == only) empty_stream_cache(*stream);
   }
   return emptied;
 }
 
-// A chain of blocks of one stream, through segment::link, back to the heap as frees of the open
+// A chain of blocks of one stream, through extent::link, back to the heap as frees of the open
 // batch.
-void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcept {
+void pool::core::flush_chain(stream_state& stream, heap::extent* chain) noexcept {
   std::uint64_t bytes = 0;
-  for (const heap::segment* block = chain; block != nullptr; block = block->link)
+  for (const heap::extent* block = chain; block != nullptr; block = block->link)
     bytes += block->bytes;
   const std::lock_guard lock(heap_mutex_);
-  const std::uint64_t batch = stream.line->join(bytes);
+  const std::uint64_t batch = stream.batches->join(bytes);
   carved_ -= bytes;
   while (chain != nullptr) {
-    heap::segment* const block = chain;
+    heap::extent* const block = chain;
     chain = block->link;
     set_state(*block, block_state::none);
     heap_.release(block, stream.owner, batch, absorb());
   }
   fallen_ = std::max(fallen_, peak_carved_ - carved_);
-  // Nearly all has been given back: what lanes keep is then what holds the pool in pieces, and the
+  // Nearly all has been given back: what caches keep is then what holds the pool in pieces, and the
   // next request begins with emptying them.
   if (was_busy_ && carved_ < peak_carved_ / lull_share && carvings_ >= between_lulls) {
     was_busy_ = false;
@@ -283,13 +284,14 @@ void pool::core::flush_chain(stream_state& stream, heap::segment* chain) noexcep
   }
 }
 
-// The lane has more small blocks than it may keep: a quarter of their bytes goes to the stream's
-// shelf, and from a full shelf to the heap. No more at once, since one free pays for it.
-void pool::core::flush_small(stream_lane& in) noexcept {
-  heap::segment* homeward = nullptr;
+// The cache has more small blocks than it may keep: a quarter of their bytes goes to the stream's
+// stream cache, and from a full stream cache to the heap. No more at once, since one free pays for
+// it.
+void pool::core::flush_small(thread_cache& in) noexcept {
+  heap::extent* homeward = nullptr;
   const auto entered = in.lock.enter();
   const std::uint64_t target = in.small_limit_bytes - in.small_limit_bytes / 4;
-  const auto give = [&](unsigned size_class, shelf::chain blocks) {
+  const auto give = [&](unsigned size_class, stream_cache::chain blocks) {
     in.small_bytes -= blocks.count * class_bytes(size_class);
     blocks.tail->link = nullptr;
     if (in.stream->shared.put(size_class, blocks, in.small_limit_bytes)) return;
@@ -300,8 +302,8 @@ void pool::core::flush_small(stream_lane& in) noexcept {
   for (std::uint64_t left = in.filled; left != 0 && in.small_bytes > target;) {
     const unsigned c = floor_log2(left);
     left &= ~(std::uint64_t{1} << c);
-    heap::segment* const stays = in.small[c];
-    shelf::chain out{stays->link, stays, 0};
+    heap::extent* const stays = in.small[c];
+    stream_cache::chain out{stays->link, stays, 0};
     const std::uint64_t most = divide_up(in.small_bytes - target, class_bytes(c));
     while (out.count < most && out.tail->link != nullptr) {
       out.tail = out.tail->link;
@@ -314,7 +316,7 @@ void pool::core::flush_small(stream_lane& in) noexcept {
   // Nothing but single ones: then the largest goes.
   if (in.small_bytes > in.small_limit_bytes) {
     const unsigned c = floor_log2(in.filled);
-    heap::segment* const single = in.small[c];
+    heap::extent* const single = in.small[c];
     in.small[c] = single->link;
     if (in.small[c] == nullptr) in.filled &= ~(std::uint64_t{1} << c);
     give(c, {single, single, 1});
@@ -327,11 +329,11 @@ void pool::core::flush_small(stream_lane& in) noexcept {
 
 // Called only where the user's own call names the stream, so that its handle is alive.
 void pool::core::seal_if_wanted(stream_state& stream) noexcept {
-  if (!many_streams_.load(std::memory_order_relaxed) || !stream.line->dirty()) return;
+  if (!many_streams_.load(std::memory_order_relaxed) || !stream.batches->dirty()) return;
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
   const std::uint64_t reserved = reserved_lately_.load(std::memory_order_relaxed);
   const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
-  if (!asked && stream.line->dirty_bytes() < std::min<std::uint64_t>(reserved / 128, 4 * MiB))
+  if (!asked && stream.batches->dirty_bytes() < std::min<std::uint64_t>(reserved / 128, 4 * MiB))
     return;
   when_free([&] { seal(stream); });
 }
@@ -341,16 +343,16 @@ void pool::core::seal(stream_state& stream) noexcept {
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
   const relaxed_capture_scope relaxed(*gpu_);
   call_result failure;
-  switch (stream.line->seal(*gpu_, events_, &failure)) {
+  switch (stream.batches->seal(*gpu_, events_, &failure)) {
     case order::seal_outcome::sealed:
       counts_.seals.fetch_add(1, std::memory_order_relaxed);
       stream.seals_seen.store(wish, std::memory_order_relaxed);
-      note_not_capturing(stream.line->handle());
+      note_not_capturing(stream.batches->handle());
       break;
     case order::seal_outcome::gone:
-      if (!names_many(stream.line->handle())) retire_stream(stream);
+      if (!names_many(stream.batches->handle())) retire_stream(stream);
       break;
-    case order::seal_outcome::capturing: note_capturing(stream.line->handle(), 0); break;
+    case order::seal_outcome::capturing: note_capturing(stream.batches->handle(), 0); break;
     case order::seal_outcome::nothing: break;
     case order::seal_outcome::failed:
       note_fence_failure(to_error(failure, "sealing a batch of frees"));

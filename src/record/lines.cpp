@@ -41,7 +41,7 @@ bool is_cuda_file(const std::string& path) {
   return path.ends_with("/cuda_runtime.h") || path.ends_with("/cuda_runtime_api.h");
 }
 
-std::string quoted(const std::string& text) {
+std::string shell_quoted(const std::string& text) {
   std::string made = "'";
   for (const char each : text) made += each == '\'' ? std::string("'\\''") : std::string(1, each);
   return made + "'";
@@ -61,7 +61,7 @@ void resolve(const std::string& module, addresses& wanted) {
   close(file);
   if (written) {
     const std::string command =
-        "addr2line -a -i -f -C -e " + quoted(module) + " < " + list + " 2>/dev/null";
+        "addr2line -a -i -f -C -e " + shell_quoted(module) + " < " + list + " 2>/dev/null";
     if (FILE* output = popen(command.c_str(), "r")) {
       char* row = nullptr;
       std::size_t room = 0;

@@ -1,6 +1,6 @@
 // What a callback writes down: an event in the program's own terms. Names are pointers to text that
 // is never freed, streams and graphs are handles, times are ticks of the recorder's clock, and what
-// takes a search or a division is left to the thread that reads the notes (scribe.hpp).
+// takes a search or a division is left to the thread that reads the notes (trace_builder.hpp).
 #pragma once
 #include <array>
 #include <cstdint>

@@ -112,7 +112,7 @@ std::string python_frames::unknown_interpreter() {
                                                          : "an interpreter before CPython 3.11";
 }
 
-std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
+std::size_t python_frames::walk(std::span<python_call_site> into) const noexcept {
   auto from = reinterpret_cast<std::uintptr_t>(this_thread_());
   if (from == 0) return 0;
   from = pointer(from, at_->thread_frame);
@@ -128,12 +128,13 @@ std::size_t python_frames::walk(std::span<python_place> into) const noexcept {
   return count;
 }
 
-std::uint64_t python_frames::identity(const python_place& place) const noexcept {
+std::uint64_t python_frames::identity(const python_call_site& call_site) const noexcept {
   std::uint64_t made = 0xcbf29ce484222325ULL;
-  for (const std::uint64_t each : {std::uint64_t{place.code}, std::uint64_t{place.instruction},
-                                   std::uint64_t{pointer(place.code, code_qualified_name)},
-                                   std::uint64_t{pointer(place.code, code_lines)},
-                                   std::uint64_t{at<std::uint32_t>(place.code, at_->first_line)}}) {
+  for (const std::uint64_t each :
+       {std::uint64_t{call_site.code}, std::uint64_t{call_site.instruction},
+        std::uint64_t{pointer(call_site.code, code_qualified_name)},
+        std::uint64_t{pointer(call_site.code, code_lines)},
+        std::uint64_t{at<std::uint32_t>(call_site.code, at_->first_line)}}) {
     made = (made ^ each) * 0x9e3779b97f4a7c15ULL;
     made ^= made >> 29;
   }
@@ -169,18 +170,19 @@ std::optional<std::string> python_frames::text(std::uintptr_t object) const {
   return made;
 }
 
-std::optional<python_line> python_frames::describe(const python_place& place) const {
-  if (place.code == 0 || pointer(place.code, type_of) != code_type_) return std::nullopt;
-  auto function = text(pointer(place.code, code_qualified_name)),
-       file = text(pointer(place.code, code_file));
-  const std::uintptr_t lines = pointer(place.code, code_lines);
+std::optional<python_line> python_frames::describe(const python_call_site& call_site) const {
+  if (call_site.code == 0 || pointer(call_site.code, type_of) != code_type_) return std::nullopt;
+  auto function = text(pointer(call_site.code, code_qualified_name)),
+       file = text(pointer(call_site.code, code_file));
+  const std::uintptr_t lines = pointer(call_site.code, code_lines);
   if (!function || !file || lines == 0 || pointer(lines, type_of) != bytes_type_)
     return std::nullopt;
   python_line made{std::move(*function), std::move(*file), 0};
-  const auto first = static_cast<std::uint32_t>(at<std::int32_t>(place.code, at_->first_line));
-  const std::uintptr_t begin = place.code + at_->code_begin;
+  const auto first = static_cast<std::uint32_t>(at<std::int32_t>(call_site.code, at_->first_line));
+  const std::uintptr_t begin = call_site.code + at_->code_begin;
   // Before its first instruction a frame is at the code unit before the code.
-  const std::uint64_t unit = place.instruction < begin ? 0 : (place.instruction - begin) / 2;
+  const std::uint64_t unit =
+      call_site.instruction < begin ? 0 : (call_site.instruction - begin) / 2;
   const auto size = at<std::size_t>(lines, size_of);
   if (unit > most_code_units || size > largest_table) return std::nullopt;
   made.line =

@@ -12,9 +12,9 @@
 namespace millpond::record {
 
 // A frame as long as it runs: its code object and the instruction that it is at.
-struct python_place {
+struct python_call_site {
   std::uintptr_t code = 0, instruction = 0;
-  friend bool operator==(const python_place&, const python_place&) = default;
+  friend bool operator==(const python_call_site&, const python_call_site&) = default;
 };
 
 struct python_line {
@@ -33,13 +33,13 @@ class python_frames {
 
   // Innermost first; how many there are, at most what there is room for. None where the thread runs
   // no Python.
-  std::size_t walk(std::span<python_place> into) const noexcept;
+  std::size_t walk(std::span<python_call_site> into) const noexcept;
   // A hash of the place and of what its code object holds: an address alone may be another
   // function's by and by.
-  [[nodiscard]] std::uint64_t identity(const python_place& place) const noexcept;
+  [[nodiscard]] std::uint64_t identity(const python_call_site& call_site) const noexcept;
   // Of a frame that runs now in the calling thread. Nothing where the memory is not what it should
   // be.
-  [[nodiscard]] std::optional<python_line> describe(const python_place& place) const;
+  [[nodiscard]] std::optional<python_line> describe(const python_call_site& call_site) const;
 
  private:
   // Byte offsets in the interpreter's structures, which stay the same through a minor version.

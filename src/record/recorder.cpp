@@ -31,16 +31,16 @@ std::uint32_t thread_number() noexcept {
   return mine - 1;
 }
 
-recorder::recorder(const settings& how, std::unique_ptr<scribe> to)
+recorder::recorder(const settings& how, std::unique_ptr<trace_builder> to)
     : how_(how),
-      scribe_(std::move(to)),
+      builder_(std::move(to)),
       ring_(how.ring_cells),
       stacks_(stack_store::unwinding::by_rules,
               how.python ? stack_store::python::seen : stack_store::python::left_out) {}
 
 result<std::unique_ptr<recorder>> recorder::start(const settings& how,
                                                   const trace::metadata& meta) {
-  scribe_options options;
+  trace_builder_options options;
   options.path = how.path;
   options.meta = meta;
   options.last_events = how.last_events;
@@ -50,7 +50,7 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how,
                                               trace::string_table& strings) {
     return frames_of(stack, most, strings, **store);
   };
-  auto to = scribe::create(std::move(options));
+  auto to = trace_builder::create(std::move(options));
   if (!to) return to.error();
   std::unique_ptr<recorder> made(new recorder(how, std::move(*to)));
   *store = &made->stacks_;
@@ -107,7 +107,7 @@ void recorder::write(note& next, std::uint64_t position) {
     next.at.duration_ns =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
   }
-  if (auto done = scribe_->add(next, position); !done) failed(done.error());
+  if (auto done = builder_->add(next, position); !done) failed(done.error());
 }
 
 bool recorder::drain() {
@@ -121,7 +121,7 @@ bool recorder::drain() {
     any = true;
     if (!failure_.empty()) continue;
     stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) {
-      scribe_->add_stack(id, stack);
+      builder_->add_stack(id, stack);
     });
     if (next.form == note_form::launch) {
       expanded both = expand(next);
@@ -144,10 +144,10 @@ void recorder::work() {
     const std::uint64_t time = now();
     if (dropped != dropped_.load(std::memory_order_relaxed)) {
       dropped = dropped_.load(std::memory_order_relaxed);
-      scribe_->set_dropped(dropped);
+      builder_->set_dropped(dropped);
     }
     if (dirty && failure_.empty() && time - flushed > every) {
-      if (auto done = scribe_->flush(); !done) failed(done.error());
+      if (auto done = builder_->flush(); !done) failed(done.error());
       flushed = time;
       dirty = false;
     }
@@ -158,16 +158,16 @@ void recorder::work() {
     }
     if (!whole_.load(std::memory_order_relaxed) && !paused) {
       paused = true;
-      scribe_->set_note("paused", "the program left out parts of itself");
+      builder_->set_note("paused", "the program left out parts of itself");
       dirty = true;
     }
     const char* limit = nullptr;
     if (how_.most_ns != 0 && time > how_.most_ns) limit = "the time limit was reached";
-    if (how_.most_bytes != 0 && scribe_->written_bytes() > how_.most_bytes)
+    if (how_.most_bytes != 0 && builder_->written_bytes() > how_.most_bytes)
       limit = "the size limit was reached";
     if (recording() && limit != nullptr) {
       recording_.store(false, std::memory_order_relaxed);
-      scribe_->set_note("limit", limit);
+      builder_->set_note("limit", limit);
       dirty = true;  // also where the program makes no call any more, or is killed later
       flushed = 0;
     }
@@ -188,15 +188,15 @@ void recorder::finish(const char* ended) noexcept {
     if (!failure_.empty()) return;
     {
       const std::lock_guard lock(said_mutex_);
-      for (const auto& [name, value] : said_) scribe_->set_note(name, value);
-      if (!device_name_.empty()) scribe_->set_device_name(device_name_);
+      for (const auto& [name, value] : said_) builder_->set_note(name, value);
+      if (!device_name_.empty()) builder_->set_device_name(device_name_);
     }
-    scribe_->set_dropped(dropped());
+    builder_->set_dropped(dropped());
     if (!whole_.load(std::memory_order_relaxed))
-      scribe_->set_note("paused", "the program left out parts of itself");
+      builder_->set_note("paused", "the program left out parts of itself");
     // Only a recording of the whole run can say what was never freed.
-    if (whole && dropped() == 0 && *ended != '\0') scribe_->set_note("ended", ended);
-    if (auto done = scribe_->close(); !done) failed(done.error());
+    if (whole && dropped() == 0 && *ended != '\0') builder_->set_note("ended", ended);
+    if (auto done = builder_->close(); !done) failed(done.error());
   } catch (...) {
     // No memory at the very end: the file reads as cut.
   }

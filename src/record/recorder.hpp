@@ -13,10 +13,10 @@
 
 #include "record/note.hpp"
 #include "record/ring.hpp"
-#include "record/trace_builder.hpp"
 #include "record/settings.hpp"
 #include "record/stacks.hpp"
 #include "record/tick_clock.hpp"
+#include "record/trace_builder.hpp"
 
 namespace millpond::record {
 
@@ -87,7 +87,7 @@ class recorder {
   [[nodiscard]] const stack_store& stacks() const noexcept { return stacks_; }
 
  private:
-  recorder(const settings& how, std::unique_ptr<scribe> to);
+  recorder(const settings& how, std::unique_ptr<trace_builder> to);
   void work();
   std::uint32_t captured() noexcept;
   bool drain();  // false where there was nothing
@@ -95,7 +95,7 @@ class recorder {
   void failed(const error& why);
 
   settings how_;
-  std::unique_ptr<scribe> scribe_;
+  std::unique_ptr<trace_builder> builder_;
   ring<note> ring_;
   stack_store stacks_;
   tick_clock clock_;  // but for ticks, the background thread's

@@ -86,7 +86,7 @@ class ring {
     for (std::size_t at = 0; at < sizeof(slot); at += line) {
       const char* each = reinterpret_cast<const char*>(&next) + at;
 #if defined(__x86_64__)
-      // The plain builtin asks for a line to read where the compiler is not told of a newer
+      // The plain builtin asks for a line to read where the compiler is not informed of a newer
       // processor.
       asm volatile("prefetchw %0" : : "m"(*each));
 #else

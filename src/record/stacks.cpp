@@ -20,7 +20,7 @@ struct remembered {
   std::uint32_t id = 0;
   std::uint32_t count = 0;
   std::uint64_t python = 0;  // hash of the frames of Python
-  std::array<const std::uintptr_t*, stack_store::most_frames> places{};
+  std::array<const std::uintptr_t*, stack_store::most_frames> call_sites{};
   std::array<std::uintptr_t, stack_store::most_frames> values{};
 };
 
@@ -68,7 +68,7 @@ struct walk {
   std::size_t count = 0;
   std::uintptr_t floor = 0;  // addresses below it are frames of our own
   bool placed = true;        // every return address was found where it should lie
-  std::array<const std::uintptr_t*, stack_store::most_frames> places;  // of `count` frames
+  std::array<const std::uintptr_t*, stack_store::most_frames> call_sites;  // of `count` frames
   std::array<std::uintptr_t, stack_store::most_frames> values;
 };
 
@@ -79,9 +79,9 @@ _Unwind_Reason_Code step(_Unwind_Context* context, void* data) {
   const std::uintptr_t top = _Unwind_GetCFA(context);
   if (pc == 0) return _URC_END_OF_STACK;
   if (top <= to.floor) return _URC_NO_REASON;
-  const auto* place = reinterpret_cast<const std::uintptr_t*>(top - sizeof(std::uintptr_t));
-  if (*place != pc) to.placed = false;
-  to.places[to.count] = place;
+  const auto* call_site = reinterpret_cast<const std::uintptr_t*>(top - sizeof(std::uintptr_t));
+  if (*call_site != pc) to.placed = false;
+  to.call_sites[to.count] = call_site;
   to.values[to.count] = pc;
   return ++to.count == to.most ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
@@ -97,9 +97,9 @@ bool walk_by_rules(walk& to, std::uintptr_t frame, thread_memory& mine) {
   const auto word = [](std::uintptr_t at) { return *reinterpret_cast<const std::uintptr_t*>(at); };
   std::uintptr_t base = word(frame), stack = frame + 2 * sizeof(std::uintptr_t);
   while (to.count < to.most) {
-    const std::uintptr_t place = stack - sizeof(std::uintptr_t), pc = word(place);
+    const std::uintptr_t call_site = stack - sizeof(std::uintptr_t), pc = word(call_site);
     if (pc == 0) break;
-    to.places[to.count] = reinterpret_cast<const std::uintptr_t*>(place);
+    to.call_sites[to.count] = reinterpret_cast<const std::uintptr_t*>(call_site);
     to.values[to.count] = pc;
     ++to.count;
     known_rule& known = mine.rules[(pc ^ pc >> 10) % remembered_rules];
@@ -148,26 +148,26 @@ std::uint64_t hash_of(std::span<const std::uintptr_t> stack) {
 
 }  // namespace
 
-std::uint64_t hash_of(std::span<const python_place> places) {
+std::uint64_t hash_of(std::span<const python_call_site> call_sites) {
   std::uint64_t made = 0;
-  for (const python_place& each : places) {
+  for (const python_call_site& each : call_sites) {
     made = (made ^ each.code) * 0x9e3779b97f4a7c15ULL;
     made = (made ^ each.instruction ^ made >> 31) * 0x9e3779b97f4a7c15ULL;
   }
   return made;
 }
 
-std::size_t stack_store::python_places(std::span<python_place> into) noexcept {
+std::size_t stack_store::python_call_sites(std::span<python_call_site> into) noexcept {
   if (python_ == python::left_out) return 0;
   std::call_once(looked_, [this] { interpreter_ = python_frames::find(); });
   return interpreter_ ? interpreter_->walk(into) : 0;
 }
 
-std::size_t stack_store::number_python(std::span<const python_place> places,
+std::size_t stack_store::number_python(std::span<const python_call_site> call_sites,
                                        std::span<std::uintptr_t> into) noexcept {
   std::size_t count = 0;
   try {
-    for (const python_place& each : places) {
+    for (const python_call_site& each : call_sites) {
       const std::uint64_t key = interpreter_->identity(each);
       const std::lock_guard lock(mutex_);
       auto [found, is_new] = line_numbers_.try_emplace(key, 0);
@@ -216,15 +216,15 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
   const auto caller = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
   thread_memory* const memory = thread_blocks<thread_memory, memory_slot>::mine();
   if (memory == nullptr) return 0;
-  std::array<python_place, most_python_frames> places;
-  const auto running = std::span(places).first(python_places(places));
+  std::array<python_call_site, most_python_frames> call_sites;
+  const auto running = std::span(call_sites).first(python_call_sites(call_sites));
   const std::uint64_t python_hash = hash_of(running);
   remembered& known = memory->stacks[((here >> 4) ^ (caller >> 3)) % remembered_stacks];
   if (known.stack_pointer == here && known.store == this && known.count > 0 &&
       known.python == python_hash) {
     bool same = true;
     for (std::uint32_t n = 0; n < known.count && same; ++n)
-      same = *known.places[n] == known.values[n];
+      same = *known.call_sites[n] == known.values[n];
     if (same) return known.id;
   }
   if (const std::uint64_t unloaded = unloaded_.load(std::memory_order_relaxed);
@@ -252,7 +252,7 @@ __attribute__((noinline)) std::uint32_t stack_store::capture(std::size_t frames)
     known.id = id;
     known.python = python_hash;
     known.count = static_cast<std::uint32_t>(to.count);
-    std::copy_n(to.places.begin(), to.count, known.places.begin());
+    std::copy_n(to.call_sites.begin(), to.count, known.call_sites.begin());
     std::copy_n(to.values.begin(), to.count, known.values.begin());
   }
   return id;

@@ -69,9 +69,9 @@ class stack_store {
   // No address of a program's has this bit.
   static constexpr std::uintptr_t python_mark = std::uintptr_t{1} << 63;
   std::uint32_t intern(std::span<const std::uintptr_t> stack) noexcept;
-  std::size_t python_places(std::span<python_place> into) noexcept;
+  std::size_t python_call_sites(std::span<python_call_site> into) noexcept;
   // Their numbers; how many there are.
-  std::size_t number_python(std::span<const python_place> places,
+  std::size_t number_python(std::span<const python_call_site> call_sites,
                             std::span<std::uintptr_t> into) noexcept;
 
   unwinding how_;

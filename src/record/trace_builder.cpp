@@ -35,8 +35,8 @@ std::string readable(const char* name) {
 
 }  // namespace
 
-result<std::unique_ptr<scribe>> scribe::create(scribe_options options) {
-  std::unique_ptr<scribe> made(new scribe(std::move(options)));
+result<std::unique_ptr<trace_builder>> trace_builder::create(trace_builder_options options) {
+  std::unique_ptr<trace_builder> made(new trace_builder(std::move(options)));
   if (made->options_.last_events == 0) {
     auto file = trace::make_file_sink(made->options_.path);
     if (!file) return file.error();
@@ -47,7 +47,7 @@ result<std::unique_ptr<scribe>> scribe::create(scribe_options options) {
   return made;
 }
 
-std::uint64_t scribe::stream_number(std::uint64_t handle, std::uint32_t thread) {
+std::uint64_t trace_builder::stream_number(std::uint64_t handle, std::uint32_t thread) {
   if (handle == 0 || handle == legacy_stream) return 0;
   const std::uint64_t key =
       handle == per_thread_stream ? (std::uint64_t{thread} << 8 | per_thread_stream) : handle;
@@ -56,7 +56,7 @@ std::uint64_t scribe::stream_number(std::uint64_t handle, std::uint32_t thread) 
   return found->second;
 }
 
-std::uint64_t scribe::name_number(std::uint64_t text) {
+std::uint64_t trace_builder::name_number(std::uint64_t text) {
   if (text == 0) return 0;
   const auto found = names_.find(text);
   if (found != names_.end()) return found->second;
@@ -65,14 +65,14 @@ std::uint64_t scribe::name_number(std::uint64_t text) {
   return id;
 }
 
-void scribe::add_stack(std::uint32_t, std::span<const std::uintptr_t> stack) {
+void trace_builder::add_stack(std::uint32_t, std::span<const std::uintptr_t> stack) {
   std::vector<trace::frame> frames;
   if (options_.frames) frames = options_.frames(stack, strings_);
   // Stacks that differ only in frames that are not shown are one.
   stack_number_.push_back(stacks_.intern(frames));
 }
 
-void scribe::set_note(const std::string& name, const std::string& value) {
+void trace_builder::set_note(const std::string& name, const std::string& value) {
   for (auto& [known, text] : options_.meta.notes) {
     if (known == name) {
       text = value;
@@ -82,7 +82,8 @@ void scribe::set_note(const std::string& name, const std::string& value) {
   options_.meta.notes.emplace_back(name, value);
 }
 
-const scribe::block* scribe::block_at(std::uint64_t address, std::uint64_t* begin) const {
+const trace_builder::block* trace_builder::block_at(std::uint64_t address,
+                                                    std::uint64_t* begin) const {
   const auto* found = live_.holding(address);
   if (found == nullptr) return nullptr;
   if (begin != nullptr) *begin = found->begin;
@@ -90,7 +91,7 @@ const scribe::block* scribe::block_at(std::uint64_t address, std::uint64_t* begi
   return at == blocks_.end() ? nullptr : &at->second;
 }
 
-void scribe::follow(const trace::event& at, std::uint64_t position) {
+void trace_builder::follow(const trace::event& at, std::uint64_t position) {
   if (at.what == action::allocate && at.status == 0 && at.address != 0) {
     const std::uint64_t end = at.address + extent(at.bytes);
     while (const auto* old = live_.overlapping(at.address, end)) {
@@ -113,7 +114,7 @@ void scribe::follow(const trace::event& at, std::uint64_t position) {
 }
 
 // Which side is the host's and what sort of memory it is, from the addresses.
-void scribe::resolve_copy(trace::event& at) {
+void trace_builder::resolve_copy(trace::event& at) {
   const std::uint64_t flags = at.object & ~std::uint64_t{0xff};
   auto direction = static_cast<copy_direction>(at.object & 0xff);
   const block* to = block_at(at.address, nullptr);
@@ -134,7 +135,7 @@ void scribe::resolve_copy(trace::event& at) {
   at.object = static_cast<std::uint64_t>(direction) | flags;
 }
 
-void scribe::event(const note& next, std::uint64_t position) {
+void trace_builder::event(const note& next, std::uint64_t position) {
   trace::event at = next.at;
   if (at.stack != 0 && at.stack <= stack_number_.size()) at.stack = stack_number_[at.stack - 1];
   const std::uint64_t handle = at.stream;
@@ -183,14 +184,14 @@ void scribe::event(const note& next, std::uint64_t position) {
   hold(at, position, waits);
 }
 
-void scribe::finish_kernel() {
+void trace_builder::finish_kernel() {
   kernel_.other = arguments_.size();
   hold(kernel_, kernel_position_, false);
   for (const trace::event& each : arguments_) hold(each, kernel_position_, false);
   arguments_.clear();
 }
 
-void scribe::argument(std::uint64_t address, bool in_structure) {
+void trace_builder::argument(std::uint64_t address, bool in_structure) {
   const block* mine = block_at(address, nullptr);
   // A leftover address inside a structure is nothing to speak of.
   if (mine == nullptr && (in_structure || freed_.holding(address) == nullptr)) return;
@@ -209,7 +210,7 @@ void scribe::argument(std::uint64_t address, bool in_structure) {
   arguments_.push_back(use);
 }
 
-void scribe::reset(const note& next, std::uint64_t position) {
+void trace_builder::reset(const note& next, std::uint64_t position) {
   std::vector<std::uint64_t> gone;
   for (const auto& [address, each] : blocks_) {
     if (each.device == next.at.device && each.of != kind::pageable) gone.push_back(address);
@@ -229,7 +230,7 @@ void scribe::reset(const note& next, std::uint64_t position) {
   }
 }
 
-result<void> scribe::add(const note& next, std::uint64_t position) {
+result<void> trace_builder::add(const note& next, std::uint64_t position) {
   switch (next.form) {
     case note_form::event: event(next, position); break;
     case note_form::arguments:
@@ -262,12 +263,12 @@ result<void> scribe::add(const note& next, std::uint64_t position) {
   return let_go();
 }
 
-void scribe::hold(const trace::event& at, std::uint64_t position, bool waits) {
+void trace_builder::hold(const trace::event& at, std::uint64_t position, bool waits) {
   held_.push_back({at, position, waits});
   if (waits) ++waiting_;
 }
 
-result<void> scribe::let_go() {
+result<void> trace_builder::let_go() {
   while (!held_.empty() && (!held_.front().waits || held_.size() > options_.most_held)) {
     const held next = held_.front();
     held_.pop_front();
@@ -280,7 +281,7 @@ result<void> scribe::let_go() {
   return {};
 }
 
-result<void> scribe::write(trace::event at) {
+result<void> trace_builder::write(trace::event at) {
   at.sequence = sequence_++;
   if (writer_) {
     if (auto tables = writer_->add_new_of(strings_, stacks_); !tables) return tables;
@@ -297,7 +298,7 @@ result<void> scribe::write(trace::event at) {
 }
 
 // The whole file anew, under another name first: whoever kills us leaves the one before.
-result<void> scribe::write_window() {
+result<void> trace_builder::write_window() {
   const std::string beside = options_.path + ".part";
   auto file = trace::make_file_sink(beside);
   if (!file) return file.error();
@@ -325,13 +326,13 @@ result<void> scribe::write_window() {
   return {};
 }
 
-result<void> scribe::flush() {
+result<void> trace_builder::flush() {
   if (!writer_) return write_window();
   if (auto said = writer_->set_metadata(options_.meta); !said) return said;
   return writer_->flush();
 }
 
-result<void> scribe::close() {
+result<void> trace_builder::close() {
   if (arguments_left_ > 0) {
     arguments_left_ = 0;
     finish_kernel();

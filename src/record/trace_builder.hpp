@@ -20,7 +20,7 @@
 
 namespace millpond::record {
 
-struct scribe_options {
+struct trace_builder_options {
   std::string path;  // of the trace
   trace::metadata meta;
   std::uint64_t last_events =
@@ -33,9 +33,9 @@ struct scribe_options {
       1u << 16;  // events that wait for an amend before them; then it is not waited for
 };
 
-class scribe {
+class trace_builder {
  public:
-  static result<std::unique_ptr<scribe>> create(scribe_options options);
+  static result<std::unique_ptr<trace_builder>> create(trace_builder_options options);
 
   // A note and its position in the ring. Errors are the file's, and stay.
   result<void> add(const note& next, std::uint64_t position);
@@ -66,7 +66,7 @@ class scribe {
     std::uint16_t device = 0;
     std::uint64_t position = 0;  // of its allocation's note
   };
-  explicit scribe(scribe_options options) : options_(std::move(options)) {}
+  explicit trace_builder(trace_builder_options options) : options_(std::move(options)) {}
 
   void event(const note& next, std::uint64_t position);
   void argument(std::uint64_t address, bool in_structure);
@@ -82,7 +82,7 @@ class scribe {
   [[nodiscard]] std::uint64_t name_number(std::uint64_t text);
   [[nodiscard]] const block* block_at(std::uint64_t address, std::uint64_t* begin) const;
 
-  scribe_options options_;
+  trace_builder_options options_;
   std::unique_ptr<trace::trace_writer> writer_;
   trace::string_table strings_;
   trace::stack_table stacks_;

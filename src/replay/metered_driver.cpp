@@ -5,22 +5,24 @@
 namespace millpond::replay {
 
 void metered_driver::take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces,
-                          std::uint64_t key, std::uint64_t bytes, place_of place) {
+                          std::uint64_t key, std::uint64_t bytes, memory_side_of location) {
   const std::lock_guard lock(mutex_);
   pieces[key] = bytes;
-  std::uint64_t& now = place == place_of::device ? account_.device_bytes : account_.host_bytes;
+  std::uint64_t& now =
+      location == memory_side_of::device ? account_.device_bytes : account_.host_bytes;
   std::uint64_t& peak =
-      place == place_of::device ? account_.peak_device_bytes : account_.peak_host_bytes;
+      location == memory_side_of::device ? account_.peak_device_bytes : account_.peak_host_bytes;
   now += bytes;
   peak = std::max(peak, now);
 }
 
 void metered_driver::give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces,
-                          std::uint64_t key, place_of place) {
+                          std::uint64_t key, memory_side_of location) {
   const std::lock_guard lock(mutex_);
   const auto found = pieces.find(key);
   if (found == pieces.end()) return;
-  (place == place_of::device ? account_.device_bytes : account_.host_bytes) -= found->second;
+  (location == memory_side_of::device ? account_.device_bytes : account_.host_bytes) -=
+      found->second;
   pieces.erase(found);
 }
 
@@ -52,26 +54,26 @@ call_result metered_driver::context_synchronize() noexcept {
 
 call_result metered_driver::memory_allocate(device_address* out, std::uint64_t bytes) noexcept {
   const call_result answer = gpu_->memory_allocate(out, bytes);
-  if (answer) take(device_, *out, bytes, place_of::device);
+  if (answer) take(device_, *out, bytes, memory_side_of::device);
   return answer;
 }
 
 call_result metered_driver::memory_free(device_address at) noexcept {
   const call_result answer = waiting([&] { return gpu_->memory_free(at); });
-  if (answer) give(device_, at, place_of::device);
+  if (answer) give(device_, at, memory_side_of::device);
   return answer;
 }
 
 call_result metered_driver::host_allocate(void** out, std::uint64_t bytes,
                                           host_flags flags) noexcept {
   const call_result answer = gpu_->host_allocate(out, bytes, flags);
-  if (answer) take(host_, reinterpret_cast<std::uint64_t>(*out), bytes, place_of::host);
+  if (answer) take(host_, reinterpret_cast<std::uint64_t>(*out), bytes, memory_side_of::host);
   return answer;
 }
 
 call_result metered_driver::host_free(void* at) noexcept {
   const call_result answer = waiting([&] { return gpu_->host_free(at); });
-  if (answer) give(host_, reinterpret_cast<std::uint64_t>(at), place_of::host);
+  if (answer) give(host_, reinterpret_cast<std::uint64_t>(at), memory_side_of::host);
   return answer;
 }
 
@@ -81,13 +83,13 @@ call_result metered_driver::host_register(void* at, std::uint64_t bytes) noexcep
 
 call_result metered_driver::managed_allocate(device_address* out, std::uint64_t bytes) noexcept {
   const call_result answer = gpu_->managed_allocate(out, bytes);
-  if (answer) take(device_, *out, bytes, place_of::device);
+  if (answer) take(device_, *out, bytes, memory_side_of::device);
   return answer;
 }
 
-call_result metered_driver::pool_create(pool_handle* out, memory_place place,
+call_result metered_driver::pool_create(pool_handle* out, memory_location location,
                                         std::uint64_t max_bytes) noexcept {
-  const call_result answer = gpu_->pool_create(out, place, max_bytes);
+  const call_result answer = gpu_->pool_create(out, location, max_bytes);
   if (answer) {
     const std::lock_guard lock(mutex_);
     pools_[*out] = 0;
@@ -110,12 +112,12 @@ call_result metered_driver::pool_destroy(pool_handle pool) noexcept {
 }
 
 call_result metered_driver::physical_create(physical_handle* out, std::uint64_t bytes,
-                                            memory_place place, shareable share) noexcept {
-  const call_result answer = gpu_->physical_create(out, bytes, place, share);
+                                            memory_location location, shareable share) noexcept {
+  const call_result answer = gpu_->physical_create(out, bytes, location, share);
   if (answer) {
-    const bool device = place == memory_place::device;
+    const bool device = location == memory_location::device;
     take(device ? device_handles_ : host_handles_, *out, bytes,
-         device ? place_of::device : place_of::host);
+         device ? memory_side_of::device : memory_side_of::host);
   }
   return answer;
 }
@@ -123,8 +125,8 @@ call_result metered_driver::physical_create(physical_handle* out, std::uint64_t 
 call_result metered_driver::physical_release(physical_handle handle) noexcept {
   const call_result answer = gpu_->physical_release(handle);
   if (answer) {
-    give(device_handles_, handle, place_of::device);
-    give(host_handles_, handle, place_of::host);
+    give(device_handles_, handle, memory_side_of::device);
+    give(host_handles_, handle, memory_side_of::host);
   }
   return answer;
 }

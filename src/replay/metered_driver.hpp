@@ -51,7 +51,7 @@ class metered_driver final : public driver {
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override {
     return gpu_->pointer_info(at, out);
   }
-  call_result pool_create(pool_handle* out, memory_place place,
+  call_result pool_create(pool_handle* out, memory_location location,
                           std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override {
@@ -77,7 +77,7 @@ class metered_driver final : public driver {
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override {
     return gpu_->address_free(at, bytes);
   }
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_location location,
                               shareable share) noexcept override;
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes,
@@ -88,8 +88,8 @@ class metered_driver final : public driver {
     return gpu_->unmap(at, bytes);
   }
   call_result set_access(device_address at, std::uint64_t bytes,
-                         memory_place place) noexcept override {
-    return gpu_->set_access(at, bytes, place);
+                         memory_location location) noexcept override {
+    return gpu_->set_access(at, bytes, location);
   }
   call_result export_handle(int* fd, physical_handle handle) noexcept override {
     return gpu_->export_handle(fd, handle);
@@ -168,13 +168,13 @@ class metered_driver final : public driver {
                         stream_handle stream) noexcept override {
     return gpu_->set_async(at, value, bytes, stream);
   }
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                              stream_handle stream) noexcept override {
     return gpu_->prefetch_async(at, bytes, to, stream);
   }
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                     memory_place place) noexcept override {
-    return gpu_->advise(at, bytes, advice, place);
+                     memory_location location) noexcept override {
+    return gpu_->advise(at, bytes, advice, location);
   }
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override {
@@ -194,11 +194,11 @@ class metered_driver final : public driver {
 
  private:
   // Remembers a piece of memory by the address or handle that gives it back.
-  enum class place_of : std::uint8_t { device, host };
+  enum class memory_side_of : std::uint8_t { device, host };
   void take(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
-            std::uint64_t bytes, place_of place);
+            std::uint64_t bytes, memory_side_of location);
   void give(std::unordered_map<std::uint64_t, std::uint64_t>& pieces, std::uint64_t key,
-            place_of place);
+            memory_side_of location);
   template <class Call>
   call_result waiting(Call&& call) noexcept;
 

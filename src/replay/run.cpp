@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "base/check.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "replay/contents.hpp"
 #include "replay/metered_driver.hpp"
 #include "replay/stages.hpp"
@@ -316,7 +316,7 @@ class replayer {
     if (made_.failures++ == 0) made_.first_failure = failure.message;
   }
 
-  [[nodiscard]] std::string place(std::uint32_t block, const char* what) const {
+  [[nodiscard]] std::string call_site(std::uint32_t block, const char* what) const {
     return fmt::format("event {} ({})", work_.blocks[block].event, what);
   }
 
@@ -334,7 +334,7 @@ class replayer {
     made_.peak_live_bytes = std::max(made_.peak_live_bytes, live_bytes_);
     if (simulated_ != nullptr) {
       simulated_->note_allocate(*answer, bytes, streams_[next.stream],
-                                place(next.block, "allocation"));
+                                call_site(next.block, "allocation"));
     }
     return made_.touched ? contents_.allocated(next.block, *answer) : result<void>{};
   }
@@ -385,7 +385,8 @@ class replayer {
     at_[block] = 0;
     live_bytes_ -= bytes;
     if (simulated_ != nullptr) {
-      simulated_->note_free(at, bytes, streams_[stream], place(block, "free of this allocation"));
+      simulated_->note_free(at, bytes, streams_[stream],
+                            call_site(block, "free of this allocation"));
     }
     users_here_.clear();
     if (const auto found = users_.find(block); found != users_.end()) {
@@ -418,7 +419,7 @@ class replayer {
     made_.sharing_ns += taken;
     if (!answer) failed(answer.error());
     if (simulated_ != nullptr)
-      simulated_->note_use(at, streams_[next.stream], place(next.block, "use"));
+      simulated_->note_use(at, streams_[next.stream], call_site(next.block, "use"));
     users_[next.block].push_back(next.stream);
     return made_.touched ? contents_.check(std::span(&next.block, 1), next.stream) : result<void>{};
   }

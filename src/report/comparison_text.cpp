@@ -115,8 +115,8 @@ std::string remarks(const comparison& of) {
                           each.finding_count - shown, each.findings.size());
     }
     for (const std::string& one : each.remarks) {
-      const std::string told = wrapped(one, columns, 2) + '\n';
-      if (made.find(told) == std::string::npos) made += told;  // both stagings say the same
+      const std::string reported = wrapped(one, columns, 2) + '\n';
+      if (made.find(reported) == std::string::npos) made += reported;  // both stagings say the same
     }
   }
   if (of.from.simulated) {

@@ -50,7 +50,7 @@ std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_inf
 
 std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
                              const explanation_options& options) {
-  const advise::examined& what = of.what;
+  const advise::analysed& what = of.what;
   std::string made;
   put(made, "trace     ",
       fmt::format("{}: {}, {}, {}, {}, {}, {}", trace.name, counted(what.events, "event", "events"),
@@ -90,7 +90,7 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
     put(made, "   ", each.summary);
     const std::string cost = cost_text(each);
     if (!cost.empty()) put(made, "   cost: ", cost);
-    for (const advise::finding_place& at : each.places) {
+    for (const advise::finding_call_site& at : each.call_sites) {
       const auto lines = stack_lines(at.stack, trace);
       made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
       for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n)
@@ -126,7 +126,7 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
 }
 
 std::string explanation_json(const advise::explanation& of, const trace::trace_info& trace) {
-  const advise::examined& what = of.what;
+  const advise::analysed& what = of.what;
   ordered_json made;
   made["trace"] = {{"name", trace.name},
                    {"format", to_string(trace.from)},
@@ -167,17 +167,17 @@ std::string explanation_json(const advise::explanation& of, const trace::trace_i
                      {"time_estimated", each.time_estimated},
                      {"peak_bytes", each.peak_bytes},
                      {"peak_after_bytes", each.peak_after_bytes}};
-    ordered_json places = ordered_json::array();
-    for (const advise::finding_place& at : each.places) {
+    ordered_json call_sites = ordered_json::array();
+    for (const advise::finding_call_site& at : each.call_sites) {
       ordered_json frames = ordered_json::array();
       for (const trace::frame& frame : trace.stacks.at(at.stack)) {
         frames.push_back({{"symbol", trace.strings.at(frame.symbol)},
                           {"file", trace.strings.at(frame.file)},
                           {"line", frame.line}});
       }
-      places.push_back({{"what", at.what}, {"frames", frames}});
+      call_sites.push_back({{"what", at.what}, {"frames", frames}});
     }
-    one["places"] = places;
+    one["call_sites"] = call_sites;
     one["events"] = each.events;
     one["seen"] = each.seen;
     one["remedy"] = each.remedy;

@@ -7,15 +7,13 @@
 
 #include "base/bits.hpp"
 #include "millpond/base/units.hpp"
+#include "report/holes.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::report {
 namespace {
 
 using trace::action;
-
-// Blocks further apart lie in different reservations: what is between them is nobody's.
-constexpr std::uint64_t most_gap = std::uint64_t{2} << 20;
 
 // "step" of "ns::(anonymous namespace)::step(float*, int)"; templates are left as they are.
 std::string_view short_name(std::string_view symbol) {
@@ -33,7 +31,7 @@ bool in_gpu_memory(trace::kind of) {
 
 }  // namespace
 
-std::string place_of(const std::vector<live_frame>& frames) {
+std::string call_site_of(const std::vector<live_frame>& frames) {
   std::string made;
   for (std::size_t n = 0; n < frames.size() && n < 2; ++n) {
     const live_frame& each = frames[n];
@@ -156,7 +154,7 @@ std::uint32_t live_account::site_of(const trace::event& at, const trace::trace_i
       made.frames.push_back({std::string(info.strings.at(each.symbol)),
                              std::string(info.strings.at(each.file)), each.line});
     }
-    made.label = place_of(made.frames);
+    made.label = call_site_of(made.frames);
     if (made.frames.empty()) {
       const std::string_view name = info.strings.at(call);
       const std::uint64_t low = std::uint64_t{1} << floor_log2(at.bytes);

@@ -32,7 +32,7 @@ struct live_frame {
   std::uint32_t line = 0;
 };
 // "on_device program.h:70 < main server.cu:14": the innermost frame and who called it.
-[[nodiscard]] std::string place_of(const std::vector<live_frame>& frames);
+[[nodiscard]] std::string call_site_of(const std::vector<live_frame>& frames);
 
 struct live_site {
   std::string label;  // place_of the frames; where there are none, the call and a doubling of sizes

@@ -37,7 +37,7 @@ std::string bytes_a_second(double bytes, double seconds) {
 
 // "on_device < main server.cu:14" of "on_device program.h:70 < main server.cu:14" where that is too
 // long: who called says more.
-std::string shortened_place(const std::string& text, std::size_t width) {
+std::string shortened_call_site(const std::string& text, std::size_t width) {
   const std::size_t by = text.find(" < "),
                     file = text.rfind(' ', by == std::string::npos ? by : by - 1);
   if (text.size() <= width || by == std::string::npos || file == std::string::npos)
@@ -62,9 +62,9 @@ std::string curve(const std::vector<std::uint64_t>& past, std::size_t width,
   return made;
 }
 
-class page {
+class terminal_page {
  public:
-  explicit page(const live_text_options& options) : options_(options) {}
+  explicit terminal_page(const live_text_options& options) : options_(options) {}
 
   void line(std::string text, const char* colour = "") {
     text = shortened(std::move(text), options_.width);
@@ -98,7 +98,7 @@ class page {
   std::vector<std::string> lines_;
 };
 
-void put_fragmentation(page& into, const live_view& of) {
+void put_fragmentation(terminal_page& into, const live_view& of) {
   const std::uint64_t live = of.kinds[0].live_bytes + of.kinds[1].live_bytes;
   const std::string pieces =
       of.free_pieces == 0
@@ -121,7 +121,7 @@ void put_fragmentation(page& into, const live_view& of) {
 
 std::string live_text(const live_view& of, const std::vector<std::uint64_t>& past,
                       const live_text_options& options) {
-  page made(options);
+  terminal_page made(options);
   const double seconds = seconds_of(of);
   made.line(fmt::format("{}{}{}", options.title, options.state.empty() ? "" : ": " + options.state,
                         of.device.empty()
@@ -172,10 +172,11 @@ std::string live_text(const live_view& of, const std::vector<std::uint64_t>& pas
     made.line("");
     // Four columns of numbers beside it.
     const std::size_t room = options.width > 60 ? options.width - 38 : 22;
-    table sites({fmt::format("hot places ({} of {})", of.sites.size(), grouped(of.sites_in_all)),
-                 "live", "blocks", "alloc/s", "ms/s"});
+    table sites(
+        {fmt::format("hot call sites ({} of {})", of.sites.size(), grouped(of.sites_in_all)),
+         "live", "blocks", "alloc/s", "ms/s"});
     for (const live_site& each : of.sites) {
-      sites.add({shortened_place(each.label, room), format_bytes(each.live_bytes),
+      sites.add({shortened_call_site(each.label, room), format_bytes(each.live_bytes),
                  grouped(each.live_blocks), rate(static_cast<double>(each.allocations), seconds),
                  seconds <= 0 ? "-" : fmt::format("{:.2f}", each.call_ns / 1e6 / seconds)});
     }
@@ -218,14 +219,14 @@ std::string live_json(const live_view& of, const std::string& state) {
   made["calls"] = calls;
   ordered_json sites = ordered_json::array();
   for (const live_site& each : of.sites) {
-    sites.push_back({{"place", each.label},
+    sites.push_back({{"call_site", each.label},
                      {"kind", trace::to_string(each.of)},
                      {"live_bytes", each.live_bytes},
                      {"live_blocks", each.live_blocks},
                      {"allocations", each.allocations},
                      {"time_us", each.call_ns / 1e3}});
   }
-  made["places"] = sites;
+  made["call_sites"] = sites;
   made["places_in_all"] = of.sites_in_all;
   return made.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }

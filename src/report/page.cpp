@@ -157,11 +157,11 @@ ordered_json sites_json(const picture& of, const trace::trace_info& info) {
 ordered_json findings_json(const page_trace& of) {
   ordered_json made = ordered_json::array();
   for (const advise::finding& each : of.explained.findings) {
-    ordered_json places = ordered_json::array();
-    for (const advise::finding_place& place : each.places) {
-      places.push_back({{"what", place.what},
-                        {"stack", place.stack},
-                        {"frames", stack_lines(place.stack, *of.info)}});
+    ordered_json call_sites = ordered_json::array();
+    for (const advise::finding_call_site& call_site : each.call_sites) {
+      call_sites.push_back({{"what", call_site.what},
+                            {"stack", call_site.stack},
+                            {"frames", stack_lines(call_site.stack, *of.info)}});
     }
     const advise::flaw_facts& facts = advise::facts_of(each.which);
     made.push_back({{"flaw", facts.name},
@@ -171,7 +171,7 @@ ordered_json findings_json(const page_trace& of) {
                     {"count", each.count},
                     {"bytes", each.bytes},
                     {"ns", each.time_ns},
-                    {"places", places},
+                    {"call_sites", call_sites},
                     {"events", each.events},
                     {"seen", each.seen},
                     {"remedy", each.remedy}});
@@ -290,7 +290,7 @@ ordered_json trace_json(const page_trace& each) {
 }
 
 ordered_json change_json(const advise::difference& of) {
-  ordered_json measures = ordered_json::array(), places = ordered_json::array();
+  ordered_json measures = ordered_json::array(), call_sites = ordered_json::array();
   using unit = advise::measure::unit;
   for (const advise::measure& each : of.measures) {
     measures.push_back({{"name", each.name},
@@ -301,13 +301,13 @@ ordered_json change_json(const advise::difference& of) {
                         {"after", each.after},
                         {"worse", each.regressed}});
   }
-  for (const advise::place_change& each : of.places) {
-    places.push_back({{"place", each.place},
-                      {"peak_before", each.peak_before},
-                      {"peak_after", each.peak_after},
-                      {"blocks_before", each.blocks_before},
-                      {"blocks_after", each.blocks_after},
-                      {"worse", each.regressed}});
+  for (const advise::call_site_change& each : of.call_sites) {
+    call_sites.push_back({{"call_site", each.call_site},
+                          {"peak_before", each.peak_before},
+                          {"peak_after", each.peak_after},
+                          {"blocks_before", each.blocks_before},
+                          {"blocks_after", each.blocks_after},
+                          {"worse", each.regressed}});
   }
   const auto titles = [](const std::vector<advise::finding>& from) {
     ordered_json made = ordered_json::array();
@@ -316,7 +316,7 @@ ordered_json change_json(const advise::difference& of) {
     return made;
   };
   return {{"measures", measures},
-          {"places", places},
+          {"call_sites", call_sites},
           {"appeared", titles(of.appeared)},
           {"gone", titles(of.gone)}};
 }

@@ -50,11 +50,11 @@ class perfetto_writer {
   [[nodiscard]] std::uint64_t entries() const noexcept { return entries_; }
 
  private:
-  struct lane {
+  struct row {
     std::vector<std::uint64_t> ends;  // of the slices that are open, outermost first
     std::uint64_t last_begin = 0;
   };
-  static constexpr std::uint64_t lanes_apart =
+  static constexpr std::uint64_t rows_apart =
       1'000'000;  // between track numbers; streams are numbered from 0 up
   struct live_block {
     std::uint64_t bytes;
@@ -77,17 +77,17 @@ class perfetto_writer {
   // Perfetto drops a slice that begins within another of its track and ends after it (a call of one
   // thread while another thread's runs): such a one goes to a further track of the stream.
   std::uint64_t track(std::uint64_t stream, std::uint64_t begin_ns, std::uint64_t end_ns) {
-    auto& lanes = lanes_[stream];
+    auto& rows = rows_[stream];
     for (std::size_t which = 0;; ++which) {
-      const bool fresh = which == lanes.size();
-      if (fresh) lanes.emplace_back();
-      lane& on = lanes[which];
+      const bool fresh = which == rows.size();
+      if (fresh) rows.emplace_back();
+      row& on = rows[which];
       if (begin_ns < on.last_begin) continue;
       while (!on.ends.empty() && on.ends.back() <= begin_ns) on.ends.pop_back();
       if (!on.ends.empty() && on.ends.back() < end_ns) continue;
       on.ends.push_back(end_ns);
       on.last_begin = begin_ns;
-      const std::uint64_t number = stream + 1 + which * lanes_apart;
+      const std::uint64_t number = stream + 1 + which * rows_apart;
       if (!fresh) return number;
       std::string name = stream == 0 ? "default stream" : fmt::format("stream {}", stream);
       if (which > 0) name += fmt::format(" ({})", which + 1);
@@ -179,7 +179,7 @@ class perfetto_writer {
   std::array<std::uint64_t, 5> live_bytes_{};
   std::unordered_map<std::uint64_t, live_block> live_;
   std::unordered_map<std::uint64_t, std::uint64_t> freed_;  // address to the arrow that began there
-  std::unordered_map<std::uint64_t, std::vector<lane>> lanes_;  // by stream
+  std::unordered_map<std::uint64_t, std::vector<row>> rows_;  // by stream
 };
 
 }  // namespace

@@ -187,12 +187,13 @@ class collector {
 };
 
 // The event that a place means: the first that is not before it.
-std::uint64_t event_of(const picture& of, const picture_place& place) {
-  if (place.in == picture_place::unit::event) return place.value;
+std::uint64_t event_of(const picture& of, const picture_call_site& call_site) {
+  if (call_site.in == picture_call_site::unit::event) return call_site.value;
   std::uint64_t found = of.events;
-  const auto block = std::ranges::lower_bound(of.blocks, place.value, {}, &picture_block::begin_ns);
+  const auto block =
+      std::ranges::lower_bound(of.blocks, call_site.value, {}, &picture_block::begin_ns);
   if (block != of.blocks.end()) found = block->begin_event;
-  const auto mark = std::ranges::lower_bound(of.marks, place.value, {}, &picture_mark::time_ns);
+  const auto mark = std::ranges::lower_bound(of.marks, call_site.value, {}, &picture_mark::time_ns);
   if (mark != of.marks.end()) found = std::min(found, mark->event);
   return found;
 }
@@ -217,20 +218,20 @@ result<void> window_as_asked(picture& of, const picture_options& options) {
 
 }  // namespace
 
-std::optional<picture_place> parse_place(std::string_view text) {
+std::optional<picture_call_site> parse_call_site(std::string_view text) {
   double number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
   if (read.ec != std::errc{} || !(number >= 0) || number > 1e15) return std::nullopt;
   const std::string_view unit(read.ptr,
                               static_cast<std::size_t>(text.data() + text.size() - read.ptr));
-  using in = picture_place::unit;
+  using in = picture_call_site::unit;
   if (unit.empty()) {
     if (number != static_cast<double>(static_cast<std::uint64_t>(number))) return std::nullopt;
-    return picture_place{static_cast<std::uint64_t>(number), in::event};
+    return picture_call_site{static_cast<std::uint64_t>(number), in::event};
   }
   for (const auto& [name, scale] : {std::pair{"ns", 1.0}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}}) {
     if (unit == name && number * scale < 1e18)
-      return picture_place{static_cast<std::uint64_t>(number * scale), in::nanoseconds};
+      return picture_call_site{static_cast<std::uint64_t>(number * scale), in::nanoseconds};
   }
   return std::nullopt;
 }
@@ -257,7 +258,7 @@ result<picture> read_picture(trace::trace_source& from, const picture_options& o
   return made;
 }
 
-result<void> choose_windows(picture& of, std::span<const std::uint64_t> places,
+result<void> choose_windows(picture& of, std::span<const std::uint64_t> call_sites,
                             const picture_options& options) {
   of.windows.clear();
   if (options.from || options.to) {
@@ -273,10 +274,10 @@ result<void> choose_windows(picture& of, std::span<const std::uint64_t> places,
                                            of.events > width ? of.events - width : 0);
       of.windows.push_back({first, std::min(of.events, first + width), std::move(why)});
     };
-    const std::size_t most = std::min<std::size_t>(places.size(), 64);
+    const std::size_t most = std::min<std::size_t>(call_sites.size(), 64);
     add(of.peak_event, most == 0 ? options.most_events : options.most_events / 2, "round the peak");
     for (std::size_t n = 0; n < most; ++n)
-      add(places[n], options.most_events / 2 / most, "round a finding");
+      add(call_sites[n], options.most_events / 2 / most, "round a finding");
     std::ranges::sort(of.windows, {}, &picture_window::first);
     std::vector<picture_window> merged;
     for (picture_window& each : of.windows) {

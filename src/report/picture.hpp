@@ -122,18 +122,18 @@ struct picture {
 
 // A place in a trace as a user writes it: "1200" is an event, "1.5s" and "20ms" are times from the
 // start.
-struct picture_place {
+struct picture_call_site {
   std::uint64_t value = 0;
   enum class unit : std::uint8_t { event, nanoseconds } in{};
 };
-[[nodiscard]] std::optional<picture_place> parse_place(std::string_view text);
+[[nodiscard]] std::optional<picture_call_site> parse_call_site(std::string_view text);
 
 struct picture_options {
   std::uint64_t most_events = 2'000'000;  // that are shown one by one
   std::size_t most_sites = 200;
   std::size_t most_bins = 2000;
   std::size_t most_streams = 64;
-  std::optional<picture_place> from,
+  std::optional<picture_call_site> from,
       to;  // these events one by one, instead of round the peak and the findings
   std::function<void(std::uint64_t)> progress;
 };
@@ -146,7 +146,7 @@ struct picture_options {
 
 // Chooses what is shown one by one: everything, or what from and to say, or windows round the peak
 // and round `places` (events).
-result<void> choose_windows(picture& of, std::span<const std::uint64_t> places,
+result<void> choose_windows(picture& of, std::span<const std::uint64_t> call_sites,
                             const picture_options& options = {});
 
 // Bytes live behind event `event`, counted from the blocks.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/bits.hpp"
+#include "report/holes.hpp"
 
 namespace millpond::report {
 namespace {
@@ -85,7 +86,7 @@ void rank_sites(picture& of, std::size_t most) {
     rest.bytes += of.sites[id].bytes;
     rest.peak_bytes += of.sites[id].peak_bytes;
     rest.call_ns += of.sites[id].call_ns;
-    rest.label = "all other places";
+    rest.label = "all other call sites";
   }
   of.sites = std::move(sites);
 }
@@ -104,10 +105,6 @@ void rank_streams(picture& of) {
   for (const std::uint32_t id : order) streams.push_back(of.streams[id]);
   of.streams = std::move(streams);
 }
-
-// Gaps up to this are drawn; larger ones are left out, since addresses of different reservations
-// lie terabytes apart.
-constexpr std::uint64_t most_gap = std::uint64_t{2} << 20;
 
 void find_regions(picture& of) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;

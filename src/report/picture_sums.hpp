@@ -4,7 +4,7 @@
 
 namespace millpond::report {
 
-// Groups of a stacked chart: so many are told apart, and one more stands for the rest.
+// Groups of a stacked chart: so many are distinguished, and one more stands for the rest.
 inline constexpr std::size_t told_apart = 7;
 
 // Fills the peaks, the order of sites and streams, the regions, bins, fragmentation and lifetimes.

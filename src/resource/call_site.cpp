@@ -7,7 +7,7 @@ namespace {
 
 // The thread's place: part of a call's arguments in spirit, kept here because the one interface of
 // all memory has no room for it and most calls need none.
-thread_local place thread_place;
+thread_local call_site thread_call_site;
 
 std::string location_text(const std::source_location& where) {
   std::string_view file = where.file_name();
@@ -26,26 +26,26 @@ std::string location_text(const std::source_location& where) {
 
 }  // namespace
 
-std::string to_string(const place& at) {
+std::string to_string(const call_site& at) {
   const bool located = at.where.line() != 0;
-  if (at.text == nullptr) return located ? location_text(at.where) : "a place not told";
+  if (at.text == nullptr) return located ? location_text(at.where) : "an unnamed call site";
   return located ? std::string(at.text) + " (" + location_text(at.where) + ")"
                  : std::string(at.text);
 }
 
-place current_place() noexcept {
-  return thread_place;
+call_site current_call_site() noexcept {
+  return thread_call_site;
 }
 
-scoped_place::scoped_place(place at) noexcept : before_(thread_place) {
+scoped_call_site::scoped_call_site(call_site at) noexcept : before_(thread_call_site) {
   if (!at.known()) return;
   // An inner scope that adds only a location keeps the outer one's words.
   if (at.text == nullptr) at.text = before_.text;
-  thread_place = at;
+  thread_call_site = at;
 }
 
-scoped_place::~scoped_place() {
-  thread_place = before_;
+scoped_call_site::~scoped_call_site() {
+  thread_call_site = before_;
 }
 
 }  // namespace millpond

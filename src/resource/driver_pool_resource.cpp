@@ -10,9 +10,9 @@ result<pool_handle> make_pool(driver& gpu, const driver_pool_options& options) {
   const relaxed_capture_scope relaxed(gpu);
   if (!relaxed.entered()) return to_error(relaxed.entered(), doing);
   pool_handle pool = nullptr;
-  call_result answer = gpu.pool_create(&pool, options.place, options.limit_bytes);
+  call_result answer = gpu.pool_create(&pool, options.location, options.limit_bytes);
   if (answer.status == driver_status::invalid_context && gpu.bind_thread().ok()) {
-    answer = gpu.pool_create(&pool, options.place, options.limit_bytes);
+    answer = gpu.pool_create(&pool, options.location, options.limit_bytes);
   }
   if (!answer.ok()) return to_error(answer, doing);
   answer = gpu.pool_set_release_threshold(pool, options.keep_bytes);
@@ -37,22 +37,23 @@ result<std::unique_ptr<driver_pool_resource>> driver_pool_resource::create(
   auto made = make_pool(*gpu, options);
   if (!made) return made.error();
   return std::unique_ptr<driver_pool_resource>(
-      new driver_pool_resource(std::move(gpu), *made, options.place, std::move(registry)));
+      new driver_pool_resource(std::move(gpu), *made, options.location, std::move(registry)));
 }
 
 driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, driver_pool_options options,
                                            std::shared_ptr<pointer_registry> registry)
-    : driver_pool_resource(gpu, pool_or_throw(*gpu, options), options.place, std::move(registry)) {}
+    : driver_pool_resource(gpu, pool_or_throw(*gpu, options), options.location,
+                           std::move(registry)) {}
 
 driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool,
-                                           memory_place place,
+                                           memory_location location,
                                            std::shared_ptr<pointer_registry> registry)
-    : tracked_resource(
-          std::move(gpu), std::move(registry),
-          {place == memory_place::host ? "driver_pool_resource (host)" : "driver_pool_resource",
-           memory_kind::driver_pool, "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}),
+    : tracked_resource(std::move(gpu), std::move(registry),
+                       {location == memory_location::host ? "driver_pool_resource (host)"
+                                                          : "driver_pool_resource",
+                        memory_kind::driver_pool, "cuMemAllocFromPoolAsync", "cuMemFreeAsync"}),
       pool_(pool),
-      place_(place) {}
+      location_(location) {}
 
 driver_pool_resource::~driver_pool_resource() {
   if (forked()) return;

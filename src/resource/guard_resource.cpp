@@ -40,7 +40,7 @@ result<void*> guard_resource::do_allocate(std::uint64_t bytes, std::uint64_t ali
   block.bytes = block.reserved = bytes;
   block.stream = stream;
   block.owner = owner_;
-  block.allocated = current_place();
+  block.allocated = current_call_site();
   if (const auto added = registry_->add(block); !added) {
     upstream().deallocate(*answer, bytes, stream);
     return added.error();
@@ -50,8 +50,8 @@ result<void*> guard_resource::do_allocate(std::uint64_t bytes, std::uint64_t ali
 
 result<void> guard_resource::do_deallocate(void* ptr, std::uint64_t bytes,
                                            stream_handle stream) noexcept {
-  const auto taken =
-      registry_->take(owner_, reinterpret_cast<std::uint64_t>(ptr), bytes, stream, current_place());
+  const auto taken = registry_->take(owner_, reinterpret_cast<std::uint64_t>(ptr), bytes, stream,
+                                     current_call_site());
   if (!taken) return taken.error();
   if (taken->bytes < quarantine_bytes_) {
     try {
@@ -87,7 +87,7 @@ void guard_resource::give_on(std::uint64_t keep_bytes) noexcept {
     }
     const auto answer = upstream().try_deallocate(oldest.ptr, oldest.bytes, oldest.stream);
     if (answer) continue;
-    // Its free was accepted long ago, so no caller can be told; it is kept and tried again.
+    // Its free was accepted long ago, so no caller can be reported; it is kept and tried again.
     report(answer.error());
     const std::lock_guard lock(mutex_);
     quarantine_.push_back(oldest);

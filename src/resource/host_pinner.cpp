@@ -23,8 +23,8 @@ constexpr std::uint64_t small_page = 4 * KiB;
 constexpr std::uint64_t piece = 16 * MiB;  // what one thread touches at a time
 constexpr unsigned most_threads = 16;
 
-// mbind(2) with MPOL_PREFERRED: pages come from the node while it has some. Not told of failure: a
-// kernel without NUMA refuses, and then there is one node.
+// mbind(2) with MPOL_PREFERRED: pages come from the node while it has some. Not informed of
+// failure: a kernel without NUMA refuses, and then there is one node.
 void prefer_node(void* at, std::uint64_t bytes, int node) noexcept {
 #ifdef SYS_mbind
   constexpr int preferred = 1;
@@ -241,7 +241,7 @@ result<void> host_pinner::free(void* at, std::uint64_t) noexcept {
   return done;
 }
 
-// The thread that pins ahead. A refusal ends it: whoever asks next is told why.
+// The thread that pins ahead. A refusal ends it: whoever asks next is reported why.
 void host_pinner::keep_ready() {
   static_cast<void>(gpu_->bind_thread());
   for (;;) {

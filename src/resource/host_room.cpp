@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "machine/machine_facts.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

@@ -47,7 +47,7 @@ result<void> limit_resource::do_deallocate(void* ptr, std::uint64_t bytes,
   const std::uint64_t counted = sizes_ ? sizes_->take(address) : bytes;
   if (!sizes_ && bytes == 0) {
     return error{error_code::invalid_argument,
-                 "limit_resource: a free without a size, where sizes are to be told; the block "
+                 "limit_resource: a free without a size, where sizes are required; the block "
                  "stays allocated"};
   }
   auto answer = upstream().try_deallocate(ptr, bytes, stream);

@@ -35,13 +35,13 @@ call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, s
   call_result answer = gpu()->managed_allocate(out, whole);
   if (!answer.ok()) return answer;
   for (const managed_plan::advice& each : plan->advices) {
-    if (answer.ok()) answer = gpu()->advise(*out, whole, each.what, each.place);
+    if (answer.ok()) answer = gpu()->advise(*out, whole, each.what, each.location);
   }
   capture_info capture;
   const bool recorded =
       !gpu()->stream_capture(stream, &capture).ok() || capture.status != capture_status::none;
   if (answer.ok() && plan->start_on_device && !recorded) {  // into a capture it would be replayed
-    answer = gpu()->prefetch_async(*out, whole, memory_place::device, stream);
+    answer = gpu()->prefetch_async(*out, whole, memory_location::device, stream);
   }
   if (!answer.ok()) static_cast<void>(gpu()->memory_free(*out));
   return answer;

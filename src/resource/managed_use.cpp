@@ -67,11 +67,11 @@ result<managed_plan> plan_managed(const managed_use& use, std::uint64_t bytes,
             "copies away (27 to 132 us "
             "for each 4 KiB with the CPU as preferred location); state streaming or gpu-resident");
       }
-      plan.advices = {{managed_advice::set_read_mostly, memory_place::device}};
+      plan.advices = {{managed_advice::set_read_mostly, memory_location::device}};
       plan.prefetch_to_device = true;
       break;
     case managed_intent::gpu_resident:
-      plan.advices = {{managed_advice::set_preferred_location, memory_place::device}};
+      plan.advices = {{managed_advice::set_preferred_location, memory_location::device}};
       plan.prefetch_to_device = plan.start_on_device = true;
       plan.prefetch_to_host = false;
       if (includes(use.writers, memory_side::host)) {
@@ -82,8 +82,8 @@ result<managed_plan> plan_managed(const managed_use& use, std::uint64_t bytes,
       }
       break;
     case managed_intent::cpu_resident:
-      plan.advices = {{managed_advice::set_preferred_location, memory_place::host},
-                      {managed_advice::set_accessed_by, memory_place::device}};
+      plan.advices = {{managed_advice::set_preferred_location, memory_location::host},
+                      {managed_advice::set_accessed_by, memory_location::device}};
       if (bytes >= 16 * MiB && (includes(use.readers, memory_side::device) ||
                                 includes(use.writers, memory_side::device))) {
         plan.warnings.push_back(

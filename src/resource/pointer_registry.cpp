@@ -151,10 +151,10 @@ std::vector<block_facts> pointer_registry::dismiss(const block_owner* owner) {
     }
   }
   if (!left.empty()) {
-    const leak_report told = add_up(left);
-    state_->leaked_blocks.fetch_add(told.blocks, std::memory_order_relaxed);
-    state_->leaked_bytes.fetch_add(told.bytes, std::memory_order_relaxed);
-    state_->chosen.leak_sink(told);
+    const leak_report reported = add_up(left);
+    state_->leaked_blocks.fetch_add(reported.blocks, std::memory_order_relaxed);
+    state_->leaked_bytes.fetch_add(reported.bytes, std::memory_order_relaxed);
+    state_->chosen.leak_sink(reported);
   }
   return left;
 }
@@ -185,7 +185,7 @@ result<void> pointer_registry::add(const block_facts& facts) {
 
 result<block_facts> pointer_registry::take(const block_owner* owner, std::uint64_t address,
                                            std::uint64_t bytes, stream_handle stream,
-                                           const place& freed) noexcept {
+                                           const call_site& freed) noexcept {
   if (state_->forked()) return refused_in_fork();
   const free_attempt attempt{owner, address, bytes, freed};
   shard& in = state_->of(address);

@@ -81,11 +81,11 @@ error foreign(const free_attempt& attempt) {
 
 leak_report add_up(const std::vector<block_facts>& blocks) {
   // By what the place says, not by where its text lies: an inline function has a copy in each file.
-  std::map<std::tuple<std::string, std::string>, leak_report::line> places;
+  std::map<std::tuple<std::string, std::string>, leak_report::line> call_sites;
   leak_report report;
   for (const block_facts& block : blocks) {
     std::string where = to_string(block.allocated);
-    auto& line = places[{where, block.owner->name}];
+    auto& line = call_sites[{where, block.owner->name}];
     line.allocated = std::move(where);
     line.owner = block.owner->name;
     line.kind = block.owner->kind;
@@ -94,7 +94,7 @@ leak_report add_up(const std::vector<block_facts>& blocks) {
     ++report.blocks;
     report.bytes += block.bytes;
   }
-  for (auto& [key, line] : places) report.lines.push_back(std::move(line));
+  for (auto& [key, line] : call_sites) report.lines.push_back(std::move(line));
   std::stable_sort(report.lines.begin(), report.lines.end(),
                    [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   return report;
@@ -110,7 +110,7 @@ std::string leak_report::text() const {
                        format_bytes(each.bytes), each.blocks, each.blocks == 1 ? "" : "s",
                        each.owner, to_string(each.kind), each.allocated);
   }
-  if (lines.size() > most) out += fmt::format("\n  and {} more places", lines.size() - most);
+  if (lines.size() > most) out += fmt::format("\n  and {} more call sites", lines.size() - most);
   return out;
 }
 

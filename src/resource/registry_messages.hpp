@@ -11,14 +11,14 @@ struct freed_block {
   block_facts was;
   const block_owner* by = nullptr;
   stream_handle stream = nullptr;
-  place freed;
+  call_site freed;
 };
 
 struct free_attempt {
   const block_owner* through = nullptr;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  place freed;
+  call_site freed;
 };
 
 [[nodiscard]] error refused_in_fork();

@@ -5,14 +5,12 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
+#include "base/thread_number.hpp"
 #include "millpond/base/units.hpp"
 #include "resource/block_sizes.hpp"
-#include "base/thread_number.hpp"
 
 namespace millpond {
-namespace {
-constexpr auto relaxed = std::memory_order_relaxed;
-}  // namespace
+namespace {}  // namespace
 
 statistics_resource::statistics_resource(memory_resource& upstream, free_sizes sizes)
     : resource_adaptor(upstream), stripes_(std::make_unique<stripe[]>(stripe_count)) {
@@ -36,14 +34,15 @@ result<void*> statistics_resource::do_allocate(std::uint64_t bytes, std::uint64_
   }
   stripe& counts = mine();
   if (!answer) {
-    counts.failed_allocations.fetch_add(1, relaxed);
+    counts.failed_allocations.fetch_add(1, std::memory_order_relaxed);
     return answer;
   }
-  counts.allocated_bytes.fetch_add(bytes, relaxed);
-  counts.allocations[floor_log2(bytes)].fetch_add(1, relaxed);
-  const std::uint64_t live = live_bytes_.fetch_add(bytes, relaxed) + bytes;
-  std::uint64_t peak = peak_live_bytes_.load(relaxed);
-  while (live > peak && !peak_live_bytes_.compare_exchange_weak(peak, live, relaxed)) {
+  counts.allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  counts.allocations[floor_log2(bytes)].fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::uint64_t peak = peak_live_bytes_.load(std::memory_order_relaxed);
+  while (live > peak &&
+         !peak_live_bytes_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
   }
   return answer;
 }
@@ -52,24 +51,25 @@ result<void> statistics_resource::do_deallocate(void* ptr, std::uint64_t bytes,
                                                 stream_handle stream) noexcept {
   stripe& counts = mine();
   if (!sizes_ && bytes == 0) {
-    counts.failed_deallocations.fetch_add(1, relaxed);
+    counts.failed_deallocations.fetch_add(1, std::memory_order_relaxed);
     return error{error_code::invalid_argument,
-                 "statistics_resource: a free without a size, where sizes are to be told; the "
+                 "statistics_resource: a free without a size, where sizes are required; the "
                  "block stays allocated"};
   }
   const auto address = reinterpret_cast<std::uint64_t>(ptr);
   const std::uint64_t counted = sizes_ ? sizes_->take(address) : bytes;
   // Before the memory goes, or another thread that gets it at once would be counted on top of it
   // and the peak come out too high.
-  if (counted != 0) live_bytes_.fetch_sub(counted, relaxed);
+  if (counted != 0) live_bytes_.fetch_sub(counted, std::memory_order_relaxed);
   auto answer = upstream().try_deallocate(ptr, bytes, stream);
   if (answer) {
-    if (counted != 0) counts.deallocations[floor_log2(counted)].fetch_add(1, relaxed);
+    if (counted != 0)
+      counts.deallocations[floor_log2(counted)].fetch_add(1, std::memory_order_relaxed);
     return answer;
   }
-  counts.failed_deallocations.fetch_add(1, relaxed);
+  counts.failed_deallocations.fetch_add(1, std::memory_order_relaxed);
   if (counted != 0) {
-    live_bytes_.fetch_add(counted, relaxed);
+    live_bytes_.fetch_add(counted, std::memory_order_relaxed);
     if (sizes_) static_cast<void>(sizes_->remember(address, counted));
   }
   return answer;
@@ -80,13 +80,13 @@ allocation_statistics statistics_resource::statistics() const {
   std::array<std::uint64_t, class_count> allocations{}, deallocations{};
   for (std::size_t at = 0; at < stripe_count; ++at) {
     const stripe& each = stripes_[at];
-    now.allocated_bytes += each.allocated_bytes.load(relaxed);
-    now.failed_allocations += each.failed_allocations.load(relaxed);
-    now.failed_deallocations += each.failed_deallocations.load(relaxed);
+    now.allocated_bytes += each.allocated_bytes.load(std::memory_order_relaxed);
+    now.failed_allocations += each.failed_allocations.load(std::memory_order_relaxed);
+    now.failed_deallocations += each.failed_deallocations.load(std::memory_order_relaxed);
     for (std::size_t of = 0; of < class_count; ++of) {
       // Frees first: a free seen has its allocation seen.
-      deallocations[of] += each.deallocations[of].load(relaxed);
-      allocations[of] += each.allocations[of].load(relaxed);
+      deallocations[of] += each.deallocations[of].load(std::memory_order_relaxed);
+      allocations[of] += each.allocations[of].load(std::memory_order_relaxed);
     }
   }
   for (std::size_t of = 0; of < class_count; ++of) {
@@ -98,13 +98,13 @@ allocation_statistics statistics_resource::statistics() const {
     now.classes.push_back({from, 2 * from, allocations[of], live});
   }
   now.live_blocks = now.allocations - std::min(now.allocations, now.deallocations);
-  now.live_bytes = live_bytes_.load(relaxed);
-  now.peak_live_bytes = peak_live_bytes_.load(relaxed);
+  now.live_bytes = live_bytes_.load(std::memory_order_relaxed);
+  now.peak_live_bytes = peak_live_bytes_.load(std::memory_order_relaxed);
   return now;
 }
 
 void statistics_resource::reset_peak() noexcept {
-  peak_live_bytes_.store(live_bytes_.load(relaxed), relaxed);
+  peak_live_bytes_.store(live_bytes_.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 std::string allocation_statistics::text() const {

@@ -26,7 +26,7 @@ struct trace_file::inside {
       : writer(std::move(to)), meta(std::move(facts)) {}
 
   void add(channel& from, trace::event next) {
-    const place at = current_place();
+    const call_site at = current_call_site();
     const std::lock_guard lock(mutex);
     if (closed) return;
     next.stack = stack_of(at);
@@ -40,7 +40,7 @@ struct trace_file::inside {
     }
   }
 
-  std::uint32_t stack_of(const place& at) {
+  std::uint32_t stack_of(const call_site& at) {
     if (!at.known()) return 0;
     std::string symbol = at.text != nullptr ? at.text : "";
     const char* function = at.where.function_name();

@@ -13,8 +13,6 @@ namespace {
 // spare.
 constexpr std::uint64_t usual_alignment = 512;
 
-constexpr auto relaxed = std::memory_order_relaxed;
-
 }  // namespace
 
 tracked_resource::tracked_resource(std::shared_ptr<driver> gpu,
@@ -71,20 +69,20 @@ result<block_facts> tracked_resource::obtain_aligned(std::uint64_t bytes, std::u
 result<void*> tracked_resource::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                             stream_handle stream) {
   if (auto allowed = may_allocate(bytes); !allowed) {
-    failed_allocations_.fetch_add(1, relaxed);
+    failed_allocations_.fetch_add(1, std::memory_order_relaxed);
     return allowed.error();
   }
   auto obtained = obtain_aligned(bytes, alignment, stream);
   if (!obtained) {
-    failed_allocations_.fetch_add(1, relaxed);
+    failed_allocations_.fetch_add(1, std::memory_order_relaxed);
     return obtained.error();
   }
   block_facts block = *obtained;
   block.stream = stream;
   block.owner = owner_;
-  block.allocated = current_place();
+  block.allocated = current_call_site();
   if (const auto added = registry_->add(block); !added) {
-    failed_allocations_.fetch_add(1, relaxed);
+    failed_allocations_.fetch_add(1, std::memory_order_relaxed);
     static_cast<void>(give_back(block.base, stream));
     return added.error();
   }
@@ -95,9 +93,9 @@ result<void*> tracked_resource::do_allocate(std::uint64_t bytes, std::uint64_t a
 result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes,
                                              stream_handle stream) noexcept {
   const auto address = reinterpret_cast<std::uint64_t>(ptr);
-  const auto taken = registry_->take(owner_, address, bytes, stream, current_place());
+  const auto taken = registry_->take(owner_, address, bytes, stream, current_call_site());
   if (!taken) {
-    failed_deallocations_.fetch_add(1, relaxed);
+    failed_deallocations_.fetch_add(1, std::memory_order_relaxed);
     error why = taken.error();
     driver::pointer_facts facts;
     if (why.code == error_code::foreign_pointer && gpu_ != nullptr &&
@@ -113,7 +111,7 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes,
   }
   const block_facts& block = *taken;
   if (kind() != memory_kind::pageable && gpu_ != nullptr && !gpu_->alive()) {
-    left_to_driver_.fetch_add(1, relaxed);
+    left_to_driver_.fetch_add(1, std::memory_order_relaxed);
     count_deallocation(block);
     return {};
   }
@@ -124,7 +122,7 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes,
   }
   if (!answer.ok()) {
     registry_->restore(block);
-    failed_deallocations_.fetch_add(1, relaxed);
+    failed_deallocations_.fetch_add(1, std::memory_order_relaxed);
     return to_error(answer, fmt::format("{}: free {:#x}, {} bytes, which stays allocated", name(),
                                         block.address, block.bytes));
   }
@@ -133,32 +131,36 @@ result<void> tracked_resource::do_deallocate(void* ptr, std::uint64_t bytes,
 }
 
 void tracked_resource::count_allocation(const block_facts& block) noexcept {
-  allocations_.fetch_add(1, relaxed);
-  if (block.reserved != block.bytes) extra_bytes_.fetch_add(block.reserved - block.bytes, relaxed);
-  const std::uint64_t live = live_bytes_.fetch_add(block.bytes, relaxed) + block.bytes;
-  std::uint64_t peak = peak_live_bytes_.load(relaxed);
-  while (live > peak && !peak_live_bytes_.compare_exchange_weak(peak, live, relaxed)) {
+  allocations_.fetch_add(1, std::memory_order_relaxed);
+  if (block.reserved != block.bytes)
+    extra_bytes_.fetch_add(block.reserved - block.bytes, std::memory_order_relaxed);
+  const std::uint64_t live =
+      live_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) + block.bytes;
+  std::uint64_t peak = peak_live_bytes_.load(std::memory_order_relaxed);
+  while (live > peak &&
+         !peak_live_bytes_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
   }
 }
 
 void tracked_resource::count_deallocation(const block_facts& block) noexcept {
-  deallocations_.fetch_add(1, relaxed);
-  live_bytes_.fetch_sub(block.bytes, relaxed);
-  if (block.reserved != block.bytes) extra_bytes_.fetch_sub(block.reserved - block.bytes, relaxed);
+  deallocations_.fetch_add(1, std::memory_order_relaxed);
+  live_bytes_.fetch_sub(block.bytes, std::memory_order_relaxed);
+  if (block.reserved != block.bytes)
+    extra_bytes_.fetch_sub(block.reserved - block.bytes, std::memory_order_relaxed);
 }
 
 resource_usage tracked_resource::usage() const noexcept {
   resource_usage now;
   // Frees first: a free seen has its allocation seen.
-  now.deallocations = deallocations_.load(relaxed);
-  now.allocations = allocations_.load(relaxed);
-  now.failed_allocations = failed_allocations_.load(relaxed);
-  now.failed_deallocations = failed_deallocations_.load(relaxed);
+  now.deallocations = deallocations_.load(std::memory_order_relaxed);
+  now.allocations = allocations_.load(std::memory_order_relaxed);
+  now.failed_allocations = failed_allocations_.load(std::memory_order_relaxed);
+  now.failed_deallocations = failed_deallocations_.load(std::memory_order_relaxed);
   now.live_blocks = now.allocations - now.deallocations;
-  now.live_bytes = live_bytes_.load(relaxed);
-  now.peak_live_bytes = peak_live_bytes_.load(relaxed);
-  now.reserved_bytes = now.live_bytes + extra_bytes_.load(relaxed);
-  now.left_to_driver = left_to_driver_.load(relaxed);
+  now.live_bytes = live_bytes_.load(std::memory_order_relaxed);
+  now.peak_live_bytes = peak_live_bytes_.load(std::memory_order_relaxed);
+  now.reserved_bytes = now.live_bytes + extra_bytes_.load(std::memory_order_relaxed);
+  now.left_to_driver = left_to_driver_.load(std::memory_order_relaxed);
   return now;
 }
 

@@ -7,8 +7,8 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "millpond/memory/memory_resource.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
 namespace {
@@ -61,7 +61,7 @@ result<shared_memory> shared_memory::create(std::shared_ptr<driver> gpu, std::ui
   }
   const relaxed_capture_scope relaxed(*made.gpu_);
   if (const call_result answer = made.gpu_->physical_create(
-          &made.handle_, made.mapped_, memory_place::device, driver::shareable::posix_fd);
+          &made.handle_, made.mapped_, memory_location::device, driver::shareable::posix_fd);
       !answer.ok()) {
     return to_error(answer, "creating " + format_bytes(made.mapped_) + " to be shared");
   }
@@ -109,7 +109,7 @@ result<void> shared_memory::open(std::uint64_t bytes) {
     return why;
   }
   mapped_here_ = true;
-  if (const call_result answer = gpu_->set_access(address_, mapped_, memory_place::device);
+  if (const call_result answer = gpu_->set_access(address_, mapped_, memory_location::device);
       !answer.ok()) {
     return to_error(answer, "giving access to " + format_bytes(mapped_) + " of shared memory");
   }

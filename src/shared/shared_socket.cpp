@@ -8,8 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "millpond/shared/shared_memory.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/shared/shared_memory.hpp"
 
 namespace millpond {
 namespace {

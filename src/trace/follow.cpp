@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/quote.hpp"
 #include "trace/input.hpp"
 #include "trace/reader.hpp"
 
@@ -57,7 +58,7 @@ result<trace_source> follow_trace(const std::string& path, std::function<bool()>
   if (const auto head = from.fill(8); !head) {
     return head.error();
   } else if (*head > 0 && !is_mpt(from.view())) {
-    return bad_byte(path, 0, "a trace of millpond (.mpt)", quoted(from.view().substr(0, 24)));
+    return bad_byte(path, 0, "a trace of millpond (.mpt)", in_quotes(from.view().substr(0, 24)));
   }
   auto reader = read_mpt(std::move(from), options);
   if (!reader) return reader.error();

@@ -1,5 +1,7 @@
 #include "trace/input.hpp"
 
+#include "base/quote.hpp"
+
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -144,24 +146,10 @@ result<input_buffer> open_input(std::string name, std::string bytes) {
   return undo_gzip(input_buffer(std::make_unique<memory_input>(std::move(bytes)), std::move(name)));
 }
 
-std::string quoted(std::string_view bytes) {
-  std::string text = "'";
-  for (const char each : bytes) {
-    if (text.size() > 60) return text + "...'";
-    const auto code = static_cast<unsigned char>(each);
-    if (code < 0x20 || code >= 0x7f) {
-      text += fmt::format("\\x{:02x}", code);
-    } else {
-      text += each;
-    }
-  }
-  return text + "'";
-}
-
 error bad_line(const std::string& name, std::uint64_t line, std::string_view expected,
                std::string_view found) {
   return {error_code::bad_input, fmt::format("{}:{}: expected {}, found {}", name, line, expected,
-                                             found.empty() ? "nothing" : quoted(found))};
+                                             found.empty() ? "nothing" : in_quotes(found))};
 }
 
 error bad_byte(const std::string& name, std::uint64_t offset, std::string_view expected,

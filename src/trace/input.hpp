@@ -68,7 +68,5 @@ error bad_line(const std::string& name, std::uint64_t line, std::string_view exp
 // The same by byte offset, for binary files; `found` is printed as it is.
 error bad_byte(const std::string& name, std::uint64_t offset, std::string_view expected,
                std::string_view found);
-// Any bytes as text on one line: quoted, escaped, shortened to some 60 characters.
-std::string quoted(std::string_view bytes);
 
 }  // namespace millpond::trace

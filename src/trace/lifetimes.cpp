@@ -146,7 +146,8 @@ bool lifetime_builder::used(std::uint64_t address, std::uint64_t stream) {
   for (std::uint32_t at = of.streams_first; at != end_of_uses; at = uses_[at].next) {
     if (uses_[at].stream == stream) return true;
   }
-  if (uses_.size() >= end_of_uses) return true;  // more than can be told apart: 4 thousand million
+  if (uses_.size() >= end_of_uses)
+    return true;  // more than can be distinguished: 4 thousand million
   uses_.push_back({stream, of.streams_first});
   of.streams_first = static_cast<std::uint32_t>(uses_.size() - 1);
   ++of.streams_count;

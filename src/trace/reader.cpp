@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.hpp"
 #include "trace/mpt.hpp"
 
 namespace millpond::trace {
@@ -127,7 +128,7 @@ class mpt_reader final : public event_reader {
     const byte* head = bytes_of(from_.view());
     const auto marker = mpt::get_fixed<std::uint32_t>(head);
     if (marker != mpt::chunk_marker) {
-      return bad(0, "a chunk's marker " + quoted("mpck"), quoted(from_.view().substr(0, 4)));
+      return bad(0, "a chunk's marker " + in_quotes("mpck"), in_quotes(from_.view().substr(0, 4)));
     }
     const std::uint32_t head_sum = checksum(head, mpt::chunk_header_bytes - 4);
     const auto stated_head_sum = mpt::get_fixed<std::uint32_t>(head + 24);
@@ -387,7 +388,7 @@ class mpt_reader final : public event_reader {
     if (options_.behind_the_end == open_options::rest::refused) {
       auto there = from_.fill(1);
       if (!there) return there.error();
-      if (*there != 0) return bad(0, "the end of the file", quoted(from_.view().substr(0, 16)));
+      if (*there != 0) return bad(0, "the end of the file", in_quotes(from_.view().substr(0, 16)));
     }
     info_.status = read_status::complete;
     return {};

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/quote.hpp"
 #include "trace/import/csv_importer.hpp"
+#include "trace/import/rmm_importer.hpp"
+#include "trace/import/snapshot_importer.hpp"
 #include "trace/input.hpp"
 #include "trace/mpt.hpp"
 #include "trace/reader.hpp"
-#include "trace/import/rmm_importer.hpp"
-#include "trace/import/snapshot_importer.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -37,7 +38,7 @@ opened open_reader(input_buffer from, const open_options& options) {
       "a trace (.mpt; a PyTorch memory snapshot, pickle protocol 2 to 5; CSV with the header "
       "action,time_us,addr,size,stream; an RMM log with the header "
       "Thread,Time,Action,Pointer,Size,Stream; each plain or in gzip)",
-      quoted(head.substr(0, 24)));
+      in_quotes(head.substr(0, 24)));
 }
 
 result<trace_source> as_source(opened reader) {

@@ -60,7 +60,7 @@ result<void> spool::append(std::span<const std::uint8_t> bytes) {
     };
     if (file_ == nullptr) return failed();
     // Never through the stream's buffer: what is written is what read() sees, and a full disk is
-    // told here.
+    // reported here.
     const ssize_t written =
         pwrite(fileno(file_.get()), bytes.data(), bytes.size(), static_cast<off_t>(size_ - held));
     if (written < 0 && errno == EINTR) continue;

@@ -95,13 +95,13 @@ TEST(explain_test, a_graphs_kernels_use_its_blocks_at_each_launch) {
   EXPECT_THAT(explain_made(captured(false)).names(), IsEmpty()) << "captured work does not run";
 }
 
-trace_maker used_elsewhere(bool told) {
+trace_maker used_elsewhere(bool reported) {
   trace_maker made;
   for (const std::uint64_t stream : {1, 2}) made.on(action::stream_create, stream, 1);
   made.allocate(0x10000, 64 * KiB, kind::driver_pool, 1);
   made.on(action::stream_synchronize, 1);
   made.kernel(2, {0x10000});
-  if (told) {
+  if (reported) {
     auto& use = made.add(action::use);
     use.stream = 2;
     use.address = 0x10000;
@@ -110,7 +110,7 @@ trace_maker used_elsewhere(bool told) {
   return made;
 }
 
-TEST(explain_test, a_use_that_the_allocator_was_told_of_makes_its_free_safe) {
+TEST(explain_test, a_use_that_the_allocator_was_informed_of_makes_its_free_safe) {
   EXPECT_THAT(explain_made(used_elsewhere(true)).names(), IsEmpty());
   EXPECT_THAT(explain_made(used_elsewhere(false)).names(), ElementsAre("free_while_in_use"));
 }
@@ -178,7 +178,7 @@ TEST(explain_test, a_block_that_was_young_when_the_recording_stopped_is_not_call
       << "a hundred kernels later it still was";
 }
 
-TEST(explain_test, the_allocators_share_is_told_for_each_range_that_the_program_names) {
+TEST(explain_test, the_allocators_share_is_reported_for_each_range_that_the_program_names) {
   trace_maker made;
   for (int n = 0; n < 40; ++n) {
     made.add(action::mark).object = made.text("request");
@@ -336,7 +336,7 @@ TEST(difference_test, a_trace_is_no_worse_than_itself) {
   const auto one = explain_made(server(4 * MiB, false));
   const difference made = compare({one.what, one.info}, {one.what, one.info});
   EXPECT_FALSE(made.regressed());
-  EXPECT_THAT(made.places, IsEmpty());
+  EXPECT_THAT(made.call_sites, IsEmpty());
   EXPECT_THAT(made.appeared, IsEmpty());
 }
 
@@ -347,9 +347,9 @@ TEST(difference_test, more_memory_is_a_regression_at_the_place_that_takes_it) {
   EXPECT_TRUE(made.regressed());
   EXPECT_FALSE(compare({after.what, after.info}, {before.what, before.info}).regressed())
       << "less is none";
-  ASSERT_FALSE(made.places.empty());
-  EXPECT_THAT(made.places[0].place, HasSubstr("request"));
-  EXPECT_EQ(made.places[0].peak_after, 6 * MiB);
+  ASSERT_FALSE(made.call_sites.empty());
+  EXPECT_THAT(made.call_sites[0].call_site, HasSubstr("request"));
+  EXPECT_EQ(made.call_sites[0].peak_after, 6 * MiB);
   difference_limits lenient;
   lenient.bytes_share = 1;
   EXPECT_FALSE(compare({before.what, before.info}, {after.what, after.info}, lenient).regressed());
@@ -367,7 +367,7 @@ TEST(difference_test, a_new_finding_is_a_regression_and_one_that_is_gone_is_not)
   EXPECT_FALSE(better.regressed());
 }
 
-TEST(by_place_test, each_place_gets_the_memory_that_its_use_asks_for) {
+TEST(by_call_site_test, each_place_gets_the_memory_that_its_use_asks_for) {
   trace_maker made;
   made.allocate(0x1000000, 8 * MiB, kind::device, 0, "weights");
   made.allocate(0x2000000, 4 * KiB, kind::managed, 0, "control");
@@ -383,9 +383,9 @@ TEST(by_place_test, each_place_gets_the_memory_that_its_use_asks_for) {
     made.free(0x8000'0000);
   }
   const auto explained = explain_made(made);
-  const whole_advice advice = advise_places(explained.what, explained.info, {}, nullptr);
-  std::map<std::string, const place_advice*> by_name;
-  for (const place_advice& each : advice.places) {
+  const whole_advice advice = advise_call_sites(explained.what, explained.info, {}, nullptr);
+  std::map<std::string, const call_site_advice*> by_name;
+  for (const call_site_advice& each : advice.call_sites) {
     by_name[std::string(
         explained.info.strings.at(explained.info.stacks.at(each.where.stack)[0].symbol))] = &each;
   }
@@ -397,7 +397,7 @@ TEST(by_place_test, each_place_gets_the_memory_that_its_use_asks_for) {
   EXPECT_EQ(by_name["staging"]->use, "pinned + pool");
   EXPECT_GT(by_name["staging"]->time_now_ns, by_name["staging"]->time_then_ns);
   EXPECT_TRUE(by_name["staging"]->time_estimated) << "the calls' times were not recorded here";
-  EXPECT_EQ(advice.places[0].where.stack, by_name["staging"]->where.stack)
+  EXPECT_EQ(advice.call_sites[0].where.stack, by_name["staging"]->where.stack)
       << "the largest gain comes first";
 }
 

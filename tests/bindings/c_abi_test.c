@@ -109,26 +109,26 @@ static void a_pool(millpond_gpu* gpu) {
   EXPECT(millpond_deallocate(pool, ptr, 0, stream) == MILLPOND_OK);
 
   {
-    millpond_lane* lane = NULL;
-    EXPECT(millpond_lane_create(pool, stream, &lane) == MILLPOND_OK);
-    EXPECT(millpond_lane_allocate(lane, 4096, &ptr) == MILLPOND_OK && ptr != NULL);
-    EXPECT(millpond_lane_deallocate(lane, ptr, 4096) == MILLPOND_OK);
-    EXPECT(millpond_lane_allocate(lane, 4096, &again) == MILLPOND_OK && again == ptr);
-    EXPECT(millpond_lane_deallocate(lane, again, 4096) == MILLPOND_OK);
-    millpond_lane_destroy(lane);
+    millpond_cache* cache = NULL;
+    EXPECT(millpond_cache_create(pool, stream, &cache) == MILLPOND_OK);
+    EXPECT(millpond_cache_allocate(cache, 4096, &ptr) == MILLPOND_OK && ptr != NULL);
+    EXPECT(millpond_cache_deallocate(cache, ptr, 4096) == MILLPOND_OK);
+    EXPECT(millpond_cache_allocate(cache, 4096, &again) == MILLPOND_OK && again == ptr);
+    EXPECT(millpond_cache_deallocate(cache, again, 4096) == MILLPOND_OK);
+    millpond_cache_destroy(cache);
   }
   {
-    /* A lane's answer is the reason itself. */
-    millpond_lane* lane = NULL;
-    EXPECT(millpond_lane_create(pool, stream, &lane) == MILLPOND_OK);
-    EXPECT(millpond_lane_allocate(lane, 4096, &ptr) == MILLPOND_OK);
-    EXPECT(millpond_lane_deallocate(lane, ptr, 4095) == MILLPOND_INVALID_ARGUMENT);
+    /* A cache's answer is the reason itself. */
+    millpond_cache* cache = NULL;
+    EXPECT(millpond_cache_create(pool, stream, &cache) == MILLPOND_OK);
+    EXPECT(millpond_cache_allocate(cache, 4096, &ptr) == MILLPOND_OK);
+    EXPECT(millpond_cache_deallocate(cache, ptr, 4095) == MILLPOND_INVALID_ARGUMENT);
     SAYS("the block stays allocated");
-    EXPECT(millpond_lane_deallocate(lane, ptr, 4096) == MILLPOND_OK);
-    EXPECT(millpond_lane_deallocate(lane, ptr, 4096) == MILLPOND_DOUBLE_FREE);
-    EXPECT(millpond_lane_deallocate(lane, &given, 8) == MILLPOND_FOREIGN_POINTER);
-    EXPECT(millpond_lane_deallocate(lane, NULL, 8) == MILLPOND_OK);
-    millpond_lane_destroy(lane);
+    EXPECT(millpond_cache_deallocate(cache, ptr, 4096) == MILLPOND_OK);
+    EXPECT(millpond_cache_deallocate(cache, ptr, 4096) == MILLPOND_DOUBLE_FREE);
+    EXPECT(millpond_cache_deallocate(cache, &given, 8) == MILLPOND_FOREIGN_POINTER);
+    EXPECT(millpond_cache_deallocate(cache, NULL, 8) == MILLPOND_OK);
+    millpond_cache_destroy(cache);
   }
   EXPECT(millpond_stream_synchronize(gpu, stream) == MILLPOND_OK);
   EXPECT(millpond_trim(pool, 0, &given) == MILLPOND_OK && given > 0);
@@ -144,13 +144,13 @@ static void a_pool(millpond_gpu* gpu) {
   EXPECT(millpond_pool_create(gpu, &options, &pool) == MILLPOND_INVALID_ARGUMENT);
 }
 
-/* Two graphs that share an arena: what the first freed within its capture, and a lane of it, the
+/* Two graphs that share an arena: what the first freed within its capture, and a cache of it, the
  * second has. */
 static void graphs(millpond_gpu* gpu) {
   const uint64_t bytes = (uint64_t)8 << 20;
   millpond_memory *pool = NULL, *other = NULL, *plain = NULL;
   millpond_graph_arena* arena = NULL;
-  millpond_capture_lane* lane = NULL;
+  millpond_capture_cache* cache = NULL;
   millpond_stream stream = NULL;
   millpond_graph first = NULL, second = NULL;
   millpond_statistics now;
@@ -165,8 +165,8 @@ static void graphs(millpond_gpu* gpu) {
 
   EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_NOT_PERMITTED);
   SAYS("no capture runs");
-  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_NOT_PERMITTED &&
-         lane == NULL);
+  EXPECT(millpond_capture_cache_create(pool, stream, &cache) == MILLPOND_NOT_PERMITTED &&
+         cache == NULL);
   EXPECT(millpond_stream_begin_capture(gpu, stream, 3) == MILLPOND_INVALID_ARGUMENT);
 
   EXPECT(millpond_stream_begin_capture(gpu, stream, 2) == MILLPOND_OK);
@@ -174,13 +174,13 @@ static void graphs(millpond_gpu* gpu) {
   EXPECT(millpond_capture_into(plain, arena, stream) == MILLPOND_NOT_SUPPORTED);
   EXPECT(millpond_capture_into(pool, NULL, stream) == MILLPOND_INVALID_ARGUMENT);
   EXPECT(millpond_capture_into(pool, arena, stream) == MILLPOND_OK);
-  EXPECT(millpond_capture_lane_create(pool, stream, &lane) == MILLPOND_OK && lane != NULL);
-  EXPECT(millpond_capture_lane_allocate(lane, bytes, &x) == MILLPOND_OK && x != NULL);
-  EXPECT(millpond_capture_lane_deallocate(lane, x, bytes - 1) == MILLPOND_INVALID_ARGUMENT);
-  EXPECT(millpond_capture_lane_deallocate(lane, x, bytes) == MILLPOND_OK);
-  EXPECT(millpond_capture_lane_allocate(lane, bytes, &y) == MILLPOND_OK && y == x);
-  EXPECT(millpond_capture_lane_deallocate(lane, y, bytes) == MILLPOND_OK);
-  millpond_capture_lane_destroy(lane);
+  EXPECT(millpond_capture_cache_create(pool, stream, &cache) == MILLPOND_OK && cache != NULL);
+  EXPECT(millpond_capture_cache_allocate(cache, bytes, &x) == MILLPOND_OK && x != NULL);
+  EXPECT(millpond_capture_cache_deallocate(cache, x, bytes - 1) == MILLPOND_INVALID_ARGUMENT);
+  EXPECT(millpond_capture_cache_deallocate(cache, x, bytes) == MILLPOND_OK);
+  EXPECT(millpond_capture_cache_allocate(cache, bytes, &y) == MILLPOND_OK && y == x);
+  EXPECT(millpond_capture_cache_deallocate(cache, y, bytes) == MILLPOND_OK);
+  millpond_capture_cache_destroy(cache);
   EXPECT(millpond_stream_end_capture(gpu, stream, &first) == MILLPOND_OK && first != NULL);
 
   EXPECT(millpond_stream_begin_capture(gpu, stream, 0) == MILLPOND_OK);
@@ -200,14 +200,14 @@ static void graphs(millpond_gpu* gpu) {
   EXPECT(millpond_get_statistics(pool, &now) == MILLPOND_OK);
   EXPECT(now.capture_bytes == 0 && now.reserved_bytes == 0);
   millpond_graph_arena_destroy(NULL);
-  millpond_capture_lane_destroy(NULL);
+  millpond_capture_cache_destroy(NULL);
   millpond_memory_destroy(pool);
   millpond_memory_destroy(other);
   millpond_memory_destroy(plain);
   EXPECT(millpond_stream_destroy(gpu, stream) == MILLPOND_OK);
 }
 
-/* A child of fork() may not touch its parent's memory, and is told so. */
+/* A child of fork() may not touch its parent's memory, and is reported so. */
 static void in_a_child(millpond_gpu* gpu) {
   millpond_memory* pool = NULL;
   void* ptr = NULL;

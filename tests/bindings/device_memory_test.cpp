@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::torch {
 namespace {
@@ -25,8 +25,8 @@ class torch_memory : public ::testing::Test {
     ASSERT_TRUE(gpu->stream_create(&stream).ok());
     ASSERT_TRUE(gpu->stream_create(&capturing).ok());
   }
-  // What a test leaves live goes with the pool, as tensors at the end of a process; that is told,
-  // and is no fault here.
+  // What a test leaves live goes with the pool, as tensors at the end of a process; that is
+  // reported, and is no fault here.
   void TearDown() override {
     testing::internal::CaptureStderr();
     memory.reset();

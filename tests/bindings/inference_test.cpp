@@ -3,12 +3,12 @@
 
 #include <NvInferRuntime.h>
 #include <onnxruntime_c_api.h>
+#include "millpond/base/units.hpp"
 #include "millpond/bindings/onnxruntime.hpp"
 #include "millpond/bindings/tensorrt.hpp"
 #include "millpond/memory/kinds.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {
@@ -81,7 +81,7 @@ TEST_F(inference, freed_blocks_serve_again_and_go_under_pressure) {
   EXPECT_EQ(growable->reserved_bytes(), 0u);
 }
 
-TEST_F(inference, wrong_pointers_are_told) {
+TEST_F(inference, wrong_pointers_are_reported) {
   int mine = 0;
   EXPECT_EQ(growable->grow(&mine, 10).error().code, error_code::foreign_pointer);
   EXPECT_EQ(growable->deallocate(&mine).error().code, error_code::foreign_pointer);

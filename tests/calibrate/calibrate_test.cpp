@@ -10,8 +10,8 @@
 #include <filesystem>
 
 #include "driver/sim/calls.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {

@@ -262,7 +262,7 @@ TEST_F(command, a_profile_that_is_not_there_is_bad_input) {
               HasSubstr("h200 is the one that is built in"));
 }
 
-TEST_F(command, a_request_larger_than_the_device_is_counted_and_told) {
+TEST_F(command, a_request_larger_than_the_device_is_counted_and_reported) {
   const std::string file = write("huge.csv",
                                  "action,time_us,addr,size,stream\nalloc,0,1000,512,0\n"
                                  "alloc,5,10000000,1099511627776,0\n");

@@ -48,9 +48,9 @@ TEST_F(diagnosis, in_json_has_every_part_of_a_finding) {
   const auto& finding = made["findings"][0];
   EXPECT_EQ(finding["name"], "double_free");
   EXPECT_EQ(finding["severity"], "error");
-  for (const char* key :
-       {"title", "drgpum_pattern", "summary", "count", "bytes", "time_us", "time_after_us",
-        "time_estimated", "peak_bytes", "peak_after_bytes", "places", "events", "seen", "remedy"}) {
+  for (const char* key : {"title", "drgpum_pattern", "summary", "count", "bytes", "time_us",
+                          "time_after_us", "time_estimated", "peak_bytes", "peak_after_bytes",
+                          "call_sites", "events", "seen", "remedy"}) {
     EXPECT_TRUE(finding.contains(key)) << key;
   }
   EXPECT_EQ(finding["events"], nlohmann::json({1, 2}));
@@ -83,7 +83,7 @@ TEST_F(diagnosis, of_a_recording_cut_before_its_first_event_is_no_clean_bill) {
   EXPECT_EQ(got.status, 3) << got.out << got.err;
 }
 
-TEST_F(diagnosis, a_full_disk_behind_the_output_is_told) {
+TEST_F(diagnosis, a_full_disk_behind_the_output_is_reported) {
   const answer got = run("doctor --gpu sim --json >/dev/full; exit $?; true");
   EXPECT_EQ(got.status, 2);
 }
@@ -104,7 +104,7 @@ TEST_F(diagnosis, committed_faulty_traces_each_give_their_finding_with_its_line)
     const auto made = nlohmann::json::parse(got.out);
     ASSERT_EQ(made["findings"].size(), 1u) << name << ": " << got.out;
     EXPECT_EQ(made["findings"][0]["name"], expected);
-    EXPECT_THAT(got.out, HasSubstr(name + ".cu")) << "the place in the program";
+    EXPECT_THAT(got.out, HasSubstr(name + ".cu")) << "the call site in the program";
   }
   EXPECT_GE(seen, 28u) << "recorded on an H200, one a program of tests/programs";
 }
@@ -127,7 +127,7 @@ TEST_F(diagnosis, advise_replays_and_names_a_strategy) {
   const auto made = nlohmann::json::parse(got.out);
   EXPECT_EQ(made["strategy"], "millpond-pool");
   EXPECT_THAT(made["gpu"].get<std::string>(), HasSubstr("simulated"));
-  EXPECT_FALSE(made["places"].empty());
+  EXPECT_FALSE(made["call_sites"].empty());
 }
 
 TEST_F(diagnosis, record_of_a_program_without_cuda_says_that_nothing_was_recorded) {

@@ -100,7 +100,7 @@ TEST_F(plan_command, check_finds_every_sort_of_broken_plan) {
              {"some.csv", "1 of 2 buffers have no offset"});
 }
 
-TEST_F(plan_command, bad_instances_are_told_with_file_line_and_reason) {
+TEST_F(plan_command, bad_instances_are_reported_with_file_line_and_reason) {
   expect_bad(write("up.csv", header + "a,5,4,1\n"), {"up.csv:2", "upper >= lower (5)", "upper 4"});
   expect_bad(write("twice.csv", header + "a,0,4,1\na,1,4,1\n"),
              {"twice.csv:3", "each id once", "line 2"});
@@ -220,7 +220,7 @@ TEST_F(plan_command, a_trace_is_planned_and_compared_with_the_dynamic_allocators
               testing::Not(HasSubstr("SIMULATED")));
 }
 
-TEST_F(plan_command, a_trace_that_does_not_fit_or_does_not_repeat_is_told) {
+TEST_F(plan_command, a_trace_that_does_not_fit_or_does_not_repeat_is_reported) {
   expect_bad(trace("resnet_serving") + " --no-compare --capacity 100MiB",
              {"more than the capacity of 104857600", "which proves that none fit"});
   const answer got = run(write(

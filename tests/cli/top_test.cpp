@@ -66,7 +66,7 @@ TEST_F(top, a_process_that_is_not_recorded_is_refused_with_what_to_do) {
   EXPECT_EQ(millpond("top 999999999").status, 3);
 }
 
-TEST_F(top, what_is_neither_is_told) {
+TEST_F(top, what_is_neither_is_reported) {
   EXPECT_THAT(millpond("top " + write("a.csv", "action,time_us,addr,size,stream\n")).err,
               HasSubstr("expected a trace of millpond"));
   EXPECT_EQ(millpond("top --once -- ./no/such/program").status, 3);
@@ -86,7 +86,7 @@ TEST_F(top, shows_the_run_of_a_program_and_ends_as_it_does) {
 }
 #endif
 
-TEST_F(top, a_program_without_cuda_is_told_so) {
+TEST_F(top, a_program_without_cuda_is_reported_so) {
   const answer made = millpond("top --once -- sh -c 'echo words; exit 4'");
   EXPECT_EQ(made.status, 3);
   EXPECT_THAT(made.err, HasSubstr("nothing was recorded"));

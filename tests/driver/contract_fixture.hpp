@@ -20,8 +20,8 @@
 
 #include "driver/identity.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
@@ -42,7 +42,7 @@ inline void PrintTo(const contract_subject& subject, std::ostream* out) {
     ASSERT_TRUE(answer_) << ::millpond::to_string(answer_); \
   } while (false)
 
-class driver_contract : public testing::TestWithParam<contract_subject> {
+class driver_contract : public ::testing::TestWithParam<contract_subject> {
  protected:
   static constexpr device_address no_address = 0;
   static constexpr std::uint64_t ten_ms = 10'000'000;
@@ -117,14 +117,14 @@ class driver_contract : public testing::TestWithParam<contract_subject> {
     physical_handle handle = 0;
     std::uint64_t bytes = 0;
   };
-  mapping make_mapping(std::uint64_t bytes, memory_place place,
+  mapping make_mapping(std::uint64_t bytes, memory_location location,
                        driver::shareable share = driver::shareable::no) {
     mapping made;
     made.bytes = bytes;
     EXPECT_TRUE(gpu_->address_reserve(&made.at, bytes, 0));
-    EXPECT_TRUE(gpu_->physical_create(&made.handle, bytes, place, share));
+    EXPECT_TRUE(gpu_->physical_create(&made.handle, bytes, location, share));
     EXPECT_TRUE(gpu_->map(made.at, bytes, made.handle));
-    EXPECT_TRUE(gpu_->set_access(made.at, bytes, place));
+    EXPECT_TRUE(gpu_->set_access(made.at, bytes, location));
     return made;
   }
   void drop(const mapping& made) {

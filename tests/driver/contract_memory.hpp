@@ -47,7 +47,7 @@ TEST_P(driver_contract, a_failed_call_says_which_it_was_and_leaves_the_device_al
   EXPECT_STREQ(not_ours.call, "cuMemFree");
   physical_handle handle = 0;
   const call_result odd =
-      gpu_->physical_create(&handle, 12345, memory_place::device, driver::shareable::no);
+      gpu_->physical_create(&handle, 12345, memory_location::device, driver::shareable::no);
   EXPECT_EQ(odd.status, driver_status::invalid_value);
   EXPECT_STREQ(odd.call, "cuMemCreate");
   EXPECT_TRUE(gpu_->alive());
@@ -77,7 +77,7 @@ TEST_P(driver_contract, a_pointer_knows_its_kind_and_its_allocation) {
   OK(gpu_->memory_free(at));
 
   pool_handle pool = nullptr;
-  OK(gpu_->pool_create(&pool, memory_place::device, 0));
+  OK(gpu_->pool_create(&pool, memory_location::device, 0));
   OK(gpu_->pool_allocate(&at, bytes, pool, stream_));
   OK(gpu_->pointer_info(at, &facts));
   EXPECT_EQ(facts.kind, memory_kind::driver_pool);
@@ -200,23 +200,23 @@ TEST_P(driver_contract, managed_memory_moves_both_ways_and_takes_advice) {
   void* host = reinterpret_cast<void*>(at);
   fill_identity(host, bytes, 31);
   if (gpu_->info().concurrent_managed_access) {
-    OK(gpu_->prefetch_async(at, bytes, memory_place::device, stream_));
+    OK(gpu_->prefetch_async(at, bytes, memory_location::device, stream_));
   }
   EXPECT_EQ(mismatches({at, bytes, 31}), 0u);
   write({at, bytes, 32});
   if (gpu_->info().concurrent_managed_access) {
-    OK(gpu_->prefetch_async(at, bytes, memory_place::host, stream_));
+    OK(gpu_->prefetch_async(at, bytes, memory_location::host, stream_));
   }
   wait();
   identity_report seen;
   EXPECT_EQ(verify_identity(host, bytes, 32, &seen), 0u);
   if (gpu_->info().concurrent_managed_access) {
-    for (const auto place : {memory_place::device, memory_place::host}) {
+    for (const auto location : {memory_location::device, memory_location::host}) {
       for (const auto advice :
            {managed_advice::set_read_mostly, managed_advice::unset_read_mostly,
             managed_advice::set_preferred_location, managed_advice::unset_preferred_location,
             managed_advice::set_accessed_by, managed_advice::unset_accessed_by}) {
-        const call_result answer = gpu_->advise(at, bytes, advice, place);
+        const call_result answer = gpu_->advise(at, bytes, advice, location);
         EXPECT_TRUE(answer) << to_string(answer) << " advice " << static_cast<int>(advice);
       }
     }
@@ -231,7 +231,7 @@ TEST_P(driver_contract, a_pool_keeps_what_its_threshold_says) {
   constexpr std::uint64_t bytes = 48 * MiB;
   for (const std::uint64_t threshold : {std::uint64_t{0}, ~std::uint64_t{0}}) {
     pool_handle pool = nullptr;
-    OK(gpu_->pool_create(&pool, memory_place::device, 0));
+    OK(gpu_->pool_create(&pool, memory_location::device, 0));
     OK(gpu_->pool_set_release_threshold(pool, threshold));
     device_address at = no_address;
     OK(gpu_->pool_allocate(&at, bytes, pool, stream_));
@@ -262,7 +262,7 @@ TEST_P(driver_contract, a_pool_keeps_what_its_threshold_says) {
 TEST_P(driver_contract, a_host_pool_serves_host_and_device) {
   constexpr std::uint64_t bytes = MiB;
   pool_handle pool = nullptr;
-  OK(gpu_->pool_create(&pool, memory_place::host, 0));
+  OK(gpu_->pool_create(&pool, memory_location::host, 0));
   device_address at = no_address;
   OK(gpu_->pool_allocate(&at, bytes, pool, stream_));
   wait();
@@ -279,11 +279,11 @@ TEST_P(driver_contract, a_host_pool_serves_host_and_device) {
 TEST_P(driver_contract, one_handle_at_two_addresses_is_one_memory) {
   if (!gpu_->info().virtual_memory) GTEST_SKIP() << "no virtual memory management";
   const std::uint64_t bytes = gpu_->info().granularity * 2;
-  const mapping one = make_mapping(bytes, memory_place::device);
+  const mapping one = make_mapping(bytes, memory_location::device);
   device_address alias = no_address;
   OK(gpu_->address_reserve(&alias, bytes, 0));
   OK(gpu_->map(alias, bytes, one.handle));
-  OK(gpu_->set_access(alias, bytes, memory_place::device));
+  OK(gpu_->set_access(alias, bytes, memory_location::device));
   EXPECT_NE(alias, one.at);
   write({one.at, bytes, 61});
   EXPECT_EQ(mismatches({alias, bytes, 61}), 0u);
@@ -307,15 +307,15 @@ TEST_P(driver_contract, a_handle_moves_to_another_address_with_its_contents) {
   EXPECT_EQ(at % granule, 0u);
   physical_handle handles[2] = {};
   for (std::uint64_t i = 0; i < 2; ++i) {
-    OK(gpu_->physical_create(&handles[i], granule, memory_place::device, driver::shareable::no));
+    OK(gpu_->physical_create(&handles[i], granule, memory_location::device, driver::shareable::no));
     OK(gpu_->map(at + i * granule, granule, handles[i]));
   }
-  OK(gpu_->set_access(at, granule * 2, memory_place::device));
+  OK(gpu_->set_access(at, granule * 2, memory_location::device));
   write({at, granule * 2, 71});
   const std::vector<unsigned char> second = read(at + granule, granule);
   OK(gpu_->unmap(at, granule * 2));
   OK(gpu_->map(at, granule, handles[1]));
-  OK(gpu_->set_access(at, granule, memory_place::device));
+  OK(gpu_->set_access(at, granule, memory_location::device));
   EXPECT_EQ(read(at, granule), second);
   OK(gpu_->unmap(at, granule));
   for (const physical_handle each : handles) OK(gpu_->physical_release(each));
@@ -325,7 +325,7 @@ TEST_P(driver_contract, a_handle_moves_to_another_address_with_its_contents) {
 TEST_P(driver_contract, what_virtual_memory_refuses) {
   if (!gpu_->info().virtual_memory) GTEST_SKIP() << "no virtual memory management";
   const std::uint64_t granule = gpu_->info().granularity;
-  const mapping two = make_mapping(granule * 2, memory_place::device);
+  const mapping two = make_mapping(granule * 2, memory_location::device);
   EXPECT_FALSE(gpu_->unmap(two.at, granule)) << "part of a handle";
   EXPECT_FALSE(gpu_->map(two.at, granule * 2, two.handle)) << "an address that is taken";
   EXPECT_FALSE(gpu_->address_free(two.at, granule * 2)) << "a range that is mapped";
@@ -337,7 +337,7 @@ TEST_P(driver_contract, what_virtual_memory_refuses) {
 TEST_P(driver_contract, host_memory_by_handle_is_seen_by_host_and_device) {
   const std::uint64_t bytes = gpu_->info().host_granularity;
   if (bytes == 0) GTEST_SKIP() << "no host memory by cuMemCreate";
-  const mapping host = make_mapping(bytes, memory_place::host);
+  const mapping host = make_mapping(bytes, memory_location::host);
   fill_identity(reinterpret_cast<void*>(host.at), bytes, 81);
   EXPECT_EQ(mismatches({host.at, bytes, 81}), 0u);
   write({host.at, bytes, 82});
@@ -350,7 +350,7 @@ TEST_P(driver_contract, host_memory_by_handle_is_seen_by_host_and_device) {
 TEST_P(driver_contract, a_handle_goes_out_and_in_as_a_file_descriptor) {
   if (!gpu_->info().posix_fd_export) GTEST_SKIP() << "no export by file descriptor";
   const std::uint64_t bytes = gpu_->info().granularity;
-  const mapping one = make_mapping(bytes, memory_place::device, driver::shareable::posix_fd);
+  const mapping one = make_mapping(bytes, memory_location::device, driver::shareable::posix_fd);
   write({one.at, bytes, 91});
   wait();
   int fd = -1;
@@ -362,7 +362,7 @@ TEST_P(driver_contract, a_handle_goes_out_and_in_as_a_file_descriptor) {
   EXPECT_EQ(::close(fd), 0);
   OK(gpu_->address_reserve(&other.at, bytes, 0));
   OK(gpu_->map(other.at, bytes, other.handle));
-  OK(gpu_->set_access(other.at, bytes, memory_place::device));
+  OK(gpu_->set_access(other.at, bytes, memory_location::device));
   EXPECT_EQ(mismatches({other.at, bytes, 91}), 0u);
   drop(one);
   EXPECT_EQ(mismatches({other.at, bytes, 91}), 0u) << "the importer keeps the memory";

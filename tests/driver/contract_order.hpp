@@ -178,7 +178,7 @@ TEST_P(driver_contract, relaxed_mode_spares_another_threads_capture) {
     device_address at = no_address;
     OK(gpu_->memory_allocate(&at, MiB));
     OK(gpu_->memory_free(at));
-    if (gpu_->info().virtual_memory) drop(make_mapping(granule, memory_place::device));
+    if (gpu_->info().virtual_memory) drop(make_mapping(granule, memory_location::device));
     const event_handle event = make_event();
     OK(gpu_->event_query(event));
   });

@@ -12,7 +12,7 @@
 namespace millpond::cuda {
 namespace {
 
-class cuda_calls : public testing::Test {
+class cuda_calls : public ::testing::Test {
  protected:
   void SetUp() override {
     auto opened = open_driver(0, scripted_options());
@@ -48,7 +48,7 @@ std::vector<call_case> every_call() {
   static graph_exec_handle exec = nullptr;
   static pool_handle pool = nullptr;
   static const identity_block block{0x1000, 64, 1};
-  constexpr auto device = memory_place::device;
+  constexpr auto device = memory_location::device;
   return {
       {"cuCtxSetCurrent", [](driver& d) { return d.bind_thread(); }},
       {"cuMemGetInfo", [](driver& d) { return d.memory_info(&number, &other); }},
@@ -183,22 +183,22 @@ TEST_F(cuda_calls, the_capture_question_is_one_short_call_unless_it_captures) {
 }
 
 TEST_F(cuda_calls, host_memory_lets_in_the_device_and_the_host) {
-  EXPECT_TRUE(gpu_->set_access(0x1000, 0x2000, memory_place::host));
+  EXPECT_TRUE(gpu_->set_access(0x1000, 0x2000, memory_location::host));
   EXPECT_EQ(script_.arguments[3], 2u);
-  EXPECT_TRUE(gpu_->set_access(0x1000, 0x2000, memory_place::device));
+  EXPECT_TRUE(gpu_->set_access(0x1000, 0x2000, memory_location::device));
   EXPECT_EQ(script_.arguments[3], 1u);
 }
 
 TEST_F(cuda_calls, a_host_pool_lets_the_device_in_or_is_given_back) {
   pool_handle pool = nullptr;
   script_.log[0] = '\0';
-  EXPECT_TRUE(gpu_->pool_create(&pool, memory_place::host, 0));
+  EXPECT_TRUE(gpu_->pool_create(&pool, memory_location::host, 0));
   EXPECT_STREQ(script_.log, "cuMemPoolCreate cuMemPoolSetAccess ");
   script_.log[0] = '\0';
   std::strcpy(script_.failing, "cuMemPoolSetAccess");
   script_.failing_status = 801;
   pool = nullptr;
-  EXPECT_STREQ(gpu_->pool_create(&pool, memory_place::host, 0).call, "cuMemPoolSetAccess");
+  EXPECT_STREQ(gpu_->pool_create(&pool, memory_location::host, 0).call, "cuMemPoolSetAccess");
   EXPECT_EQ(pool, nullptr);
   EXPECT_STREQ(script_.log, "cuMemPoolCreate cuMemPoolSetAccess cuMemPoolDestroy ");
 }

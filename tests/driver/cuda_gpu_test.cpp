@@ -22,10 +22,10 @@ std::shared_ptr<driver> the_card(std::string& why_not) {
 }
 
 INSTANTIATE_TEST_SUITE_P(drivers, driver_contract,
-                         testing::Values(contract_subject{"card", the_card}),
+                         ::testing::Values(contract_subject{"card", the_card}),
                          [](const auto& each) { return each.param.name; });
 
-class cuda_card : public testing::Test {
+class cuda_card : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string why_not;
@@ -109,7 +109,7 @@ TEST_F(cuda_card, a_second_opening_shares_the_context) {
   OK(gpu_->context_synchronize());
 }
 
-TEST_F(cuda_card, spin_lasts_as_long_as_it_is_told) {
+TEST_F(cuda_card, spin_lasts_as_long_as_it_is_reported) {
   OK(gpu_->spin(1000, stream_));
   OK(gpu_->stream_synchronize(stream_));
   const double start = now_us();
@@ -192,7 +192,7 @@ TEST_F(cuda_card, an_empty_launch_of_small_blocks_is_cheap_to_issue) {
 }
 
 // Last, since it is the end of the context: tests run in the order they are written.
-class cuda_card_end : public testing::Test {};
+class cuda_card_end : public ::testing::Test {};
 
 TEST_F(cuda_card_end, a_stray_write_kills_the_context_and_alive_says_so) {
   std::string why_not;

@@ -142,7 +142,7 @@ TEST(cuda_open, a_full_or_taken_gpu_says_so) {
   EXPECT_THAT(open_error(scripted_options()), HasSubstr("exclusive mode"));
 }
 
-TEST(cuda_open, a_kernel_that_cannot_be_compiled_is_told_at_its_launch) {
+TEST(cuda_open, a_kernel_that_cannot_be_compiled_is_reported_at_its_launch) {
   fake_libcuda_script& script = scripted_libcuda();
   std::strcpy(script.failing, "cuModuleLoadData");
   script.failing_status = error_jit_compiler_not_found;

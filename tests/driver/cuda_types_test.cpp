@@ -15,7 +15,7 @@ namespace {
 
 #if defined(MILLPOND_TOOLKIT_FOUND)
 
-static_assert(sizeof(memory_location) == sizeof(CUmemLocation));
+static_assert(sizeof(mem_location) == sizeof(CUmemLocation));
 static_assert(sizeof(allocation_properties) == sizeof(CUmemAllocationProp));
 static_assert(offsetof(allocation_properties, location) == offsetof(CUmemAllocationProp, location));
 static_assert(offsetof(allocation_properties, flags) == offsetof(CUmemAllocationProp, allocFlags));

@@ -25,8 +25,8 @@ TEST(null_driver, an_event_passes_after_the_asked_number_of_queries) {
 TEST(null_driver, physical_memory_is_limited_and_comes_back) {
   null_driver d({.memory_bytes = 64 * MiB, .queries_until_done = 0});
   physical_handle a = 0, b = 0;
-  ASSERT_TRUE(d.physical_create(&a, 60 * MiB, memory_place::device, driver::shareable::no).ok());
-  EXPECT_EQ(d.physical_create(&b, 6 * MiB, memory_place::device, driver::shareable::no).status,
+  ASSERT_TRUE(d.physical_create(&a, 60 * MiB, memory_location::device, driver::shareable::no).ok());
+  EXPECT_EQ(d.physical_create(&b, 6 * MiB, memory_location::device, driver::shareable::no).status,
             driver_status::out_of_memory);
   EXPECT_EQ(d.physical_bytes(), 60 * MiB);
   ASSERT_TRUE(d.physical_release(a).ok());

@@ -26,8 +26,8 @@ run_options streaming(std::uint64_t bytes) {
   return o;
 }
 
-advice_given advice(managed_advice what, memory_place place = memory_place::device) {
-  return {what, place};
+advice_given advice(managed_advice what, memory_location location = memory_location::device) {
+  return {what, location};
 }
 
 TEST(pages, the_textbooks_faults_of_a_gibibyte) {
@@ -113,7 +113,7 @@ TEST(pages, the_cpu_faults_a_block_back_in_six_faults) {
   space s(h200());
   s.add(block_bytes, 2 * MiB);
   s.touch_by_host(block_bytes, 2 * MiB, access_kind::write, 0);
-  s.prefetch(block_bytes, 2 * MiB, memory_place::device, 0);
+  s.prefetch(block_bytes, 2 * MiB, memory_location::device, 0);
   s.reset_counts();
   s.touch_by_host(block_bytes, 2 * MiB, access_kind::write, 1e12);
   EXPECT_EQ(s.counts().host_faults, 6u);  // pages 0, 16, 32, 64, 128 and 256
@@ -131,7 +131,7 @@ TEST(pages, a_prefetch_leaves_nothing_to_fault) {
 
 TEST(pages, memory_preferred_on_the_host_is_mapped_page_by_page_and_never_moves) {
   run_options o = streaming(16 * MiB);
-  o.advice = {advice(managed_advice::set_preferred_location, memory_place::host)};
+  o.advice = {advice(managed_advice::set_preferred_location, memory_location::host)};
   o.rounds = 2;
   const run_report r = run(o, h200());
   EXPECT_EQ(r.counts.faults, 4096u);
@@ -161,12 +161,12 @@ TEST(pages, reading_duplicates_and_writing_collapses) {
   // A duplicated page that the CPU reads costs it nothing.
   space s(h200());
   s.add(block_bytes, 2 * MiB);
-  s.advise(block_bytes, 2 * MiB, managed_advice::set_read_mostly, memory_place::device);
+  s.advise(block_bytes, 2 * MiB, managed_advice::set_read_mostly, memory_location::device);
   s.touch_by_host(block_bytes, 2 * MiB, access_kind::write, 0);
-  s.prefetch(block_bytes, 2 * MiB, memory_place::device, 0);
+  s.prefetch(block_bytes, 2 * MiB, memory_location::device, 0);
   EXPECT_EQ(s.touch_by_host(block_bytes, 2 * MiB, access_kind::read, 0), 0);
   EXPECT_EQ(s.resident(block_bytes, 2 * MiB), 2 * MiB);
-  s.advise(block_bytes, 2 * MiB, managed_advice::unset_read_mostly, memory_place::device);
+  s.advise(block_bytes, 2 * MiB, managed_advice::unset_read_mostly, memory_location::device);
   EXPECT_GT(s.touch_by_host(block_bytes, 2 * MiB, access_kind::read, 0), 0);
 }
 
@@ -263,7 +263,7 @@ TEST(pages, random_reads_past_the_last_translation_buffer_walk) {
   run_options o = streaming(256 * MiB);
   o.pattern = pattern_kind::random;
   o.touches = 40'000;
-  o.start = start_place::device;
+  o.start = start_location::device;
   const run_report r = run(o, small);
   // 64 of 128 pages of 2 MiB are kept, so about half of the touches walk.
   EXPECT_NEAR(static_cast<double>(r.tlb.misses) / 40'000, 0.5, 0.1);
@@ -275,7 +275,7 @@ TEST(pages, one_step_over_a_range_costs_what_fault_by_fault_does) {
   for (const std::uint64_t bytes : {64 * MiB, 256 * MiB}) {
     for (const bool on_host : {true, false}) {
       run_options o = streaming(bytes);
-      o.start = on_host ? start_place::host : start_place::untouched;
+      o.start = on_host ? start_location::host : start_location::untouched;
       space s(h200());
       s.add(block_bytes, bytes);
       if (on_host) s.touch_by_host(block_bytes, bytes, access_kind::write, 0);

@@ -317,7 +317,7 @@ TEST_F(sim_basics, managed_memory_faults_in_slowly_and_prefetches_fast) {
   gpu->touch_managed(m, bytes);
   EXPECT_EQ(gpu->managed_resident_bytes(m, bytes), 0u);
   const std::uint64_t before = gpu->now_ns();
-  ok(gpu->prefetch_async(m, bytes, memory_place::device, s));
+  ok(gpu->prefetch_async(m, bytes, memory_location::device, s));
   EXPECT_LT(kernel_time(), 6);
   EXPECT_NEAR(static_cast<double>(gpu->now_ns() - before) / 1e6, 5.6, 0.3);
   ok(gpu->memory_free(m));
@@ -335,16 +335,16 @@ TEST_F(sim_basics, advice_about_managed_memory_has_its_effect) {
   };
   device_address stays = 0, copied = 0;
   ok(gpu->managed_allocate(&stays, bytes));
-  ok(gpu->advise(stays, bytes, managed_advice::set_preferred_location, memory_place::host));
+  ok(gpu->advise(stays, bytes, managed_advice::set_preferred_location, memory_location::host));
   gpu->touch_managed(stays, bytes);
   EXPECT_GT(kernel(stays, access_kind::read_write), 30);     // a fault for each 4 KiB
   EXPECT_NEAR(kernel(stays, access_kind::write), 1.6, 0.3);  // then over the link
   EXPECT_EQ(gpu->managed_resident_bytes(stays, bytes), 0u);
 
   ok(gpu->managed_allocate(&copied, bytes));
-  ok(gpu->advise(copied, bytes, managed_advice::set_read_mostly, memory_place::device));
+  ok(gpu->advise(copied, bytes, managed_advice::set_read_mostly, memory_location::device));
   gpu->touch_managed(copied, bytes);
-  ok(gpu->prefetch_async(copied, bytes, memory_place::device, s));
+  ok(gpu->prefetch_async(copied, bytes, memory_location::device, s));
   EXPECT_LT(kernel(copied, access_kind::read), 6);  // the prefetch that duplicates, no faults
   const std::uint64_t host_faults = gpu->managed_counts().host_faults;
   gpu->touch_managed(copied, bytes, access_kind::read);

@@ -145,7 +145,7 @@ TEST_F(sim_capture, an_event_query_inside_a_thread_local_capture_breaks_it) {
 TEST_F(sim_capture, creating_physical_memory_is_allowed_in_a_capture) {
   ok(gpu->capture_begin(s, capture_mode::global));
   physical_handle h = 0;
-  ok(gpu->physical_create(&h, 2 * MiB, memory_place::device, driver::shareable::no));
+  ok(gpu->physical_create(&h, 2 * MiB, memory_location::device, driver::shareable::no));
   ok(gpu->physical_release(h));
   release(end(s));
 }
@@ -206,7 +206,7 @@ TEST_F(sim_capture, asking_a_captured_event_breaks_the_capture) {
   EXPECT_EQ(gpu->event_query(e).status, driver_status::captured_event);
 }
 
-TEST_F(sim_capture, a_blocked_legacy_stream_is_told_apart) {
+TEST_F(sim_capture, a_blocked_legacy_stream_is_reported_apart) {
   ok(gpu->capture_begin(per_thread_stream, capture_mode::relaxed));
   EXPECT_EQ(gpu->spin(1, legacy_stream).status, driver_status::capture_implicit);
   graph_handle none = nullptr;
@@ -366,7 +366,7 @@ TEST_F(sim_capture, an_aborted_captures_objects_end_with_it) {
 
 TEST_F(sim_capture, pool_memory_of_a_capture_goes_back_with_the_graph) {
   pool_handle pool = nullptr;
-  ok(gpu->pool_create(&pool, memory_place::device, 0));
+  ok(gpu->pool_create(&pool, memory_location::device, 0));
   ok(gpu->capture_begin(s, capture_mode::global));
   device_address block = 0;
   ok(gpu->pool_allocate(&block, 4096, pool, s));

@@ -13,11 +13,11 @@ class sim_checker : public sim_test {
   void SetUp() override { start({}); }
   void start(simulated_gpu_options options) {
     make(std::move(options));
-    ok(gpu->physical_create(&handle, 8 * MiB, memory_place::device, driver::shareable::no));
+    ok(gpu->physical_create(&handle, 8 * MiB, memory_location::device, driver::shareable::no));
     ok(gpu->address_reserve(&window, 64 * MiB, 0));
     at = window;
     ok(gpu->map(at, 8 * MiB, handle));
-    ok(gpu->set_access(at, 8 * MiB, memory_place::device));
+    ok(gpu->set_access(at, 8 * MiB, memory_location::device));
     a = stream();
     b = stream();
   }
@@ -33,11 +33,11 @@ class sim_checker : public sim_test {
     finish();
     sim_test::TearDown();
   }
-  void allocate(device_address where, std::uint64_t bytes, stream_handle s, const char* place) {
-    gpu->note_allocate(where, bytes, s, place);
+  void allocate(device_address where, std::uint64_t bytes, stream_handle s, const char* location) {
+    gpu->note_allocate(where, bytes, s, location);
   }
-  void free(device_address where, std::uint64_t bytes, stream_handle s, const char* place) {
-    gpu->note_free(where, bytes, s, place);
+  void free(device_address where, std::uint64_t bytes, stream_handle s, const char* location) {
+    gpu->note_free(where, bytes, s, location);
   }
   void write(device_address where, std::uint64_t bytes, stream_handle s) {
     const identity_block block{where, bytes, 1};
@@ -195,7 +195,7 @@ TEST_F(sim_checker, waiting_for_the_device_orders_everything) {
 
 TEST_F(sim_checker, reuse_through_an_alias_is_reuse) {
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_location::device));
   allocate(at, 4096, a, "one");
   write(at, 4096, a);
   free(at, 4096, a, "two");
@@ -211,7 +211,7 @@ TEST_F(sim_checker, pages_that_moved_are_the_same_memory) {
   write(at, 4096, a);
   free(at, 4096, a, "two");
   ok(gpu->map(at + 32 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 32 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 32 * MiB, 8 * MiB, memory_location::device));
   allocate(at + 32 * MiB, 4096, a, "three");  // the stream's own: fine
   clean();
   free(at + 32 * MiB, 4096, a, "four");
@@ -233,7 +233,7 @@ TEST_F(sim_checker, two_live_blocks_share_bytes) {
 
 TEST_F(sim_checker, two_live_blocks_share_bytes_through_an_alias) {
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_location::device));
   allocate(at, 4096, a, "one");
   allocate(at + 8 * MiB + 4096, 4096, a, "near miss");
   clean();
@@ -294,7 +294,7 @@ TEST_F(sim_checker, work_queued_before_the_free_may_still_run) {
 
 TEST_F(sim_checker, a_block_of_the_drivers_pool_used_after_its_free) {
   pool_handle pool = nullptr;
-  ok(gpu->pool_create(&pool, memory_place::device, 0));
+  ok(gpu->pool_create(&pool, memory_location::device, 0));
   device_address block = 0;
   ok(gpu->pool_allocate(&block, 4096, pool, a));
   write(block, 4096, a);
@@ -433,7 +433,7 @@ TEST_F(sim_checker, unmapping_after_a_fence_that_the_host_has_seen) {
 
 TEST_F(sim_checker, unmapping_an_alias_that_no_pending_work_uses) {
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_location::device));
   ok(gpu->spin(1'000'000, a));
   write(at, 4096, a);
   ok(gpu->unmap(at + 8 * MiB, 8 * MiB));
@@ -492,7 +492,7 @@ TEST_F(sim_checker, a_free_by_another_kinds_call) {
 
 TEST_F(sim_checker, one_kernel_sees_a_page_by_two_addresses) {
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_location::device));
   const auto kernel = [&](device_address one, device_address two) {
     ok(gpu->launch({"k", 0, {{one, 4096, access_kind::write}, {two, 4096, access_kind::write}}, {}},
                    a));
@@ -504,7 +504,7 @@ TEST_F(sim_checker, one_kernel_sees_a_page_by_two_addresses) {
   const auto all = gpu->violations();
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(all[0].rule, "alias_in_one_kernel");
-  EXPECT_EQ(all[0].second_place, "kernel k");
+  EXPECT_EQ(all[0].second_call_site, "kernel k");
   gpu->clear_violations();
   ok(gpu->context_synchronize());
   ok(gpu->unmap(at + 8 * MiB, 8 * MiB));
@@ -521,7 +521,7 @@ TEST_F(sim_checker, the_alias_granule_can_be_the_cache_line) {
   }
   start(options);
   ok(gpu->map(at + 8 * MiB, 8 * MiB, handle));
-  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_place::device));
+  ok(gpu->set_access(at + 8 * MiB, 8 * MiB, memory_location::device));
   ok(gpu->launch(
       {"k", 0, {{at, 512, access_kind::write}, {at + 8 * MiB + 512, 512, access_kind::write}}, {}},
       a));

@@ -13,7 +13,7 @@ class sim_faults : public sim_test {
   driver_status create(std::uint64_t bytes = 2 * MiB) {
     physical_handle h = 0;
     const call_result answer =
-        gpu->physical_create(&h, bytes, memory_place::device, driver::shareable::no);
+        gpu->physical_create(&h, bytes, memory_location::device, driver::shareable::no);
     if (answer.ok()) handles.push_back(h);
     return answer.status;
   }
@@ -108,7 +108,7 @@ TEST_F(sim_faults, fragmented_memory_serves_only_small_pieces) {
   EXPECT_EQ(gpu->memory_allocate(&d, 9 * MiB).status, driver_status::out_of_memory);
   // A pool's step is too large then, and it takes what it needs alone.
   pool_handle pool = nullptr;
-  ok(gpu->pool_create(&pool, memory_place::device, 0));
+  ok(gpu->pool_create(&pool, memory_location::device, 0));
   const stream_handle s = stream();
   ok(gpu->pool_allocate(&d, 4 * MiB, pool, s));
   EXPECT_EQ(gpu->physical_bytes(), 12 * MiB);
@@ -155,10 +155,10 @@ TEST_F(sim_faults, any_call_of_a_program_may_fail_and_nothing_is_lost) {
     const bool event_made = did(gpu->event_create(&e));
     const bool reserved = did(gpu->address_reserve(&at, 4 * MiB, 0));
     const bool created =
-        did(gpu->physical_create(&h, 4 * MiB, memory_place::device, driver::shareable::no));
+        did(gpu->physical_create(&h, 4 * MiB, memory_location::device, driver::shareable::no));
     const bool mapped = reserved && created && did(gpu->map(at, 4 * MiB, h));
-    const bool accessible = mapped && did(gpu->set_access(at, 4 * MiB, memory_place::device));
-    const bool pool_made = did(gpu->pool_create(&pool, memory_place::device, 0));
+    const bool accessible = mapped && did(gpu->set_access(at, 4 * MiB, memory_location::device));
+    const bool pool_made = did(gpu->pool_create(&pool, memory_location::device, 0));
     const bool block_made =
         pool_made && stream_made && did(gpu->pool_allocate(&block, 4096, pool, s));
     if (accessible && stream_made) did(gpu->set_async(at, 1, 4096, s));

@@ -49,8 +49,8 @@ class sim_test : public ::testing::Test {
     const auto all = gpu->violations();
     ASSERT_EQ(all.size(), 1u) << (all.empty() ? "none" : all[0].text + "\n" + all.back().text);
     EXPECT_EQ(all[0].rule, rule) << all[0].text;
-    EXPECT_EQ(all[0].first_place, first) << all[0].text;
-    EXPECT_EQ(all[0].second_place, second) << all[0].text;
+    EXPECT_EQ(all[0].first_call_site, first) << all[0].text;
+    EXPECT_EQ(all[0].second_call_site, second) << all[0].text;
     gpu->clear_violations();
   }
   void TearDown() override {

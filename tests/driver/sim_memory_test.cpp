@@ -14,9 +14,9 @@ namespace {
 
 class sim_memory : public sim_test {
  protected:
-  physical_handle handle(std::uint64_t bytes, memory_place place = memory_place::device) {
+  physical_handle handle(std::uint64_t bytes, memory_location location = memory_location::device) {
     physical_handle h = 0;
-    ok(gpu->physical_create(&h, bytes, place, driver::shareable::no));
+    ok(gpu->physical_create(&h, bytes, location, driver::shareable::no));
     return h;
   }
   device_address window(std::uint64_t bytes) {
@@ -25,9 +25,9 @@ class sim_memory : public sim_test {
     return at;
   }
   void map(device_address at, std::uint64_t bytes, physical_handle h,
-           memory_place place = memory_place::device) {
+           memory_location location = memory_location::device) {
     ok(gpu->map(at, bytes, h));
-    ok(gpu->set_access(at, bytes, place));
+    ok(gpu->set_access(at, bytes, location));
   }
   std::uint64_t mismatches(std::span<const identity_block> blocks, stream_handle s) {
     identity_report report;
@@ -79,12 +79,13 @@ TEST_F(sim_memory, sizes_and_alignments_that_no_device_takes_are_refused) {
   physical_handle h = 0;
   device_address at = 0;
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, 3 * MiB}) {
-    EXPECT_EQ(gpu->physical_create(&h, bytes, memory_place::device, driver::shareable::no).status,
-              driver_status::invalid_value);
+    EXPECT_EQ(
+        gpu->physical_create(&h, bytes, memory_location::device, driver::shareable::no).status,
+        driver_status::invalid_value);
     EXPECT_EQ(gpu->address_reserve(&at, bytes, 0).status, driver_status::invalid_value);
   }
   EXPECT_EQ(gpu->physical_create(&h, ~std::uint64_t{0} / (4 * MiB) * (2 * MiB),
-                                 memory_place::device, driver::shareable::no)
+                                 memory_location::device, driver::shareable::no)
                 .status,
             driver_status::out_of_memory);
   EXPECT_EQ(gpu->address_reserve(&at, 2 * MiB, 3 * MiB).status, driver_status::invalid_value);
@@ -114,7 +115,7 @@ TEST_F(sim_memory, set_access_costs_by_the_handle_and_unmap_does_too) {
     ok(gpu->map(at + static_cast<unsigned>(i) * 32 * MiB, 32 * MiB, handles.back()));
   }
   std::uint64_t before = gpu->now_ns();
-  ok(gpu->set_access(at, 1 * GiB, memory_place::device));
+  ok(gpu->set_access(at, 1 * GiB, memory_location::device));
   EXPECT_NEAR(static_cast<double>(gpu->now_ns() - before), 1082e3, 50e3);  // measured on an H200
   before = gpu->now_ns();
   ok(gpu->unmap(at, 1 * GiB));
@@ -229,10 +230,10 @@ TEST_P(sim_contents, host_memory_is_real_in_both_modes) {
   EXPECT_EQ(static_cast<unsigned char*>(h)[10], 3);
   ok(gpu->host_free(h));
   // A handle on the host's node, mapped: the CPU may use it.
-  const physical_handle p = handle(2 * MiB, memory_place::host);
+  const physical_handle p = handle(2 * MiB, memory_location::host);
   const device_address at = window(2 * MiB);
   map(at, 2 * MiB, p);
-  ok(gpu->set_access(at, 2 * MiB, memory_place::host));
+  ok(gpu->set_access(at, 2 * MiB, memory_location::host));
   std::memset(reinterpret_cast<void*>(at), 1, 2 * MiB);
   EXPECT_EQ(gpu->host_memory_bytes(), 2 * MiB);
   ok(gpu->unmap(at, 2 * MiB));
@@ -244,7 +245,7 @@ TEST_P(sim_contents, host_memory_is_real_in_both_modes) {
 TEST_P(sim_contents, a_shareable_handle_is_imported_as_the_same_memory) {
   make_contents();
   physical_handle h = 0, again = 0, plain = handle(2 * MiB);
-  ok(gpu->physical_create(&h, 2 * MiB, memory_place::device, driver::shareable::posix_fd));
+  ok(gpu->physical_create(&h, 2 * MiB, memory_location::device, driver::shareable::posix_fd));
   int fd = -1;
   EXPECT_EQ(gpu->export_handle(&fd, plain).status, driver_status::not_supported);
   ok(gpu->export_handle(&fd, h));
@@ -269,7 +270,7 @@ TEST_P(sim_contents, a_shareable_handle_is_imported_as_the_same_memory) {
 TEST_F(sim_memory, another_process_imports_real_bytes) {
   make(in_bytes());
   physical_handle h = 0;
-  ok(gpu->physical_create(&h, 2 * MiB, memory_place::device, driver::shareable::posix_fd));
+  ok(gpu->physical_create(&h, 2 * MiB, memory_location::device, driver::shareable::posix_fd));
   const device_address at = window(2 * MiB);
   map(at, 2 * MiB, h);
   std::memset(reinterpret_cast<void*>(at), 0x5a, 2 * MiB);
@@ -284,7 +285,7 @@ TEST_F(sim_memory, another_process_imports_real_bytes) {
     bool good = other.has_value() && (*other)->import_handle(&theirs, fd).ok() &&
                 (*other)->address_reserve(&there, 2 * MiB, 0).ok() &&
                 (*other)->map(there, 2 * MiB, theirs).ok() &&
-                (*other)->set_access(there, 2 * MiB, memory_place::device).ok();
+                (*other)->set_access(there, 2 * MiB, memory_location::device).ok();
     auto* bytes = reinterpret_cast<unsigned char*>(there);
     good = good && bytes[12345] == 0x5a;
     if (good) bytes[12345] = 0x77;
@@ -321,7 +322,7 @@ TEST_F(sim_memory, a_hundred_gigabytes_of_tags_take_little_memory) {
     handles.push_back(handle(32 * MiB));
     ok(gpu->map(at + i * 32 * MiB, 32 * MiB, handles.back()));
   }
-  ok(gpu->set_access(at, 100 * GiB, memory_place::device));
+  ok(gpu->set_access(at, 100 * GiB, memory_location::device));
   const stream_handle s = stream();
   const identity_block block{at, 100 * GiB, 11};
   ok(gpu->identity_write({&block, 1}, s));
@@ -340,7 +341,7 @@ class sim_pools : public sim_memory {
     simulated_gpu_options options;
     options.times = simulated_gpu_options::call_times::median;
     make(options);
-    ok(gpu->pool_create(&pool, memory_place::device, 0));
+    ok(gpu->pool_create(&pool, memory_location::device, 0));
   }
   device_address block(std::uint64_t bytes, stream_handle s) {
     device_address at = 0;
@@ -391,7 +392,7 @@ TEST_F(sim_pools, the_default_threshold_gives_memory_back_at_every_synchronise) 
 
 TEST_F(sim_pools, another_stream_waits_for_the_free_where_the_pool_cannot_grow) {
   ok(gpu->pool_destroy(pool));
-  ok(gpu->pool_create(&pool, memory_place::device, 32 * MiB));
+  ok(gpu->pool_create(&pool, memory_location::device, 32 * MiB));
   ok(gpu->pool_set_release_threshold(pool, ~std::uint64_t{0}));
   const stream_handle a = stream(), b = stream();
   const device_address at = block(32 * MiB, a);
@@ -479,7 +480,7 @@ TEST_F(sim_pools, free_space_that_is_ready_is_preferred_to_a_wait) {
 
 TEST_F(sim_pools, a_pool_has_its_limit_and_the_device_too) {
   pool_handle small = nullptr;
-  ok(gpu->pool_create(&small, memory_place::device, 40 * MiB));
+  ok(gpu->pool_create(&small, memory_location::device, 40 * MiB));
   const stream_handle s = stream();
   device_address a = 0, b = 0;
   ok(gpu->pool_allocate(&a, 33 * MiB + 777, small, s));

@@ -269,7 +269,7 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
         if (mapped[slot]) break;
         if (handles.size() < 3) {
           handles.emplace_back();
-          if (!note(gpu->physical_create(&handles.back(), page, memory_place::device,
+          if (!note(gpu->physical_create(&handles.back(), page, memory_location::device,
                                          driver::shareable::no))) {
             handles.pop_back();
             break;
@@ -279,7 +279,7 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
         mapped[slot] =
             note(gpu->map(window + slot * page, page, handles[numbers.below(handles.size())]));
         if (mapped[slot]) {
-          note(gpu->set_access(window + slot * page, page, memory_place::device));
+          note(gpu->set_access(window + slot * page, page, memory_location::device));
           const bool fresh = numbers.chance(0.5);
           if (fresh) note(gpu->set_async(window + slot * page, 0, page, s));
         }

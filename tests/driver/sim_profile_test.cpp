@@ -1,12 +1,12 @@
-// Profiles: the built-in one, files of them, and what a bad file is told.
+// Profiles: the built-in one, files of them, and what a bad file is reported.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <fstream>
 #include <sstream>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {
@@ -37,7 +37,7 @@ class sim_profile : public ::testing::Test {
 
 TEST_F(sim_profile, what_is_saved_is_loaded) {
   gpu_profile before = gpu_profile::h200();
-  before.allocator_path_ns["lane_pop"] = 12.5;
+  before.allocator_path_ns["cache_pop"] = 12.5;
   before.allocator_path_source = "bench/results/paths.json";
   before.source = "a \"quoted\" source\nof two lines";
   ASSERT_TRUE(save_profile(before, path).has_value());
@@ -74,7 +74,7 @@ TEST_F(sim_profile, the_built_in_tables_are_the_measured_points) {
   EXPECT_EQ(find_profile("h200")->name, "h200");
 }
 
-TEST_F(sim_profile, a_bad_file_is_told_its_line) {
+TEST_F(sim_profile, a_bad_file_is_reported_its_line) {
   EXPECT_NE(load_profile("/nonexistent/profile.toml").error().message.find("cannot be opened"),
             std::string::npos);
   EXPECT_NE(complaint("[rates]", "[rates").find(path + ":"), std::string::npos);

@@ -89,11 +89,11 @@ TEST_F(sim_threads, a_long_replay_is_quick) {
   ok(gpu->address_reserve(&at, 1 * GiB, 0));
   std::vector<physical_handle> handles;
   for (std::uint64_t i = 0; i < 32; ++i) {
-    ok(gpu->physical_create(&h, 32 * MiB, memory_place::device, driver::shareable::no));
+    ok(gpu->physical_create(&h, 32 * MiB, memory_location::device, driver::shareable::no));
     ok(gpu->map(at + i * 32 * MiB, 32 * MiB, h));
     handles.push_back(h);
   }
-  ok(gpu->set_access(at, 1 * GiB, memory_place::device));
+  ok(gpu->set_access(at, 1 * GiB, memory_location::device));
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int events = 5'000;
 #else

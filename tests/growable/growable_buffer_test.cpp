@@ -136,7 +136,7 @@ TEST_F(growable, what_was_shrunk_off_and_is_still_there_serves_again) {
   b.set_stream(s);
 }
 
-TEST_F(growable, limits_are_told_clearly) {
+TEST_F(growable, limits_are_reported_clearly) {
   simulated_gpu_options small;
   small.memory_bytes = 250 * MiB;
   begin(small);
@@ -161,7 +161,7 @@ TEST_F(growable, limits_are_told_clearly) {
   EXPECT_EQ(words::create(gpu, ~std::size_t{0}, s).error().code, error_code::out_of_memory);
 }
 
-TEST_F(growable, a_device_without_virtual_memory_is_told) {
+TEST_F(growable, a_device_without_virtual_memory_is_reported) {
   simulated_gpu_options plain;
   plain.profile.device.virtual_memory = false;
   begin(plain);
@@ -207,7 +207,7 @@ TEST_F(growable, in_a_capture_it_grows_and_refuses_to_shrink) {
 
 TEST_F(growable, host_memory_grows_too_and_the_cpu_reads_it) {
   begin(in_bytes());
-  words b(gpu, 64 * a_mib, s, {.step_bytes = 2 * MiB, .place = memory_place::host});
+  words b(gpu, 64 * a_mib, s, {.step_bytes = 2 * MiB, .location = memory_location::host});
   b.resize(a_mib);
   b.data()[5] = 55;
   b.resize(20 * a_mib);

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/managed/managed_buffer.hpp"
 #include "millpond/pinned/pinned_pool.hpp"
 #include "millpond/pinned/staging.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

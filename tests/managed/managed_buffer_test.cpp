@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {
@@ -50,7 +50,7 @@ TEST_F(managed_memory, each_intent_has_its_plan) {
   EXPECT_THAT(plan({gpu_resident, device, device})->warnings, IsEmpty());
   EXPECT_THAT(plan({gpu_resident, both, device})->warnings, SizeIs(1));
   const auto stays = plan({cpu_resident, host, both}, MiB);
-  EXPECT_EQ(stays->advices[0].place, memory_place::host);
+  EXPECT_EQ(stays->advices[0].location, memory_location::host);
   EXPECT_EQ(stays->advices[1].what, managed_advice::set_accessed_by);
   EXPECT_THAT(stays->warnings, IsEmpty());
   EXPECT_THAT(plan({cpu_resident, host, both})->warnings[0], HasSubstr("42 GB/s"));
@@ -149,7 +149,7 @@ TEST_F(managed_memory, a_second_stream_waits_for_the_one_that_wrote) {
   EXPECT_GE(gpu->now_ns() - before, 2'900'000u);
 }
 
-TEST_F(managed_memory, a_contradicted_use_is_told_once) {
+TEST_F(managed_memory, a_contradicted_use_is_reported_once) {
   auto memory = resource({streaming, device, host});
   auto buffer = managed_buffer<int>::create(MiB, *memory, stream).value();
   for (int i = 0; i < 3; ++i) auto cpu = buffer.host_view().value();
@@ -210,20 +210,20 @@ TEST_F(managed_memory,
 }
 
 TEST(managed_use, counts_are_held_against_each_intent) {
-  const auto told = [](managed_intent intent, const managed_page_counts& counts,
-                       memory_side writers = device, memory_side readers = both) {
+  const auto reported = [](managed_intent intent, const managed_page_counts& counts,
+                           memory_side writers = device, memory_side readers = both) {
     const auto found = contradictions({intent, writers, readers}, counts, 64 * MiB);
     return found.empty() ? std::string() : found.front();
   };
-  EXPECT_EQ(told(unstated, {.device_faults = 1000, .host_faults = 1000, .throttles = 9}), "");
-  EXPECT_EQ(told(gpu_resident, {.host_faults = 8}), "");  // seldom
-  EXPECT_THAT(told(gpu_resident, {.host_faults = 9}), HasSubstr("state ping-pong"));
-  EXPECT_THAT(told(streaming, {.device_faults = 64}), HasSubstr("take a device view"));
-  EXPECT_EQ(told(cpu_resident, {.device_faults = 64}), "");
-  EXPECT_THAT(told(cpu_resident, {.bytes_to_device = 64 * MiB}), HasSubstr("moves"));
-  EXPECT_THAT(told(read_mostly, {.device_write_faults = 64}, host), HasSubstr("kernels write"));
-  EXPECT_THAT(told(ping_pong, {.host_faults = 64}), HasSubstr("take a host view"));
-  EXPECT_THAT(told(streaming, {.throttles = 1}), HasSubstr("to and fro"));
+  EXPECT_EQ(reported(unstated, {.device_faults = 1000, .host_faults = 1000, .throttles = 9}), "");
+  EXPECT_EQ(reported(gpu_resident, {.host_faults = 8}), "");  // seldom
+  EXPECT_THAT(reported(gpu_resident, {.host_faults = 9}), HasSubstr("state ping-pong"));
+  EXPECT_THAT(reported(streaming, {.device_faults = 64}), HasSubstr("take a device view"));
+  EXPECT_EQ(reported(cpu_resident, {.device_faults = 64}), "");
+  EXPECT_THAT(reported(cpu_resident, {.bytes_to_device = 64 * MiB}), HasSubstr("moves"));
+  EXPECT_THAT(reported(read_mostly, {.device_write_faults = 64}, host), HasSubstr("kernels write"));
+  EXPECT_THAT(reported(ping_pong, {.host_faults = 64}), HasSubstr("take a host view"));
+  EXPECT_THAT(reported(streaming, {.throttles = 1}), HasSubstr("to and fro"));
 }
 
 TEST_F(managed_memory, a_capturing_stream_gets_no_view_and_keeps_its_capture) {

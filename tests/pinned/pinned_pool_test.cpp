@@ -9,8 +9,8 @@
 
 #include <cstring>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/pinned/pinned_pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {

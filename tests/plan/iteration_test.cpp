@@ -94,11 +94,11 @@ TEST(plan_iteration, warm_up_and_growing_state_are_no_part_of_it) {
   for (std::size_t b = 0; b < 15; ++b) EXPECT_EQ(found.fates[b], block_fate::dynamic);
 }
 
-TEST(plan_iteration, streams_are_lanes_that_share_no_bytes) {
+TEST(plan_iteration, streams_are_groups_that_share_no_bytes) {
   program p;
   for (std::uint64_t k = 0; k < 12; ++k) p.request(2, k % 3);
   const iterations found = p.find();
-  EXPECT_EQ(found.lanes.size(), 3u);
+  EXPECT_EQ(found.groups.size(), 3u);
   EXPECT_EQ(found.shapes.size(), 1u);
   EXPECT_EQ(found.shapes[0].uses, 12u);
   const auto planned = plan_iterations(found, {});

@@ -53,7 +53,7 @@ TEST(plan_solve, is_optimal_with_alignments_gaps_and_fixed_offsets) {
   }));
 }
 
-class capacity_instance : public testing::TestWithParam<const char*> {};
+class capacity_instance : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(capacity_instance, fits) {
   problem of = instance(std::string(GetParam()) + ".1048576.csv");
@@ -71,7 +71,7 @@ TEST_P(capacity_instance, fits) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(published, capacity_instance,
-                         testing::Values("A", "B", "D", "E", "G", "I", "J"),
+                         ::testing::Values("A", "B", "D", "E", "G", "I", "J"),
                          [](const auto& instance_of) { return std::string(instance_of.param); });
 
 TEST(plan_solve, reaches_the_bound_on_the_large_instances) {
@@ -95,7 +95,7 @@ TEST(plan_solve, the_seed_and_the_limit_decide_the_plan) {
   EXPECT_EQ(first->stats.nodes, again->stats.nodes);
 }
 
-TEST(plan_solve, stops_when_told_and_has_a_plan) {
+TEST(plan_solve, stops_when_reported_and_has_a_plan) {
   solve_options options;
   int asked = 0;
   options.stop = [&] { return ++asked > 3; };

@@ -90,11 +90,11 @@ TEST_F(pool_bad_input, a_destroyed_stream) {
   ok(gpu->stream_destroy(gone));
   EXPECT_THAT(refused(4 * KiB, gone, error_code::invalid_argument),
               AllOf(HasSubstr("destroyed"), HasSubstr("cuStreamGetId")));
-  const auto told = p->record_use(witness, gone);
-  ASSERT_FALSE(told.has_value());
-  EXPECT_THAT(told.error().message, HasSubstr("destroyed"));
+  const auto reported = p->record_use(witness, gone);
+  ASSERT_FALSE(reported.has_value());
+  EXPECT_THAT(reported.error().message, HasSubstr("destroyed"));
   try {
-    static_cast<void>(p->lane(gone));
+    static_cast<void>(p->cache(gone));
     ADD_FAILURE() << "served";
   } catch (const memory_error& e) {
     EXPECT_THAT(e.what(), HasSubstr("destroyed"));
@@ -109,11 +109,11 @@ TEST_F(pool_bad_input, a_stream_of_another_device) {
       << "and again";
   p->deallocate(witness, 3 * MiB, devices->foreign);
   EXPECT_THAT(only_error().message, words);
-  const auto told = p->record_use(witness, devices->foreign);
-  ASSERT_FALSE(told.has_value());
-  EXPECT_THAT(told.error().message, words);
+  const auto reported = p->record_use(witness, devices->foreign);
+  ASSERT_FALSE(reported.has_value());
+  EXPECT_THAT(reported.error().message, words);
   try {
-    static_cast<void>(p->lane(devices->foreign));
+    static_cast<void>(p->cache(devices->foreign));
     ADD_FAILURE() << "served";
   } catch (const memory_error& e) {
     EXPECT_THAT(e.what(), words);
@@ -136,7 +136,7 @@ TEST_F(pool_bad_input, a_foreign_pointer) {
 }
 
 TEST_F(pool_bad_input, a_wrong_size_on_free) {
-  auto lane = p->lane(good);
+  auto cache = p->cache(good);
   for (const std::uint64_t wrong : {3 * MiB + 1, 3 * MiB - 1, std::uint64_t{1}}) {
     p->deallocate(witness, wrong, good);
     const error e = only_error();
@@ -144,23 +144,23 @@ TEST_F(pool_bad_input, a_wrong_size_on_free) {
     EXPECT_THAT(e.message, AllOf(HasSubstr("freed with " + std::to_string(wrong) + " bytes"),
                                  HasSubstr("allocated with " + std::to_string(3 * MiB)),
                                  HasSubstr("stays allocated")));
-    lane.deallocate(witness, wrong);
+    cache.deallocate(witness, wrong);
     EXPECT_THAT(only_error().message, HasSubstr("stays allocated"));
   }
 }
 
-// Without the audit build nothing is asked on a lane's fast path: its owner has promised.
+// Without the audit build nothing is asked on a cache's fast path: its owner has promised.
 #if defined(MILLPOND_AUDIT)
-TEST_F(pool_bad_input, a_lane_used_in_a_capture_stops_the_audit_build) {
-  auto lane = p->lane(good);
-  void* const x = lane.allocate(4 * KiB);
+TEST_F(pool_bad_input, a_cache_used_in_a_capture_stops_the_audit_build) {
+  auto cache = p->cache(good);
+  void* const x = cache.allocate(4 * KiB);
   ok(gpu->capture_begin(good, capture_mode::relaxed));
-  EXPECT_DEATH(static_cast<void>(lane.allocate(4 * KiB)), "a lane handle was used in a capture");
-  EXPECT_DEATH(lane.deallocate(x, 4 * KiB), "a lane handle was used in a capture");
+  EXPECT_DEATH(static_cast<void>(cache.allocate(4 * KiB)), "a cache handle was used in a capture");
+  EXPECT_DEATH(cache.deallocate(x, 4 * KiB), "a cache handle was used in a capture");
   graph_handle graph = nullptr;
   ok(gpu->capture_end(good, &graph));
   ok(gpu->graph_destroy(graph));
-  lane.deallocate(x, 4 * KiB);
+  cache.deallocate(x, 4 * KiB);
 }
 #endif
 

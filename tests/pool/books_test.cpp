@@ -36,8 +36,8 @@ TEST_F(pool_books, statistics_are_exact_when_quiet) {
     ASSERT_EQ(s.allocations, allocations);
     ASSERT_EQ(s.deallocations, frees);
     ASSERT_EQ(s.reserved_bytes, gpu->physical_bytes());
-    ASSERT_LE(s.lane_hits + s.shelf_hits + s.heap_hits, allocations + 1);
-    // Every byte reserved is in one place: live (rounded up), kept by a lane, pending or idle.
+    ASSERT_LE(s.thread_cache_hits + s.stream_cache_hits + s.heap_hits, allocations + 1);
+    // Every byte reserved is in one place: live (rounded up), kept by a cache, pending or idle.
     ASSERT_LE(s.live_bytes + s.cached_bytes + s.pending_bytes + s.idle_bytes, s.mapped_bytes);
   }
   for (const auto& [ptr, bytes] : all) give(ptr, a);
@@ -72,7 +72,7 @@ TEST_F(pool_books, after_a_wait_for_the_device_all_that_was_freed_goes_back) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-// Slack and lanes are shares of the peak: a program that has given everything back must not be
+// Slack and caches are shares of the peak: a program that has given everything back must not be
 // allowed the slack of before.
 TEST_F(pool_books, after_a_trim_to_nothing_the_pool_is_as_tight_as_a_new_one) {
   start();
@@ -99,7 +99,7 @@ TEST_F(pool_books, after_a_trim_to_nothing_the_pool_is_as_tight_as_a_new_one) {
   trim();
   ASSERT_EQ(now().reserved_bytes, 0u);
   EXPECT_EQ(reserved_by_some_work(), in_a_new_pool);
-  EXPECT_EQ(now().peak_out_bytes, peak) << "what the program ever had out stays told";
+  EXPECT_EQ(now().peak_out_bytes, peak) << "what the program ever had out stays reported";
 }
 
 TEST_F(pool_books, trim_gives_back_everything_idle) {
@@ -120,7 +120,7 @@ TEST_F(pool_books, trim_gives_back_everything_idle) {
   give(again, a);
 }
 
-TEST_F(pool_books, trim_keeps_as_much_as_it_is_told) {
+TEST_F(pool_books, trim_keeps_as_much_as_it_is_reported) {
   start();
   const stream_handle a = stream();
   std::vector<void*> all;
@@ -160,7 +160,7 @@ TEST_F(pool_books, what_a_silent_stream_left_serves_the_next_one) {
   std::uint64_t first = 0;
   for (int round = 0; round < 4; ++round) {
     const stream_handle s = stream();
-    std::thread([&] {  // its lane goes with it, and the stream is never seen again
+    std::thread([&] {  // its cache goes with it, and the stream is never seen again
       std::vector<void*> all;
       for (int n = 0; n < 20; ++n) all.push_back(take(20 * MiB, s));
       for (void* const each : all) give(each, s);
@@ -305,7 +305,7 @@ TEST_F(pool_books, thousands_of_streams_come_and_go_in_bounded_state) {
     }
   }
   EXPECT_LE(most_streams, 200u);
-  EXPECT_LE(now().lanes, 200u);
+  EXPECT_LE(now().caches, 200u);
   EXPECT_LE(now().metadata_bytes, most_metadata * 2);
   EXPECT_LE(now().reserved_bytes, 200 * MiB);
   for (stream_handle s : alive) ok(gpu->stream_destroy(s));
@@ -354,7 +354,7 @@ TEST_F(pool_books, per_thread_streams_of_ended_threads_are_forgotten) {
   gpu->advance(10 * millisecond);
   give(take(512, a), a);
   EXPECT_LE(now().streams, 150u);
-  EXPECT_LE(now().lanes, 3u);
+  EXPECT_LE(now().caches, 3u);
   trim();
   EXPECT_LE(now().streams, 3u);
   EXPECT_EQ(now().reserved_bytes, 0u);

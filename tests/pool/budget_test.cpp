@@ -2,8 +2,8 @@
 #include <chrono>
 #include <thread>
 
-#include "millpond/pool/background_give_back.hpp"
 #include "millpond/growable/growable_buffer.hpp"
+#include "millpond/pool/background_give_back.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -209,7 +209,7 @@ TEST_F(pool_budget, without_a_clock_what_two_calls_saw_unused_goes) {
   EXPECT_EQ((*made)->statistics().reserved_bytes, 0u);
 }
 
-TEST_F(pool_budget, every_step_of_the_ladder_is_told_with_what_it_gained) {
+TEST_F(pool_budget, every_step_of_the_ladder_is_reported_with_what_it_gained) {
   pool_options options;
   options.limit_bytes = 256 * MiB;
   options.budget = memory_budget::create({});
@@ -223,7 +223,7 @@ TEST_F(pool_budget, every_step_of_the_ladder_is_told_with_what_it_gained) {
   give(y, b);
   EXPECT_EQ(take(150 * MiB, a), nullptr);
   for (const char* step :
-       {"fences", "lanes", "unused spans", "other members", "waiting", "callback (3 times)"}) {
+       {"fences", "caches", "unused spans", "other members", "waiting", "callback (3 times)"}) {
     EXPECT_NE(refusal.message.find(step), std::string::npos) << step << " is missing from:\n"
                                                              << refusal.message;
   }

@@ -330,7 +330,7 @@ TEST_F(pool_capture, frees_of_the_programs_own_blocks_in_a_capture_record_nothin
   void* const used = take(2 * MiB, a);
   use(used, a);
   begin(a);
-  for (void* x : all) give(x, a);  // more than a lane keeps: flushed, and would be sealed
+  for (void* x : all) give(x, a);  // more than a cache keeps: flushed, and would be sealed
   give(used, a);
   void* const elsewhere = take(100 * MiB, b);
   const graph_exec_handle exec = finish(a);

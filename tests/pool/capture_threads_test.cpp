@@ -13,8 +13,8 @@
 
 #include "base/random.hpp"
 #include "driver/null/null_driver.hpp"
-#include "millpond/pool/pool.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/pool.hpp"
 #include "support/forwarding_driver.hpp"
 
 namespace millpond {
@@ -185,14 +185,14 @@ class capture_churn {
         EXPECT_TRUE(pool_->capture_into(arenas_[where], s).has_value());
       }
       std::vector<block> mine;
-      // Lanes come and go: what one keeps goes back under the books' lock.
+      // Caches come and go: what one keeps goes back under the books' lock.
       for (int part = 0; part < 6; ++part) {
-        auto lane = pool_->capture_lane(s);
+        auto cache = pool_->capture_cache(s);
         for (int step = 0; step < 10; ++step) {
           if (numbers.below(5) < 3 || mine.empty()) {
             block b{nullptr, 8 + numbers.below(std::uint64_t{1} << (6 + numbers.below(16))),
                     ++next_mark};
-            b.at = step % 2 == 0 ? lane.allocate(b.bytes) : pool_->allocate(b.bytes, s);
+            b.at = step % 2 == 0 ? cache.allocate(b.bytes) : pool_->allocate(b.bytes, s);
             served_.fetch_add(1, std::memory_order_relaxed);
             mark(b);
             mine.push_back(b);
@@ -204,7 +204,7 @@ class capture_churn {
           mine.pop_back();
           check(b);
           if (numbers.below(2) == 0)
-            lane.deallocate(b.at, b.bytes);
+            cache.deallocate(b.at, b.bytes);
           else
             pool_->deallocate(b.at, b.bytes, s);
         }

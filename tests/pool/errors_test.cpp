@@ -26,7 +26,7 @@ class pool_errors : public pool_test {
   }
 };
 
-TEST_F(pool_errors, a_double_free_is_told_wherever_the_block_is_by_then) {
+TEST_F(pool_errors, a_double_free_is_reported_wherever_the_block_is_by_then) {
   const stream_handle a = stream(), b = stream();
   for (const std::uint64_t bytes : {4 * KiB, 300 * KiB, 100 * MiB}) {
     void* const x = p->allocate(bytes, a);
@@ -45,7 +45,7 @@ TEST_F(pool_errors, a_double_free_is_told_wherever_the_block_is_by_then) {
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, a_double_free_of_a_block_that_waits_for_another_stream_is_told) {
+TEST_F(pool_errors, a_double_free_of_a_block_that_waits_for_another_stream_is_reported) {
   const stream_handle a = stream(), b = stream();
   void* const x = take(4 * MiB, a);
   use(x, b);
@@ -56,7 +56,7 @@ TEST_F(pool_errors, a_double_free_of_a_block_that_waits_for_another_stream_is_to
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, an_interior_pointer_is_told_with_its_block) {
+TEST_F(pool_errors, an_interior_pointer_is_reported_with_its_block) {
   const stream_handle a = stream();
   void* const x = take(4 * MiB, a);
   p->deallocate(static_cast<char*>(x) + 512, 0, a);
@@ -69,7 +69,7 @@ TEST_F(pool_errors, an_interior_pointer_is_told_with_its_block) {
   give(x, a);
 }
 
-TEST_F(pool_errors, a_foreign_pointer_is_told) {
+TEST_F(pool_errors, a_foreign_pointer_is_reported) {
   const stream_handle a = stream();
   int local = 0;
   p->deallocate(&local, sizeof local, a);
@@ -84,7 +84,7 @@ TEST_F(pool_errors, a_foreign_pointer_is_told) {
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, memory_of_another_kind_is_told_as_such) {
+TEST_F(pool_errors, memory_of_another_kind_is_reported_as_such) {
   const stream_handle a = stream();
   void* host = nullptr;
   ok(gpu->host_allocate(&host, 4096, driver::host_flags::none));
@@ -96,7 +96,7 @@ TEST_F(pool_errors, memory_of_another_kind_is_told_as_such) {
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, a_block_of_another_pool_is_told) {
+TEST_F(pool_errors, a_block_of_another_pool_is_reported) {
   const stream_handle a = stream();
   auto other = pool::create(gpu);
   ASSERT_TRUE(other.has_value());
@@ -108,7 +108,7 @@ TEST_F(pool_errors, a_block_of_another_pool_is_told) {
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, a_wrong_size_is_told_and_the_block_stays_allocated) {
+TEST_F(pool_errors, a_wrong_size_is_reported_and_the_block_stays_allocated) {
   const stream_handle a = stream();
   for (const std::uint64_t bytes : {4 * KiB, 10 * MiB}) {
     void* const x = take(bytes, a);
@@ -161,7 +161,7 @@ TEST_F(pool_errors, a_destroyed_stream_is_refused_on_allocate_and_a_free_on_it_i
   EXPECT_EQ(take(4096, a), nullptr);
   EXPECT_EQ(refusal.code, error_code::invalid_argument) << refusal.message;
   EXPECT_TRUE(says(refusal, "cuStreamGetId")) << refusal.message;
-  EXPECT_THROW(static_cast<void>(p->lane(a)), memory_error);
+  EXPECT_THROW(static_cast<void>(p->cache(a)), memory_error);
   EXPECT_FALSE(p->record_use(x, a).has_value());
   p->deallocate(x, 8 * MiB, a);
   EXPECT_TRUE(errors.empty());
@@ -177,7 +177,7 @@ TEST_F(pool_errors, a_destroyed_stream_is_refused_on_allocate_and_a_free_on_it_i
   expect_unharmed(b, 0);
 }
 
-// The same on a thread that has no lane for the stream.
+// The same on a thread that has no cache for the stream.
 TEST_F(pool_errors, a_free_on_a_destroyed_stream_that_this_thread_never_used_is_kept_safe) {
   stream_handle a = nullptr, gone = nullptr;
   ok(gpu->stream_create(&a));
@@ -209,15 +209,15 @@ TEST_F(pool_errors, record_use_of_what_is_no_live_block_is_refused) {
   expect_unharmed(a, 0);
 }
 
-TEST_F(pool_errors, an_error_of_a_lane_handle_reaches_the_pools_sink) {
+TEST_F(pool_errors, an_error_of_a_cache_handle_reaches_the_pools_sink) {
   const stream_handle a = stream();
-  auto lane = p->lane(a);
-  void* const x = lane.allocate(4096);
-  lane.deallocate(x, 4096);
-  lane.deallocate(x, 4096);
+  auto cache = p->cache(a);
+  void* const x = cache.allocate(4096);
+  cache.deallocate(x, 4096);
+  cache.deallocate(x, 4096);
   EXPECT_EQ(only_error().code, error_code::double_free);
-  EXPECT_THROW(static_cast<void>(lane.allocate(2 * gpu->info().total_bytes)), out_of_memory);
-  EXPECT_THROW(static_cast<void>(lane.allocate(~std::uint64_t{0})), out_of_memory);
+  EXPECT_THROW(static_cast<void>(cache.allocate(2 * gpu->info().total_bytes)), out_of_memory);
+  EXPECT_THROW(static_cast<void>(cache.allocate(~std::uint64_t{0})), out_of_memory);
   expect_unharmed(a, 0);
 }
 
@@ -239,7 +239,7 @@ TEST_F(pool_errors, the_report_of_out_of_memory_names_all_that_matters) {
   EXPECT_EQ(take(300 * MiB, a), nullptr);
   const std::string text = refusal.message;
   for (const char* const part :
-       {"300", "live", "150", "reserved", "limit", "fences", "lanes", "capture", "50", "stream 0x",
+       {"300", "live", "150", "reserved", "limit", "fences", "caches", "capture", "50", "stream 0x",
         "largest", "the device has", "why: 200 MiB are freed", "try: "}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is missing from:\n" << text;
   }
@@ -294,9 +294,9 @@ TEST_F(pool_errors, the_pressure_callback_may_free_into_the_pool_and_is_retried)
   EXPECT_EQ(take(300 * MiB, a), nullptr);
 }
 
-// Trimming drops the idle lanes of its thread, and the one that this first allocation on its stream
-// is served through has served nothing yet. (AddressSanitizer sees it go too early; without it the
-// thread waited for a lock in freed memory.)
+// Trimming drops the idle caches of its thread, and the one that this first allocation on its
+// stream is served through has served nothing yet. (AddressSanitizer sees it go too early; without
+// it the thread waited for a lock in freed memory.)
 TEST_F(pool_errors, the_pressure_callback_may_trim_the_pool_that_calls_it) {
   end_pool();
   std::vector<void*> spill;
@@ -324,13 +324,13 @@ TEST_F(pool_errors, the_pressure_callback_may_trim_the_pool_that_calls_it) {
   }
 }
 
-TEST_F(pool_errors, pressure_takes_what_other_threads_lanes_and_pending_fences_hold) {
+TEST_F(pool_errors, pressure_takes_what_other_threads_caches_and_pending_fences_hold) {
   end_pool();
   pool_options options;
   options.limit_bytes = 256 * MiB;
   start(options);
   const stream_handle a = stream(), b = stream();
-  auto other = p->lane(b);
+  auto other = p->cache(b);
   std::vector<void*> small;
   for (int i = 0; i < 60; ++i) small.push_back(other.allocate(4 * MiB));
   for (void* x : small) other.deallocate(x, 4 * MiB);
@@ -341,7 +341,7 @@ TEST_F(pool_errors, pressure_takes_what_other_threads_lanes_and_pending_fences_h
   void* const y = take(250 * MiB, b);  // only by waiting for a
   EXPECT_NE(y, nullptr) << refusal.message;
   EXPECT_GE(now().host_waits, 1u);
-  EXPECT_GE(now().lanes_flushed, 1u);
+  EXPECT_GE(now().thread_caches_flushed, 1u);
   give(y, b);
 }
 

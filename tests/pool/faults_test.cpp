@@ -1,5 +1,5 @@
 // Every driver call of a pool's life fails once, each in turn. The pool stays usable, live blocks
-// keep their contents, nothing is leaked, and whoever is refused is told which call failed.
+// keep their contents, nothing is leaked, and whoever is refused is reported which call failed.
 #include <array>
 #include <map>
 #include <set>
@@ -56,7 +56,8 @@ class pool_faults : public pool_test {
     give(x, s);
   }
 
-  // A pool's life: growth, lanes and shelves, seals and polls, uses, dead streams, a capture, trim.
+  // A pool's life: growth, caches and stream caches, seals and polls, uses, dead streams, a
+  // capture, trim.
   void workload() {
     const auto [a, b, c] = streams;
     std::vector<void*> kept;
@@ -72,15 +73,15 @@ class pool_faults : public pool_test {
     if (void* const used = put(1 * MiB, a)) {
       const identity_block block{reinterpret_cast<device_address>(used), live.at(used).bytes,
                                  live.at(used).identity};
-      const auto told = p->record_use(used, b);
-      if (told)
+      const auto reported = p->record_use(used, b);
+      if (reported)
         gpu->note_use(block.address, b, "workload");
       else
-        refusals.push_back(told.error());
+        refusals.push_back(reported.error());
       const event_handle written = event();
       ok(gpu->event_record(written, a));
       ok(gpu->stream_wait_event(b, written));
-      if (told) ok(gpu->identity_check({&block, 1}, report, b));
+      if (reported) ok(gpu->identity_check({&block, 1}, report, b));
       drop(used);
     }
     stream_handle dying = nullptr;
@@ -230,7 +231,7 @@ TEST_F(pool_faults, any_call_of_closing_may_fail_once) {
     sweep_close(kind);
 }
 
-TEST_F(pool_faults, a_lost_device_is_told_and_closing_does_not_hang) {
+TEST_F(pool_faults, a_lost_device_is_reported_and_closing_does_not_hang) {
   start();
   const stream_handle a = stream();
   static_cast<void>(take(10 * MiB, a));

@@ -1,5 +1,5 @@
-// Arenas misused and broken on purpose: bad calls are told and change nothing, and a planted bug is
-// found.
+// Arenas misused and broken on purpose: bad calls are reported and change nothing, and a planted
+// bug is found.
 #include "support/arena_fixture.hpp"
 #include "support/lying_driver.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 using pool_arena_errors = pool_arena;
 using pool_arena_planted = pool_arena;
 
-TEST_F(pool_arena_errors, bad_calls_are_told_and_change_nothing) {
+TEST_F(pool_arena_errors, bad_calls_are_reported_and_change_nothing) {
   start();
   const stream_handle a = stream(), b = stream();
   const graph_arena arena = p->make_graph_arena(), other = p->make_graph_arena();

@@ -460,7 +460,7 @@ TEST_F(pool_arena, without_context_fences_a_wait_for_the_device_gives_all_back) 
   EXPECT_EQ(refused.error().code, error_code::not_permitted);
   ok(gpu->graph_exec_destroy(finish(a)));
   ASSERT_TRUE(synchronise().has_value());
-  ASSERT_TRUE(synchronise().has_value());  // the last graph's end was told only by the first
+  ASSERT_TRUE(synchronise().has_value());  // the last graph's end was reported only by the first
   trim();
   EXPECT_EQ(now().reserved_bytes, 0u);
   EXPECT_EQ(now().pending_bytes, 0u);

@@ -24,7 +24,7 @@ TEST_F(pool_lifetime, a_threads_blocks_go_back_when_it_ends) {
     for (int i = 0; i < 20; ++i) all.push_back(p->allocate(100 * KiB, a));
     for (void* x : all) p->deallocate(x, 100 * KiB, a);
   }).join();
-  EXPECT_EQ(now().lanes, 0u);
+  EXPECT_EQ(now().caches, 0u);
   EXPECT_EQ(now().allocations, 20u);
   EXPECT_EQ(now().deallocations, 20u);
   trim();
@@ -37,7 +37,7 @@ TEST_F(pool_lifetime, a_thread_may_outlive_the_pool) {
   std::thread other([&] {
     p->deallocate(p->allocate(64 * KiB, a), 64 * KiB, a);
     meet.arrive_and_wait();
-    meet.arrive_and_wait();  // the pool is gone, this thread's lane of it is not
+    meet.arrive_and_wait();  // the pool is gone, this thread's cache of it is not
     auto fresh = pool::create(gpu);
     (*fresh)->deallocate((*fresh)->allocate(64 * KiB, a), 64 * KiB, a);
   });
@@ -59,24 +59,24 @@ TEST_F(pool_lifetime, many_pools_may_come_and_go_under_one_thread) {
   EXPECT_EQ(gpu->leaks().reservations, 1u);
 }
 
-TEST_F(pool_lifetime, a_lane_handle_may_outlive_the_pool_and_then_refuses) {
+TEST_F(pool_lifetime, a_cache_handle_may_outlive_the_pool_and_then_refuses) {
   const stream_handle a = stream();
-  auto lane = std::make_optional(p->lane(a));
-  lane->deallocate(lane->allocate(4 * KiB), 4 * KiB);
+  auto cache = std::make_optional(p->cache(a));
+  cache->deallocate(cache->allocate(4 * KiB), 4 * KiB);
   p.reset();
   try {
-    static_cast<void>(lane->allocate(4 * KiB));
+    static_cast<void>(cache->allocate(4 * KiB));
     ADD_FAILURE() << "served by a pool that is gone";
   } catch (const memory_error& e) {
     EXPECT_EQ(e.code(), error_code::not_permitted);
   }
   ::testing::internal::CaptureStderr();
-  lane->deallocate(&lane, 4 * KiB);
+  cache->deallocate(&cache, 4 * KiB);
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("closed"), std::string::npos);
-  lane.reset();
+  cache.reset();
 }
 
-TEST_F(pool_lifetime, live_blocks_at_the_end_are_told) {
+TEST_F(pool_lifetime, live_blocks_at_the_end_are_reported) {
   const stream_handle a = stream();
   void* const x = take(3 * MiB, a);
   gpu->note_free(reinterpret_cast<device_address>(x), 3 * MiB, a, "with the pool");
@@ -94,7 +94,7 @@ TEST_F(pool_lifetime, the_end_waits_for_work_that_is_pending) {
   EXPECT_GE(gpu->now_ns(), 50 * millisecond);
 }
 
-// thread_local objects may free after the thread's lanes are gone.
+// thread_local objects may free after the thread's caches are gone.
 struct late_freer {
   std::shared_ptr<pool> of;
   stream_handle on = nullptr;
@@ -107,15 +107,15 @@ struct late_freer {
 };
 thread_local late_freer late;
 
-TEST_F(pool_lifetime, a_thread_local_object_may_free_after_the_threads_lanes_have_gone) {
+TEST_F(pool_lifetime, a_thread_local_object_may_free_after_the_threads_caches_have_gone) {
   const stream_handle a = stream();
   std::thread([&] {
-    late.of = p;  // made before the thread's lanes, so that it ends after them
+    late.of = p;  // made before the thread's caches, so that it ends after them
     late.on = a;
     late.block = p->allocate(64 * KiB, a);
   }).join();
   EXPECT_EQ(now().live_blocks, 0u);
-  EXPECT_EQ(now().lanes, 0u);
+  EXPECT_EQ(now().caches, 0u);
   trim();
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
@@ -123,8 +123,8 @@ TEST_F(pool_lifetime, a_thread_local_object_may_free_after_the_threads_lanes_hav
 TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
   const stream_handle a = stream();
   void* const x = take(64 * KiB, a);
-  auto lane = p->lane(a);
-  lane.deallocate(lane.allocate(4 * KiB), 4 * KiB);
+  auto cache = p->cache(a);
+  cache.deallocate(cache.allocate(4 * KiB), 4 * KiB);
   give(take(4 * KiB, a), a);
   // Another thread is inside the pool's locks all the time, as far as a fork can tell.
   std::atomic<bool> stop{false};
@@ -148,19 +148,19 @@ TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
       refused(p->statistics().live_blocks == 0);
       p->check();
       try {
-        static_cast<void>(lane.allocate(4 * KiB));
+        static_cast<void>(cache.allocate(4 * KiB));
         ++bad;
       } catch (const memory_error& e) {
         refused(e.code() == error_code::not_permitted);
       }
-      lane.deallocate(x, 64 * KiB);
+      cache.deallocate(x, 64 * KiB);
       try {
-        static_cast<void>(p->lane(a));
+        static_cast<void>(p->cache(a));
         ++bad;
       } catch (const memory_error&) {
       }
       {
-        auto dropped = std::move(lane);
+        auto dropped = std::move(cache);
       }
       p.reset();
       ::_exit(bad);
@@ -177,7 +177,7 @@ TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
 
 TEST_F(pool_lifetime, a_forked_child_may_exit_with_the_parents_pool_in_static_hands) {
   const stream_handle a = stream();
-  give(take(4 * KiB, a), a);  // this thread has a lane
+  give(take(4 * KiB, a), a);  // this thread has a cache
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(10);
@@ -222,8 +222,8 @@ TEST_F(pool_lifetime, a_thread_without_a_context_is_given_one) {
     ASSERT_TRUE(x.has_value()) << x.error().message;
     EXPECT_TRUE((*made)->try_deallocate(*x, 64 * KiB, a).has_value());
   }).join();
-  auto lane = (*made)->lane(a);
-  std::thread([&] { lane.deallocate(lane.allocate(100 * MiB), 100 * MiB); }).join();
+  auto cache = (*made)->cache(a);
+  std::thread([&] { cache.deallocate(cache.allocate(100 * MiB), 100 * MiB); }).join();
   std::thread([&] { EXPECT_GT((*made)->trim(), 0u); }).join();
 }
 

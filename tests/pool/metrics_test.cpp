@@ -9,10 +9,10 @@
 #include <map>
 #include <sstream>
 
+#include "millpond/base/units.hpp"
+#include "millpond/memory/adaptors.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/memory/adaptors.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {
@@ -225,19 +225,19 @@ TEST_F(metrics, without_sources_there_is_no_text) {
 TEST_F(metrics, the_document_names_each_and_no_other) {
   std::ifstream file(std::string(MILLPOND_SOURCE_DIR) + "/docs/metrics.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  std::map<std::string, std::string> told;
+  std::map<std::string, std::string> reported;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("| `millpond_")) continue;
     const std::size_t end = line.find('`', 3);
     const std::size_t type = line.find("| ", end) + 2;
-    told[line.substr(3, end - 3)] = line.substr(type, line.find(' ', type) - type);
+    reported[line.substr(3, end - 3)] = line.substr(type, line.find(' ', type) - type);
   }
   static const char* const types[] = {"gauge", "counter", "histogram"};
   std::map<std::string, std::string> there;
   for (const metric_family& each : collect_metrics({}))
     there[each.name] = types[static_cast<std::size_t>(each.type)];
-  EXPECT_EQ(told, there);
+  EXPECT_EQ(reported, there);
 }
 
 }  // namespace

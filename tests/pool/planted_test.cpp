@@ -82,7 +82,7 @@ class pool_planted : public pool_test {
     give(take(64 * MiB, per_thread_stream), per_thread_stream);
     simulated_gpu::set_thread(1);
   }
-  void a_use_is_told_and_the_block_freed() {
+  void a_use_is_reported_and_the_block_freed() {
     const stream_handle a = stream(), b = stream();
     void* const x = take(4 * MiB, a);
     use(x, b);
@@ -121,7 +121,7 @@ class pool_planted : public pool_test {
     static_cast<void>(gpu->capture_end(c, &graph));
     if (graph != nullptr) ok(gpu->graph_destroy(graph));
   }
-  void frees_in_a_capture_fill_a_lane() {
+  void frees_in_a_capture_fill_a_cache() {
     const stream_handle a = stream(), b = stream();
     give(take(512, b), b);
     std::vector<void*> all;
@@ -201,13 +201,13 @@ TEST_F(pool_planted, identity_of_the_handles_that_name_many_streams_taken_from_t
   expect_caught(lie::identity_is_the_handle, "reuse_before_order",
                 &pool_planted::two_threads_share_the_handle_of_per_thread_streams);
 }
-TEST_F(pool_planted, a_use_told_whose_event_is_not_recorded) {
+TEST_F(pool_planted, a_use_reported_whose_event_is_not_recorded) {
   expect_caught(lie::event_not_recorded, "reuse_before_order",
-                &pool_planted::a_use_is_told_and_the_block_freed);
+                &pool_planted::a_use_is_reported_and_the_block_freed);
 }
-TEST_F(pool_planted, a_use_told_whose_event_is_said_to_have_passed) {
+TEST_F(pool_planted, a_use_reported_whose_event_is_said_to_have_passed) {
   expect_caught(lie::event_passed_early, "reuse_before_order",
-                &pool_planted::a_use_is_told_and_the_block_freed);
+                &pool_planted::a_use_is_reported_and_the_block_freed);
 }
 TEST_F(pool_planted, a_dead_streams_frees_fenced_by_nothing) {
   expect_caught(lie::context_event_empty, "reuse_before_order",
@@ -225,7 +225,7 @@ TEST_F(pool_planted, a_fence_recorded_into_the_programs_capture) {
   // The first call that takes the stream for one outside a capture is noticed: the question who it
   // is.
   expect_caught(lie::nothing_captures, "forbidden_in_capture",
-                &pool_planted::frees_in_a_capture_fill_a_lane);
+                &pool_planted::frees_in_a_capture_fill_a_cache);
 }
 TEST_F(pool_planted, a_graphs_memory_handed_out_while_the_graph_lives) {
   expect_caught(lie::graph_gone_at_once, "capture_memory_reused",

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "millpond/base/units.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond::testing {
 namespace {
@@ -165,10 +165,10 @@ TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_
     const auto attached = memory->capture_into(arena, a);
     ASSERT_TRUE(attached) << attached.error().message;
     if (g == 1) verify(handed_on, large, 4711, a);
-    auto lane = memory->capture_lane(a);
+    auto cache = memory->capture_cache(a);
     std::vector<void*> inside;
     for (std::uint64_t i = 0; i < blocks; ++i) {
-      inside.push_back(i % 2 == 0 ? take(large, a) : lane.allocate(large));
+      inside.push_back(i % 2 == 0 ? take(large, a) : cache.allocate(large));
       write(inside.back(), large, 100 * (g + 1) + i, a);
     }
     for (std::uint64_t i = 0; i < blocks; ++i) verify(inside[i], large, 100 * (g + 1) + i, a);
@@ -180,10 +180,10 @@ TEST_P(pool_on, two_graphs_of_one_arena_keep_their_contents_through_alternating_
       if (i % 2 == 0)
         give(inside[i], large, a);
       else
-        lane.deallocate(inside[i], large);
+        cache.deallocate(inside[i], large);
     }
     {
-      const auto gone = std::move(lane);
+      const auto gone = std::move(cache);
     }
     graphs.push_back(finish(a));
     reserved.push_back(memory->statistics().reserved_bytes);

@@ -13,32 +13,32 @@
 namespace millpond {
 namespace {
 
-TEST(squeeze_account, a_program_that_settles_is_granted_nothing) {
-  squeeze_account account;
-  for (std::uint64_t n = 0; n < squeeze_account::free_at_first; ++n) account.squeezed(100, 10);
+TEST(reclaim_budget, a_program_that_settles_is_granted_nothing) {
+  reclaim_budget account;
+  for (std::uint64_t n = 0; n < reclaim_budget::free_at_first; ++n) account.reclaimed(100, 10);
   for (int round = 0; round < 1000; ++round) {
-    for (std::uint64_t n = 0; n < squeeze_account::carvings_a_squeeze; ++n) account.carved();
-    account.squeezed(100, 10);
+    for (std::uint64_t n = 0; n < reclaim_budget::carvings_a_reclaim; ++n) account.carved();
+    account.reclaimed(100, 10);
   }
   EXPECT_EQ(account.granted_bytes(), 0u);
 }
 
-TEST(squeeze_account,
+TEST(reclaim_budget,
      one_that_does_not_is_granted_a_slack_from_where_it_is_and_sooner_the_next_time) {
-  squeeze_account account;
-  for (std::uint64_t n = 0; n < squeeze_account::free_at_first; ++n) account.squeezed(100, 10);
+  reclaim_budget account;
+  for (std::uint64_t n = 0; n < reclaim_budget::free_at_first; ++n) account.reclaimed(100, 10);
   EXPECT_EQ(account.granted_bytes(), 0u);
-  account.squeezed(120, 10);
+  account.reclaimed(120, 10);
   EXPECT_EQ(account.granted_bytes(), 130u);
-  for (std::uint64_t n = 0; n < squeeze_account::free_again; ++n) account.squeezed(130, 10);
+  for (std::uint64_t n = 0; n < reclaim_budget::free_again; ++n) account.reclaimed(130, 10);
   EXPECT_EQ(account.granted_bytes(), 130u);
-  account.squeezed(130, 10);
+  account.reclaimed(130, 10);
   EXPECT_EQ(account.granted_bytes(), 140u);
   account.forget();
   EXPECT_EQ(account.granted_bytes(), 0u);
 }
 
-class squeezed_pool : public pool_test {
+class reclaiming_pool : public pool_test {
  protected:
   // So many operations on log-uniform sizes up to 64 MiB, never the same again; what the pool did
   // in them.
@@ -62,7 +62,7 @@ class squeezed_pool : public pool_test {
   std::uint64_t live_bytes_ = 0;
 };
 
-TEST_F(squeezed_pool,
+TEST_F(reclaiming_pool,
        sizes_that_never_come_again_are_soon_served_within_the_bound_with_few_calls_of_the_driver) {
   start();
   const stream_handle s = stream();
@@ -77,7 +77,7 @@ TEST_F(squeezed_pool,
   const std::uint64_t allocations = after.allocations - before.allocations;
   EXPECT_GT(allocations, 4'000u);
   EXPECT_LT(20 * driver_work, allocations) << driver_work;
-  const double most = 1 + crowd::most_slack_times * pool_options{}.slack;
+  const double most = 1 + contention_estimate::most_slack_times * pool_options{}.slack;
   EXPECT_LE(static_cast<double>(after.peak_reserved_bytes),
             most * static_cast<double>(after.peak_out_bytes) + 64.0 * MiB);
   for (const auto& [ptr, bytes] : live_) give(ptr, s);

@@ -1,5 +1,6 @@
-// Frees that travel by mail without a look at the block's record: what must be told of a block is
-// told all the same, a wrong free is refused, and what was put and not sent yet is lost nowhere.
+// Frees that travel through a remote free queue without a look at the block's record: what must be
+// informed of a block is reported all the same, a wrong free is refused, and what was put and not
+// sent yet is lost nowhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,21 +13,21 @@
 namespace millpond {
 namespace {
 
-class pool_mail_frees : public lane_test {
+class pool_mail_frees : public cache_test {
  protected:
-  // A way between the two, over which blocks of these bytes have come home: the next frees of them
-  // look at no record.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to, std::uint64_t bytes = 3 * MiB) {
+  // A way between the two, over which blocks of these bytes have come primary range: the next frees
+  // of them look at no record.
+  void make_way(pool::cache_handle& from, pool::cache_handle& to, std::uint64_t bytes = 3 * MiB) {
     hand_over(from, to, bytes, 60);
   }
 };
 
-TEST_F(pool_mail_frees, a_use_that_was_told_is_waited_for) {
+TEST_F(pool_mail_frees, a_use_that_was_reported_is_waited_for) {
   start();
   const stream_handle a = stream(), b = stream();
   give(take(512, b), b);
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
   for (int i = 0; i < 20; ++i) {
     void* const x = take_from(producer, 3 * MiB);
@@ -45,8 +46,8 @@ TEST_F(pool_mail_frees, a_use_that_was_told_is_waited_for) {
 TEST_F(pool_mail_frees, a_tag_ends_with_the_block) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
   void* const x = take_from(producer, 3 * MiB);
   ASSERT_TRUE(p->set_tag(x, "weights").has_value());
@@ -60,11 +61,11 @@ TEST_F(pool_mail_frees, a_tag_ends_with_the_block) {
 TEST_F(pool_mail_frees, memory_that_went_by_mail_and_then_to_a_graph_is_the_graphs) {
   start();
   const stream_handle a = stream(), c = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
   gpu->advance(millisecond);
-  trim(1 * GiB);  // the lanes are empty, the memory stays
+  trim(1 * GiB);  // the caches are empty, the memory stays
   ok(gpu->capture_begin(c, capture_mode::relaxed));
   std::vector<void*> inside;
   for (int i = 0; i < 8; ++i) inside.push_back(take(3 * MiB, c));
@@ -81,8 +82,8 @@ TEST_F(pool_mail_frees, memory_that_went_by_mail_and_then_to_a_graph_is_the_grap
 TEST_F(pool_mail_frees, a_free_with_wrong_bytes_is_refused_and_the_block_stays) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
   void* const x = take_from(producer, 3 * MiB);
   free_by(consumer, x, 3 * MiB - 8);
@@ -100,13 +101,13 @@ TEST_F(pool_mail_frees, a_free_with_wrong_bytes_is_refused_and_the_block_stays) 
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail_frees, a_second_free_is_refused_by_whichever_lane) {
+TEST_F(pool_mail_frees, a_second_free_is_refused_by_whichever_cache) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
-  for (pool::lane_handle* const second : {&consumer, &producer}) {
+  for (pool::cache_handle* const second : {&consumer, &producer}) {
     void* const x = take_from(producer, 3 * MiB);
     give_to(consumer, x, 3 * MiB);
     free_by(*second, x, 3 * MiB);
@@ -118,11 +119,11 @@ TEST_F(pool_mail_frees, a_second_free_is_refused_by_whichever_lane) {
   }
 }
 
-TEST_F(pool_mail_frees, a_refusal_is_told_by_the_next_call_that_is_not_quick) {
+TEST_F(pool_mail_frees, a_refusal_is_reported_by_the_next_call_that_is_not_quick) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer);
   std::vector<void*> all;
   for (int i = 0; i < 40; ++i) all.push_back(take_from(producer, 3 * MiB));
@@ -140,8 +141,8 @@ TEST_F(pool_mail_frees, a_refusal_is_told_by_the_next_call_that_is_not_quick) {
 TEST_F(pool_mail_frees, what_was_put_and_not_sent_counts_as_kept_and_is_given_back) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(a);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(a);
   make_way(producer, consumer, 64 * KiB);
   gpu->advance(millisecond);
   trim(1 * GiB);
@@ -158,12 +159,12 @@ TEST_F(pool_mail_frees, what_was_put_and_not_sent_counts_as_kept_and_is_given_ba
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-TEST_F(pool_mail_frees, either_lane_may_go_with_blocks_that_were_put_and_not_sent) {
+TEST_F(pool_mail_frees, either_cache_may_go_with_blocks_that_were_put_and_not_sent) {
   start();
   const stream_handle a = stream();
   for (const bool the_sender_goes : {true, false}) {
-    std::optional<pool::lane_handle> producer(p->lane(a));
-    std::optional<pool::lane_handle> consumer(p->lane(a));
+    std::optional<pool::cache_handle> producer(p->cache(a));
+    std::optional<pool::cache_handle> consumer(p->cache(a));
     make_way(*producer, *consumer, 64 * KiB);
     std::array<void*, 3> few{};
     for (void*& x : few) x = take_from(*producer, 64 * KiB);
@@ -179,11 +180,11 @@ TEST_F(pool_mail_frees, either_lane_may_go_with_blocks_that_were_put_and_not_sen
 }
 
 // Both ends of a way, each to the other, and blocks of both in both directions.
-TEST_F(pool_mail_frees, two_lanes_that_free_each_others_blocks) {
+TEST_F(pool_mail_frees, two_caches_that_free_each_others_blocks) {
   start();
   const stream_handle a = stream();
-  auto one = p->lane(a);
-  auto two = p->lane(a);
+  auto one = p->cache(a);
+  auto two = p->cache(a);
   constexpr std::array<std::uint64_t, 4> sizes{512, 64 * KiB, 1 * MiB, 3 * MiB};
   for (int round = 0; round < 200; ++round) {
     std::vector<std::pair<void*, std::uint64_t>> of_one, of_two;
@@ -201,16 +202,16 @@ TEST_F(pool_mail_frees, two_lanes_that_free_each_others_blocks) {
   EXPECT_LE(now().heap_hits, 60u) << "they go round";
 }
 
-TEST_F(pool_mail_frees, a_lane_that_found_no_room_for_its_mail_asks_again) {
+TEST_F(pool_mail_frees, a_cache_that_found_no_room_for_its_mail_asks_again) {
   start();
   const stream_handle a = stream();
-  auto producer = p->lane(a);
-  std::array<std::optional<pool::lane_handle>, 5> consumers;
+  auto producer = p->cache(a);
+  std::array<std::optional<pool::cache_handle>, 5> consumers;
   for (auto& c : consumers) {
-    c.emplace(p->lane(a));
+    c.emplace(p->cache(a));
     make_way(producer, *c, 1 * MiB);
   }
-  pool::lane_handle& fifth = *consumers[4];
+  pool::cache_handle& fifth = *consumers[4];
   // The fifth had no way, and keeps what it frees; once there is room for it, it asks again.
   const auto goes_home = [&] {
     gpu->advance(millisecond);

@@ -1,5 +1,5 @@
-// Blocks that one lane hands out and another frees: back to the first where both are of one stream,
-// never where not, and lost nowhere when either goes.
+// Blocks that one cache hands out and another frees: back to the first where both are of one
+// stream, never where not, and lost nowhere when either goes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,24 +13,24 @@
 namespace millpond {
 namespace {
 
-class pool_mail : public lane_test {
+class pool_mail : public cache_test {
  protected:
   // As many blocks as make a way between the two.
-  void make_way(pool::lane_handle& from, pool::lane_handle& to) {
+  void make_way(pool::cache_handle& from, pool::cache_handle& to) {
     hand_over(from, to, 3 * MiB, 40);
   }
 };
 
-TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
+TEST_F(pool_mail, what_another_cache_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
   start();
   const stream_handle s = stream();
-  auto producer = p->lane(s);
-  auto consumer = p->lane(s);
+  auto producer = p->cache(s);
+  auto consumer = p->cache(s);
   make_way(producer, consumer);
   constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
   std::array<void*, 4> first{};
   gpu->advance(millisecond);
-  trim(1 * GiB);  // nothing of those is left in the lanes
+  trim(1 * GiB);  // nothing of those is left in the caches
   for (std::size_t k = 0; k < 4; ++k) first[k] = take_from(producer, sizes[k]);
   std::array<void*, 2> more{take_from(producer, 4 * MiB), take_from(producer, 4 * MiB)};
   for (std::size_t k = 0; k < 4; ++k) give_to(consumer, first[k], sizes[k]);
@@ -53,12 +53,12 @@ TEST_F(pool_mail, what_another_lane_of_the_stream_frees_comes_back_to_the_one_th
   for (std::size_t k = 0; k < 4; ++k) give_to(producer, first[k], sizes[k]);
 }
 
-// Whoever counts opens the mail of a lane that takes nothing.
-TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_lane_that_only_receives) {
+// Whoever counts opens the remote frees of a cache that takes nothing.
+TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_cache_that_only_receives) {
   start();
   const stream_handle s = stream();
-  auto producer = p->lane(s);
-  auto consumer = p->lane(s);
+  auto producer = p->cache(s);
+  auto consumer = p->cache(s);
   make_way(producer, consumer);
   std::vector<void*> blocks(700);
   for (void*& b : blocks) b = take_from(producer, 4 * KiB);
@@ -75,11 +75,11 @@ TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_lane_that_only_rec
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail, lanes_of_two_streams_have_no_way) {
+TEST_F(pool_mail, caches_of_two_streams_have_no_way) {
   start();
   const stream_handle a = stream(), b = stream();
-  auto producer = p->lane(a);
-  auto consumer = p->lane(b);
+  auto producer = p->cache(a);
+  auto consumer = p->cache(b);
   for (int i = 0; i < 60; ++i) {
     void* const x = take_from(producer, 1 * MiB);
     work(x, b, 10 * millisecond);
@@ -92,12 +92,12 @@ TEST_F(pool_mail, lanes_of_two_streams_have_no_way) {
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail, either_lane_may_go_with_blocks_on_their_way) {
+TEST_F(pool_mail, either_cache_may_go_with_blocks_on_their_way) {
   start();
   const stream_handle s = stream();
   for (const bool the_sender_goes : {true, false}) {
-    std::optional<pool::lane_handle> producer(p->lane(s));
-    std::optional<pool::lane_handle> consumer(p->lane(s));
+    std::optional<pool::cache_handle> producer(p->cache(s));
+    std::optional<pool::cache_handle> consumer(p->cache(s));
     make_way(*producer, *consumer);
     std::vector<void*> sent, kept;
     for (int i = 0; i < 10; ++i) kept.push_back(take_from(*producer, 64 * KiB));
@@ -113,18 +113,18 @@ TEST_F(pool_mail, either_lane_may_go_with_blocks_on_their_way) {
     p->check();
     EXPECT_EQ(now().live_blocks, 0u);
   }
-  EXPECT_EQ(now().lanes, 0u);
+  EXPECT_EQ(now().caches, 0u);
   gpu->advance(millisecond);
   trim();
   EXPECT_EQ(now().cached_bytes, 0u);
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-TEST_F(pool_mail, trim_empties_the_boxes_of_lanes_that_stay) {
+TEST_F(pool_mail, trim_empties_the_boxes_of_caches_that_stay) {
   start();
   const stream_handle s = stream();
-  auto producer = p->lane(s);
-  auto consumer = p->lane(s);
+  auto producer = p->cache(s);
+  auto consumer = p->cache(s);
   make_way(producer, consumer);
   EXPECT_GT(now().cached_bytes, 0u);
   gpu->advance(millisecond);
@@ -134,21 +134,21 @@ TEST_F(pool_mail, trim_empties_the_boxes_of_lanes_that_stay) {
   make_way(producer, consumer);
 }
 
-TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_lane_may) {
+TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_cache_may) {
   start();
   const stream_handle s = stream();
-  auto producer = p->lane(s);
-  auto consumer = p->lane(s);
+  auto producer = p->cache(s);
+  auto consumer = p->cache(s);
   make_way(producer, consumer);
   std::vector<void*> all;
   for (int i = 0; i < 200; ++i) all.push_back(take_from(producer, 2 * MiB));
   for (void* x : all) give_to(consumer, x, 2 * MiB);
-  // The box, the shelf and two lanes.
+  // The box, the stream cache and two caches.
   EXPECT_LE(now().cached_bytes, (64 + 16 + 2 * 5) * MiB);
 }
 
-// The mail of a stream that was destroyed with work pending belongs to its frees, not to the stream
-// that got its handle.
+// The remote frees of a stream that was destroyed with work pending belongs to its frees, not to
+// the stream that got its handle.
 TEST_F(pool_mail, mail_of_a_dead_stream_waits_for_its_work) {
   start();
   const stream_handle other = stream();
@@ -156,13 +156,13 @@ TEST_F(pool_mail, mail_of_a_dead_stream_waits_for_its_work) {
   stream_handle s = nullptr;
   ok(gpu->stream_create(&s));
   {
-    auto consumer = p->lane(s);
+    auto consumer = p->cache(s);
     std::vector<void*> all;
     for (int round = 0; round < 2; ++round) {
       for (int i = 0; i < 24; ++i) all.push_back(take(1 * MiB, s));
       for (void* x : all) {
         work(x, s, 5 * millisecond);
-        gpu->note_free(reinterpret_cast<device_address>(x), 1 * MiB, s, "lane");
+        gpu->note_free(reinterpret_cast<device_address>(x), 1 * MiB, s, "cache");
         const simulated_gpu::library_scope library;
         const handle_watch::serving call(s);
         consumer.deallocate(x, 1 * MiB);

@@ -1,5 +1,5 @@
 // Streams that run the same large sizes round and round take their own blocks back: counted, on
-// sixteen threads that all miss their lanes; and what they keep is there for whoever needs it.
+// sixteen threads that all miss their caches; and what they keep is there for whoever needs it.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -14,11 +14,11 @@
 namespace millpond {
 namespace {
 
-constexpr std::array<std::uint64_t, 4> no_lane_keeps{5 * MiB, 9 * MiB, 17 * MiB, 33 * MiB};
+constexpr std::array<std::uint64_t, 4> no_cache_keeps{5 * MiB, 9 * MiB, 17 * MiB, 33 * MiB};
 constexpr std::uint64_t working_set = 64 * MiB;
 
-// Once warm, sixteen threads whose every call misses its lane find no lock taken, record and ask no
-// event, and touch no heap.
+// Once warm, sixteen threads whose every call misses its cache find no lock taken, record and ask
+// no event, and touch no heap.
 TEST(own_reuse, sixteen_threads_that_miss_at_once_meet_no_lock_no_event_and_no_heap) {
   constexpr int threads = 16;
 #if defined(MILLPOND_AUDIT) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -41,15 +41,15 @@ TEST(own_reuse, sixteen_threads_that_miss_at_once_meet_no_lock_no_event_and_no_h
     all.emplace_back([&, t] {
       stream_handle s = nullptr;
       ASSERT_TRUE(gpu->stream_create(&s).ok());
-      auto lane = shared->lane(s);
+      auto cache = shared->cache(s);
       const auto round = [&](bool together) {
         std::array<void*, 4> live{};
-        for (std::size_t k = 0; k < 4; ++k) live[k] = lane.allocate(no_lane_keeps[k]);
+        for (std::size_t k = 0; k < 4; ++k) live[k] = cache.allocate(no_cache_keeps[k]);
         if (together) meet(1);
-        for (std::size_t k = 0; k < 4; ++k) lane.deallocate(live[k], no_lane_keeps[k]);
+        for (std::size_t k = 0; k < 4; ++k) cache.deallocate(live[k], no_cache_keeps[k]);
       };
       round(true);  // all of it is live once, so that nobody needs more later
-      // Who comes late to its credit may take away what others keep; it is warm when all have
+      // Who comes late to its reuse streak may take away what others keep; it is warm when all have
       // theirs.
       int met = 1;
       for (bool warm = false; !warm && met < 100;) {
@@ -77,8 +77,9 @@ TEST(own_reuse, sixteen_threads_that_miss_at_once_meet_no_lock_no_event_and_no_h
     });
   }
   for (std::thread& t : all) t.join();
-  EXPECT_EQ(after.lane_hits, before.lane_hits);  // each of them missed
-  EXPECT_EQ(after.shelf_hits - before.shelf_hits, std::uint64_t{threads} * rounds * 4);
+  EXPECT_EQ(after.thread_cache_hits, before.thread_cache_hits);  // each of them missed
+  EXPECT_EQ(after.stream_cache_hits - before.stream_cache_hits,
+            std::uint64_t{threads} * rounds * 4);
   EXPECT_EQ(after.heap_hits, before.heap_hits);
   EXPECT_EQ(after.lock_waits, before.lock_waits);
   EXPECT_EQ(after.seals, before.seals);
@@ -92,7 +93,7 @@ class pool_own_reuse : public pool_test {
  public:
   void round(stream_handle s, std::uint64_t busy_for = 0) {
     std::array<void*, 4> live{};
-    for (std::size_t k = 0; k < 4; ++k) live[k] = take(no_lane_keeps[k], s);
+    for (std::size_t k = 0; k < 4; ++k) live[k] = take(no_cache_keeps[k], s);
     for (void* each : live) {
       if (busy_for != 0) work(each, s, busy_for);
     }
@@ -127,7 +128,7 @@ TEST_F(pool_own_reuse, another_streams_need_takes_back_what_a_stream_keeps) {
   ok(gpu->stream_synchronize(a));
   const std::uint64_t reserved = p->statistics().peak_reserved_bytes;
   std::vector<void*> more;
-  for (const std::uint64_t bytes : no_lane_keeps) more.push_back(take(bytes, b));
+  for (const std::uint64_t bytes : no_cache_keeps) more.push_back(take(bytes, b));
   EXPECT_LE(p->statistics().peak_reserved_bytes,
             reserved + working_set / 8);  // a's block of 512 bytes lies among it
   for (void* each : more) give(each, b);
@@ -143,7 +144,7 @@ TEST_F(pool_own_reuse, what_a_silent_stream_keeps_serves_another_once_its_work_i
   ok(gpu->stream_synchronize(a));
   const std::uint64_t reserved = p->statistics().reserved_bytes;
   std::vector<void*> more;
-  for (const std::uint64_t bytes : no_lane_keeps) {
+  for (const std::uint64_t bytes : no_cache_keeps) {
     more.push_back(take(bytes, b));
     work(more.back(), b, millisecond);
     ok(gpu->stream_synchronize(b));  // the fence is behind all work
@@ -179,7 +180,7 @@ TEST_F(pool_own_reuse, what_a_silent_stream_keeps_is_not_fenced_while_a_capture_
   ok(gpu->capture_begin(c, capture_mode::relaxed));
   void* const captured = take(512, c);
   std::vector<void*> more;
-  for (const std::uint64_t bytes : no_lane_keeps) {
+  for (const std::uint64_t bytes : no_cache_keeps) {
     more.push_back(take(bytes, b));
     work(more.back(), b, millisecond);
   }
@@ -201,7 +202,7 @@ TEST_F(pool_own_reuse, what_a_dead_stream_kept_waits_for_its_work) {
   ok(gpu->stream_create(&next));
   for (int i = 0; i < 4; ++i) {
     for (const stream_handle s : {next, b}) {
-      void* const x = take(no_lane_keeps[3], s);
+      void* const x = take(no_cache_keeps[3], s);
       work(x, s, 1 * millisecond);
       give(x, s);
     }
@@ -220,16 +221,16 @@ TEST_F(pool_own_reuse, a_request_of_another_size_finds_all_that_the_stream_kept)
   end_pool();
 }
 
-TEST_F(pool_own_reuse, what_a_stream_kept_goes_back_with_its_last_lane) {
+TEST_F(pool_own_reuse, what_a_stream_kept_goes_back_with_its_last_cache) {
   start();
   a = stream(), b = stream();
   others = take(80 * MiB, b);
   {
-    auto lane = p->lane(a);
+    auto cache = p->cache(a);
     for (int i = 0; i < 20; ++i) {
       std::array<void*, 4> live{};
-      for (std::size_t k = 0; k < 4; ++k) live[k] = lane.allocate(no_lane_keeps[k]);
-      for (std::size_t k = 0; k < 4; ++k) lane.deallocate(live[k], no_lane_keeps[k]);
+      for (std::size_t k = 0; k < 4; ++k) live[k] = cache.allocate(no_cache_keeps[k]);
+      for (std::size_t k = 0; k < 4; ++k) cache.deallocate(live[k], no_cache_keeps[k]);
     }
     EXPECT_GE(p->statistics().cached_bytes, working_set);
   }
@@ -252,9 +253,9 @@ TEST_F(pool_own_reuse, a_stream_whose_sizes_vary_keeps_nothing) {
   end_pool();
 }
 
-TEST_F(pool_own_reuse, options_that_say_what_a_lane_keeps_leave_nothing_to_credit) {
+TEST_F(pool_own_reuse, options_that_say_what_a_cache_keeps_leave_nothing_to_credit) {
   pool_options options;
-  options.lane_large_bytes = 1 * MiB;
+  options.cache_large_bytes = 1 * MiB;
   start(std::move(options));
   a = stream(), b = stream();
   give(take(512, b), b);
@@ -265,34 +266,34 @@ TEST_F(pool_own_reuse, options_that_say_what_a_lane_keeps_leave_nothing_to_credi
   end_pool();
 }
 
-TEST(reuse_credit, is_given_for_a_row_of_sizes_that_came_back_and_ends_with_one_that_did_not) {
-  reuse_credit credit;
+TEST(reuse_streak, is_given_for_a_row_of_sizes_that_came_back_and_ends_with_one_that_did_not) {
+  reuse_streak streak;
   const auto back = [&](std::uint32_t times) {
     for (std::uint32_t i = 0; i < times; ++i) {
-      credit.gone(MiB * (1 + i % 3));
-      credit.missed(MiB * (1 + i % 3));
+      streak.gone(MiB * (1 + i % 3));
+      streak.missed(MiB * (1 + i % 3));
     }
   };
-  back(reuse_credit::worth_credit - 1);
-  EXPECT_FALSE(credit.given());
+  back(reuse_streak::worth_keeping - 1);
+  EXPECT_FALSE(streak.given());
   back(1);
-  EXPECT_TRUE(credit.given());
-  credit.missed(7 * MiB);
-  EXPECT_FALSE(credit.given());
-  back(reuse_credit::worth_credit - 1);
-  EXPECT_FALSE(credit.given());
+  EXPECT_TRUE(streak.given());
+  streak.missed(7 * MiB);
+  EXPECT_FALSE(streak.given());
+  back(reuse_streak::worth_keeping - 1);
+  EXPECT_FALSE(streak.given());
   back(1);
-  EXPECT_TRUE(credit.given());
+  EXPECT_TRUE(streak.given());
 }
 
-TEST(reuse_credit, one_free_is_worth_one_request) {
-  reuse_credit credit;
-  for (std::uint32_t i = 0; i < 2 * reuse_credit::worth_credit; ++i) {
-    credit.gone(MiB);
-    credit.missed(MiB);
-    credit.missed(MiB);
+TEST(reuse_streak, one_free_is_worth_one_request) {
+  reuse_streak streak;
+  for (std::uint32_t i = 0; i < 2 * reuse_streak::worth_keeping; ++i) {
+    streak.gone(MiB);
+    streak.missed(MiB);
+    streak.missed(MiB);
   }
-  EXPECT_FALSE(credit.given());
+  EXPECT_FALSE(streak.given());
 }
 
 }  // namespace

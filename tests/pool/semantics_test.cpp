@@ -17,8 +17,8 @@ TEST_F(pool_order, the_same_stream_gets_its_block_back_at_once) {
     const std::uint64_t reserved = now().reserved_bytes;
     give(first, a);
     void* const second = take(bytes, a);
-    // Its lane gives the block itself back. What is too large for a lane lies in one piece with its
-    // neighbours by then.
+    // Its cache gives the block itself back. What is too large for a cache lies in one piece with
+    // its neighbours by then.
     if (bytes <= 4 * MiB) {
       EXPECT_EQ(first, second) << bytes;
     }
@@ -219,7 +219,7 @@ TEST_F(pool_order, a_recorded_use_on_a_destroyed_stream_still_holds_the_block) {
 }
 
 // Per-thread streams: one handle, another stream on each thread.
-TEST_F(pool_order, a_recorded_use_on_a_per_thread_stream_means_the_thread_that_told_it) {
+TEST_F(pool_order, a_recorded_use_on_a_per_thread_stream_means_the_thread_that_reported_it) {
   start();
   const stream_handle a = stream();
   simulated_gpu::set_thread(1);
@@ -290,7 +290,7 @@ TEST_F(pool_order, a_destroyed_streams_pending_frees_never_serve_its_handles_nex
   }
 }
 
-// The thread's lane is found by the handle, before anyone asks whose it is now.
+// The thread's cache is found by the handle, before anyone asks whose it is now.
 TEST_F(pool_order, frees_on_a_reused_handle_are_ordered_behind_the_new_streams_work) {
   start();
   const stream_handle other = stream();
@@ -307,7 +307,7 @@ TEST_F(pool_order, frees_on_a_reused_handle_are_ordered_behind_the_new_streams_w
   ASSERT_EQ(a, b);
   for (void* x : blocks) {
     work(x, b, 20 * millisecond);
-    give(x, b);  // no allocation on b before: the lane is still the old stream's
+    give(x, b);  // no allocation on b before: the cache is still the old stream's
   }
   for (int round = 0; round < 10; ++round) {
     std::vector<void*> taken;
@@ -352,27 +352,27 @@ TEST_F(pool_order, zero_bytes_and_nullptr_are_legal_and_ask_nobody) {
   p->deallocate(nullptr, 100, a);
   EXPECT_TRUE(p->record_use(nullptr, a).has_value());
   EXPECT_EQ(gpu->total_calls(), before);
-  auto lane = p->lane(a);
-  EXPECT_EQ(lane.allocate(0), nullptr);
-  lane.deallocate(nullptr, 0);
+  auto cache = p->cache(a);
+  EXPECT_EQ(cache.allocate(0), nullptr);
+  cache.deallocate(nullptr, 0);
   EXPECT_EQ(now().allocations, 0u);
 }
 
-TEST_F(pool_order, a_lane_handle_and_the_plain_calls_share_blocks_of_their_stream) {
+TEST_F(pool_order, a_cache_handle_and_the_plain_calls_share_blocks_of_their_stream) {
   start();
   const stream_handle a = stream(), b = stream();
-  auto lane = p->lane(a);
-  EXPECT_EQ(lane.stream(), a);
-  void* const one = lane.allocate(4 * KiB);
+  auto cache = p->cache(a);
+  EXPECT_EQ(cache.stream(), a);
+  void* const one = cache.allocate(4 * KiB);
   p->deallocate(one, 4 * KiB, a);
   void* const two = p->allocate(4 * KiB, a);
-  lane.deallocate(two, 4 * KiB);
-  auto of_b = p->lane(b);
-  void* const three = lane.allocate(4 * KiB);
+  cache.deallocate(two, 4 * KiB);
+  auto of_b = p->cache(b);
+  void* const three = cache.allocate(4 * KiB);
   of_b.deallocate(three, 4 * KiB);  // freed on b
   EXPECT_EQ(of_b.allocate(4 * KiB), three);
   of_b.deallocate(three, 0);
-  auto moved = std::move(lane);
+  auto moved = std::move(cache);
   void* const four = moved.allocate(100 * MiB);
   moved.deallocate(four, 100 * MiB);
   of_b = std::move(moved);

@@ -12,7 +12,7 @@
 namespace millpond {
 namespace {
 
-// The checker is told of no blocks here: for it, memory that goes from under a live block is a
+// The checker is informed of no blocks here: for it, memory that goes from under a live block is a
 // fault, and here it is the point. It still watches that nothing is unmapped under work that may
 // run.
 class pool_sleep : public pool_test {
@@ -193,11 +193,11 @@ TEST_F(pool_sleep, contents_are_dropped_by_tag) {
 TEST_F(pool_sleep, asleep_it_refuses_allocation_and_takes_frees) {
   begin();
   const auto all = fill();
-  auto lane = p->lane(s);
-  void* const of_lane = lane.allocate(2 * MiB);
+  auto cache = p->cache(s);
+  void* const of_cache = cache.allocate(2 * MiB);
   sleep();
   EXPECT_EQ(p->try_allocate(1 * MiB, default_alignment, s).error().code, error_code::not_permitted);
-  EXPECT_THROW(static_cast<void>(lane.allocate(100)), memory_error);
+  EXPECT_THROW(static_cast<void>(cache.allocate(100)), memory_error);
   EXPECT_EQ(p->sleep().error().code, error_code::not_permitted);
   EXPECT_EQ(p->reserve(1 * MiB).error().code, error_code::not_permitted);
   EXPECT_EQ(p->would_fit(1 * MiB).how, pool::fit::no);
@@ -206,7 +206,7 @@ TEST_F(pool_sleep, asleep_it_refuses_allocation_and_takes_frees) {
   EXPECT_NE(to_text(p->explain()).find("asleep"), std::string::npos);
   const std::uint64_t blocks = now().live_blocks;
   for (std::size_t i = 0; i < all.size(); i += 2) drop(all[i]);
-  lane.deallocate(of_lane, 2 * MiB);
+  cache.deallocate(of_cache, 2 * MiB);
   EXPECT_EQ(now().live_blocks, blocks - (all.size() + 1) / 2 - 1);
   p->deallocate(all[0], 0, s);
   EXPECT_EQ(only_error().code, error_code::double_free);
@@ -326,7 +326,7 @@ TEST_F(pool_sleep, threads_that_call_meanwhile_are_served_or_refused_and_lose_no
   std::vector<std::thread> threads;
   for (std::uint64_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
-      auto lane = p->lane(s);
+      auto cache = p->cache(s);
       std::vector<std::pair<void*, std::uint64_t>> mine;
       for (std::uint64_t i = 0; !ends.load(); ++i) {
         const std::uint64_t bytes = (i * 7919 + t * 104729) % (3 * MiB) + 1;
@@ -345,7 +345,7 @@ TEST_F(pool_sleep, threads_that_call_meanwhile_are_served_or_refused_and_lose_no
           if (i % 2 == 0)
             p->deallocate(at, size, s);
           else
-            lane.deallocate(at, size);
+            cache.deallocate(at, size);
           mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(i % mine.size()));
         }
       }

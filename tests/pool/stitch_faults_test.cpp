@@ -1,6 +1,6 @@
-// Every driver call of a life whose blocks lie in windows fails once, each in turn: mapping pages a
-// second time, giving back handles that are mapped more than once. Live blocks keep their contents,
-// and the pool goes on.
+// Every driver call of a life whose blocks lie in stitched ranges fails once, each in turn: mapping
+// pages a second time, giving back handles that are mapped more than once. Live blocks keep their
+// contents, and the pool goes on.
 #include <set>
 #include <vector>
 

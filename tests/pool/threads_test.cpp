@@ -12,8 +12,8 @@
 
 #include "base/random.hpp"
 #include "driver/null/null_driver.hpp"
-#include "millpond/pool/pool.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/pool.hpp"
 #include "support/forwarding_driver.hpp"
 
 namespace millpond {
@@ -48,7 +48,7 @@ class chunked_driver final : public forwarding_driver {
 };
 
 // Blocks on their way to another thread that will free them.
-class mailbox {
+class remote_free_queue {
  public:
   void put(block b) {
     const std::lock_guard lock(mutex_);
@@ -103,7 +103,7 @@ class churn {
     for (std::thread& t : all) t.join();
     stop = true;
     watcher.join();
-    for (mailbox& box : boxes_) {
+    for (remote_free_queue& box : boxes_) {
       for (const block& b : box.take()) free(b, streams_[0]);
     }
     pool_->check();
@@ -112,7 +112,7 @@ class churn {
     EXPECT_EQ(end.live_bytes, 0u);
     EXPECT_EQ(end.allocations, allocated_.load());
     EXPECT_EQ(end.deallocations, allocated_.load());
-    EXPECT_LE(end.lanes, static_cast<std::uint64_t>(stream_count));
+    EXPECT_LE(end.caches, static_cast<std::uint64_t>(stream_count));
     EXPECT_EQ(overlaps_.load(), 0u);
     EXPECT_EQ(errors_.load(), 0u);
     // What seals and polls are still to come come with trims.
@@ -148,7 +148,7 @@ class churn {
   void work(std::uint64_t seed, std::uint64_t largest) {
     random numbers(seed + 1);
     std::vector<block> mine;
-    auto lane = pool_->lane(streams_[seed % stream_count]);
+    auto cache = pool_->cache(streams_[seed % stream_count]);
     for (int i = 0; i < operations / 4; ++i) {
       const stream_handle s =
           numbers.below(16) == 0 ? per_thread_stream : streams_[numbers.below(stream_count)];
@@ -159,7 +159,7 @@ class churn {
         block b{nullptr, bytes, (seed << 32) | static_cast<std::uint64_t>(i)};
         if (what < 15) {
           try {
-            b.at = lane.allocate(bytes);
+            b.at = cache.allocate(bytes);
           } catch (const out_of_memory&) {
           }
         } else if (auto got = pool_->try_allocate(bytes, 512, s)) {
@@ -192,7 +192,7 @@ class churn {
         for (const block& other : boxes_[seed % threads].take()) free(other, s);
       } else if (what < 80) {
         check(b);
-        lane.deallocate(b.at, b.bytes);
+        cache.deallocate(b.at, b.bytes);
       } else {
         free(b, s);
       }
@@ -204,7 +204,7 @@ class churn {
   std::shared_ptr<null_driver> gpu_;
   std::shared_ptr<pool> pool_;
   std::array<stream_handle, stream_count> streams_{};
-  std::array<mailbox, threads> boxes_;
+  std::array<remote_free_queue, threads> boxes_;
   std::atomic<std::uint64_t> allocated_{0}, overlaps_{0}, errors_{0};
 };
 
@@ -222,7 +222,7 @@ TEST(pool_threads, churn_on_pinned_memory_keeps_every_owners_mark) {
   churn(options, 3).run(18);
 }
 
-TEST(pool_threads, churn_under_pressure_flushes_other_threads_lanes) {
+TEST(pool_threads, churn_under_pressure_flushes_other_threads_caches) {
   pool_options options;
   options.limit_bytes = 160 * MiB;
   churn(options, 2).run(22);
@@ -240,7 +240,7 @@ TEST(pool_threads, churn_with_streams_that_may_wait) {
   churn(options, 1).run(22);
 }
 
-TEST(pool_threads, pools_end_while_other_threads_keep_lanes_of_them) {
+TEST(pool_threads, pools_end_while_other_threads_keep_caches_of_them) {
   auto gpu = std::make_shared<null_driver>();
   stream_handle s = nullptr;
   ASSERT_TRUE(gpu->stream_create(&s).ok());
@@ -268,7 +268,7 @@ TEST(pool_threads, pools_end_while_other_threads_keep_lanes_of_them) {
   for (std::thread& t : all) t.join();
 }
 
-// Once warm, pairs on many threads find no lock taken and ask the driver nothing by lane handle.
+// Once warm, pairs on many threads find no lock taken and ask the driver nothing by cache handle.
 TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
   auto gpu = std::make_shared<null_driver>();
   auto shared = *pool::create(gpu);
@@ -280,11 +280,11 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
     all.emplace_back([&] {
       stream_handle s = nullptr;
       ASSERT_TRUE(gpu->stream_create(&s).ok());
-      auto lane = shared->lane(s);
+      auto cache = shared->cache(s);
       const auto pairs = [&](int count) {
         for (int i = 0; i < count; ++i)
-          lane.deallocate(lane.allocate(sizes[static_cast<std::size_t>(i) % 4]),
-                          sizes[static_cast<std::size_t>(i) % 4]);
+          cache.deallocate(cache.allocate(sizes[static_cast<std::size_t>(i) % 4]),
+                           sizes[static_cast<std::size_t>(i) % 4]);
       };
       pairs(8);
       warm.fetch_add(1);
@@ -310,44 +310,45 @@ TEST(pool_threads, warm_pairs_on_many_threads_meet_no_lock_and_no_driver) {
   for (std::thread& t : all) t.join();
   EXPECT_EQ(after.allocations - before.allocations,
             static_cast<std::uint64_t>(threads) * operations);
-  EXPECT_EQ(after.lane_hits - before.lane_hits, static_cast<std::uint64_t>(threads) * operations);
+  EXPECT_EQ(after.thread_cache_hits - before.thread_cache_hits,
+            static_cast<std::uint64_t>(threads) * operations);
   EXPECT_EQ(after.lock_waits, before.lock_waits);
-  // 4 KiB to 3 MiB of each thread's, and no more than a lane may keep.
+  // 4 KiB to 3 MiB of each thread's, and no more than a cache may keep.
   EXPECT_LE(after.cached_bytes, static_cast<std::uint64_t>(threads) * 5 * MiB);
 }
 
-// What one thread frees the other allocates again, through a mailbox or the stream's shelf: in
-// step, the heap serves none of it.
+// What one thread frees the other allocates again, through a remote_free_queue or the stream's
+// stream cache: in step, the heap serves none of it.
 TEST(pool_threads, blocks_freed_on_another_thread_come_back_without_the_heap) {
   auto gpu = std::make_shared<null_driver>();
   auto shared = *pool::create(gpu);
   constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
   stream_handle s = nullptr;
   ASSERT_TRUE(gpu->stream_create(&s).ok());
-  constexpr int rounds = 2'000;  // half of it fills the consumer's lane with small blocks
+  constexpr int rounds = 2'000;  // half of it fills the consumer's cache with small blocks
   std::array<void*, 4> handed{};
   std::atomic<int> turn{0};  // even: the producer's
   std::uint64_t heap_hits_when_warm = 0;
   std::thread consumer([&] {
-    auto lane = shared->lane(s);
+    auto cache = shared->cache(s);
     for (int i = 0; i < rounds; ++i) {
       while (turn.load() != 2 * i + 1) std::this_thread::yield();
-      for (std::size_t k = 0; k < 4; ++k) lane.deallocate(handed[k], sizes[k]);
+      for (std::size_t k = 0; k < 4; ++k) cache.deallocate(handed[k], sizes[k]);
       turn.store(2 * i + 2);
     }
   });
   {
-    auto lane = shared->lane(s);
+    auto cache = shared->cache(s);
     for (int i = 0; i < rounds; ++i) {
       while (turn.load() != 2 * i) std::this_thread::yield();
       if (i == rounds / 2) heap_hits_when_warm = shared->statistics().heap_hits;
-      for (std::size_t k = 0; k < 4; ++k) handed[k] = lane.allocate(sizes[k]);
+      for (std::size_t k = 0; k < 4; ++k) handed[k] = cache.allocate(sizes[k]);
       turn.store(2 * i + 1);
     }
     consumer.join();
     const pool_statistics end = shared->statistics();
     EXPECT_EQ(end.heap_hits, heap_hits_when_warm);
-    EXPECT_GT(end.shelf_hits, static_cast<std::uint64_t>(rounds) / 2);
+    EXPECT_GT(end.stream_cache_hits, static_cast<std::uint64_t>(rounds) / 2);
     EXPECT_EQ(end.live_blocks, 0u);
   }
 }

@@ -36,7 +36,7 @@ std::vector<expectation> expectations() {
   return made;
 }
 
-class programs_test : public testing::TestWithParam<expectation> {};
+class programs_test : public ::testing::TestWithParam<expectation> {};
 
 TEST_P(programs_test, gives_what_is_expected_and_nothing_else) {
   const expectation& of = GetParam();
@@ -70,8 +70,8 @@ TEST(programs, are_at_least_forty_and_half_of_them_clean) {
       << "a program without an expectation, or the other way round";
 }
 
-INSTANTIATE_TEST_SUITE_P(corpus, programs_test, testing::ValuesIn(expectations()),
-                         [](const testing::TestParamInfo<expectation>& each) {
+INSTANTIATE_TEST_SUITE_P(corpus, programs_test, ::testing::ValuesIn(expectations()),
+                         [](const ::testing::TestParamInfo<expectation>& each) {
                            return each.param.program;
                          });
 

@@ -40,7 +40,7 @@ CUresult device_of(CUdevice* device) {
   return CUDA_SUCCESS;
 }
 
-class launch_test : public testing::Test {
+class launch_test : public ::testing::Test {
  protected:
   void SetUp() override {
     current_device = 0;

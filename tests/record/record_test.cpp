@@ -8,8 +8,8 @@
 
 #include "record/launcher.hpp"
 #include "record/lines.hpp"
-#include "record/trace_builder.hpp"
 #include "record/settings.hpp"
+#include "record/trace_builder.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 
@@ -19,7 +19,7 @@ namespace {
 using trace::action;
 
 // A folder of its own for each test, gone with it.
-class record_test : public testing::Test {
+class record_test : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
@@ -30,15 +30,15 @@ class record_test : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  scribe_options options_for(const std::string& name, std::uint64_t last_events = 0) const {
-    scribe_options made;
+  trace_builder_options options_for(const std::string& name, std::uint64_t last_events = 0) const {
+    trace_builder_options made;
     made.path = path(name);
     made.last_events = last_events;
     return made;
   }
   std::filesystem::path folder_;
 };
-using scribe_test = record_test;
+using trace_builder_test = record_test;
 using settings_test = record_test;
 
 TEST_F(settings_test, are_the_same_after_a_journey_through_text) {
@@ -87,8 +87,8 @@ std::vector<trace::event> read_all(const std::string& file, trace::trace_info* i
   return std::move(loaded->events);
 }
 
-TEST_F(scribe_test, a_free_stands_where_it_began_with_the_status_it_ended_with) {
-  auto to = scribe::create(options_for("a.mpt"));
+TEST_F(trace_builder_test, a_free_stands_where_it_began_with_the_status_it_ended_with) {
+  auto to = trace_builder::create(options_for("a.mpt"));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
   const auto add = [&](const note& each) { ASSERT_TRUE((*to)->add(each, position++)); };
@@ -118,8 +118,8 @@ TEST_F(scribe_test, a_free_stands_where_it_began_with_the_status_it_ended_with) 
   EXPECT_TRUE(trace::find_lifetimes(events));
 }
 
-TEST_F(scribe_test, kernels_are_given_the_blocks_that_their_arguments_point_into) {
-  auto to = scribe::create(options_for("a.mpt"));
+TEST_F(trace_builder_test, kernels_are_given_the_blocks_that_their_arguments_point_into) {
+  auto to = trace_builder::create(options_for("a.mpt"));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
   const auto add = [&](const note& each) { ASSERT_TRUE((*to)->add(each, position++)); };
@@ -148,8 +148,8 @@ TEST_F(scribe_test, kernels_are_given_the_blocks_that_their_arguments_point_into
   EXPECT_EQ(events[4].object, static_cast<std::uint64_t>(trace::use_form::structure));
 }
 
-TEST_F(scribe_test, a_copys_host_side_is_known_from_its_address) {
-  auto to = scribe::create(options_for("a.mpt"));
+TEST_F(trace_builder_test, a_copys_host_side_is_known_from_its_address) {
+  auto to = trace_builder::create(options_for("a.mpt"));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
   note pinned = event_note(action::allocate, 0x50000, 4096);
@@ -172,8 +172,8 @@ TEST_F(scribe_test, a_copys_host_side_is_known_from_its_address) {
   EXPECT_EQ(events[3].object, up | trace::copy_asynchronous);
 }
 
-TEST_F(scribe_test, streams_keep_their_number_until_they_are_destroyed) {
-  auto to = scribe::create(options_for("a.mpt"));
+TEST_F(trace_builder_test, streams_keep_their_number_until_they_are_destroyed) {
+  auto to = trace_builder::create(options_for("a.mpt"));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
   const auto on = [&](action what, std::uint64_t handle, std::uint32_t thread) {
@@ -201,8 +201,8 @@ TEST_F(scribe_test, streams_keep_their_number_until_they_are_destroyed) {
       << "the thread's own stream is another one in each thread";
 }
 
-TEST_F(scribe_test, a_window_keeps_the_last_events_and_the_blocks_before_them) {
-  auto to = scribe::create(options_for("a.mpt", 4));
+TEST_F(trace_builder_test, a_window_keeps_the_last_events_and_the_blocks_before_them) {
+  auto to = trace_builder::create(options_for("a.mpt", 4));
   ASSERT_TRUE(to);
   std::uint64_t position = 0;
   for (std::uint64_t n = 1; n <= 6; ++n)
@@ -322,7 +322,7 @@ TEST_F(program_test, whose_copies_come_in_batches_has_an_event_for_each) {
                                   trace::copy_asynchronous);
   EXPECT_EQ(copies[1].bytes, 128u);
   EXPECT_GE(copies[0].duration_ns, 2'000'000u);
-  EXPECT_EQ(copies[1].duration_ns, 0u) << "the call's time is told once";
+  EXPECT_EQ(copies[1].duration_ns, 0u) << "the call's time is reported once";
   EXPECT_EQ(copies[0].stream, copies[2].stream);
 }
 

@@ -9,12 +9,12 @@
 
 #include "base/random.hpp"
 #include "made_workloads.hpp"
+#include "millpond/base/units.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 #include "replay/run.hpp"
-#include "trace/synthetic/shapes.hpp"
 #include "trace/source.hpp"
+#include "trace/synthetic/shapes.hpp"
 
 namespace millpond::replay {
 namespace {

@@ -1,5 +1,5 @@
 // Every strategy on the simulated GPU: right contents, exact counts, determinism, failures that are
-// told.
+// reported.
 #include "replay/run.hpp"
 
 #include <gmock/gmock.h>
@@ -8,8 +8,8 @@
 #include <atomic>
 
 #include "made_workloads.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "replay/compare.hpp"
 
 namespace millpond::replay {
@@ -36,9 +36,9 @@ outcome run_one(const workload& work, const char* name, const run_options& optio
   return *made;
 }
 
-class every_strategy : public testing::TestWithParam<strategy_facts> {};
+class every_strategy : public ::testing::TestWithParam<strategy_facts> {};
 INSTANTIATE_TEST_SUITE_P(replay, every_strategy,
-                         testing::ValuesIn(all_strategies().begin(), all_strategies().end()),
+                         ::testing::ValuesIn(all_strategies().begin(), all_strategies().end()),
                          [](const auto& each) {
                            std::string name = each.param.name;
                            std::ranges::replace(name, '-', '_');
@@ -162,11 +162,11 @@ TEST(compare, all_strategies_come_back_in_order_whatever_the_workers) {
   for (const unsigned workers : {1u, 3u}) {
     compare_options options;
     options.workers = workers;
-    std::atomic<std::size_t> told{0};
-    options.progress = [&](std::size_t, std::size_t, std::string_view) { ++told; };
+    std::atomic<std::size_t> reported{0};
+    options.progress = [&](std::size_t, std::size_t, std::string_view) { ++reported; };
     auto made = compare(work, [] { return result<std::shared_ptr<driver>>(make_gpu()); }, options);
     ASSERT_TRUE(made) << made.error().message;
-    EXPECT_EQ(told, all_strategies().size());
+    EXPECT_EQ(reported, all_strategies().size());
     answers.push_back(std::move(*made));
   }
   ASSERT_EQ(answers[0].size(), all_strategies().size());

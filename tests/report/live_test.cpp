@@ -105,7 +105,8 @@ TEST_F(live, holes_are_what_segments_hold_and_blocks_do_not) {
   EXPECT_EQ(now.largest_free, 0x1000u);
 }
 
-TEST_F(live, without_segments_gaps_between_neighbours_are_told_and_far_blocks_are_no_neighbours) {
+TEST_F(live,
+       without_segments_gaps_between_neighbours_are_reported_and_far_blocks_are_no_neighbours) {
   put(action::allocate, 0x100000, 0x1000);
   put(action::allocate, 0x102000, 0x1000);
   put(action::allocate, 0x7e0000000000, 0x1000);

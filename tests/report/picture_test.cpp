@@ -191,10 +191,10 @@ TEST(picture, a_long_trace_is_shown_round_its_peak_and_its_findings) {
   auto source = from_text(truth.text);
   auto made = read_picture(source);
   ASSERT_TRUE(made);
-  const std::uint64_t places[] = {10, made->events - 10};
+  const std::uint64_t call_sites[] = {10, made->events - 10};
   picture_options options;
   options.most_events = 4000;
-  ASSERT_TRUE(choose_windows(*made, places, options));
+  ASSERT_TRUE(choose_windows(*made, call_sites, options));
   EXPECT_LE(made->events_shown, 4000u);
   for (const std::uint64_t wanted : {std::uint64_t{10}, made->events - 10, made->peak_event}) {
     EXPECT_TRUE(std::ranges::any_of(made->windows, [&](const picture_window& each) {
@@ -206,25 +206,25 @@ TEST(picture, a_long_trace_is_shown_round_its_peak_and_its_findings) {
 }
 
 TEST(picture, from_and_to_are_events_or_times) {
-  using in = picture_place::unit;
-  EXPECT_EQ(parse_place("1200")->in, in::event);
-  EXPECT_EQ(parse_place("1200")->value, 1200u);
-  EXPECT_EQ(parse_place("1.5ms")->value, 1'500'000u);
-  EXPECT_EQ(parse_place("2s")->in, in::nanoseconds);
+  using in = picture_call_site::unit;
+  EXPECT_EQ(parse_call_site("1200")->in, in::event);
+  EXPECT_EQ(parse_call_site("1200")->value, 1200u);
+  EXPECT_EQ(parse_call_site("1.5ms")->value, 1'500'000u);
+  EXPECT_EQ(parse_call_site("2s")->in, in::nanoseconds);
   for (const char* bad : {"", "x", "-1", "1.5", "3 s", "1h", "nan", "1e99s"})
-    EXPECT_FALSE(parse_place(bad)) << bad;
+    EXPECT_FALSE(parse_call_site(bad)) << bad;
 
   const history truth = random_history(9, 5000);
   auto source = from_text(truth.text);
   auto made = read_picture(source);
   picture_options options;
-  options.from = parse_place("1000");
-  options.to = parse_place("3ms");
+  options.from = parse_call_site("1000");
+  options.to = parse_call_site("3ms");
   ASSERT_TRUE(choose_windows(*made, {}, options));
   ASSERT_EQ(made->windows.size(), 1u);
   EXPECT_EQ(made->windows[0].first, 1000u);
   EXPECT_LT(made->windows[0].end, made->events);
-  options.from = parse_place("4s");
+  options.from = parse_call_site("4s");
   const auto refused = choose_windows(*made, {}, options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, error_code::invalid_argument);
@@ -276,7 +276,8 @@ TEST(page, a_name_in_the_trace_cannot_end_the_data) {
   const auto html = page_html(whole);
   ASSERT_TRUE(html);
   EXPECT_EQ(html->find("</script><script>alert"), std::string::npos);
-  EXPECT_EQ(html->find("/*millpond:"), std::string::npos) << "every place of the page is filled";
+  EXPECT_EQ(html->find("/*millpond:"), std::string::npos)
+      << "every call site of the page is filled";
   for (const char* loads : {"<script src", "<link rel=\"stylesheet", "@import", "url("})
     EXPECT_EQ(html->find(loads), std::string::npos) << loads;
 }

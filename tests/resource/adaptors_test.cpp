@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "millpond/base/units.hpp"
 #include "millpond/memory/adaptors.hpp"
 #include "millpond/memory/kinds.hpp"
-#include "millpond/base/units.hpp"
 #include "support/bare_driver.hpp"
 
 namespace millpond {
@@ -79,8 +79,8 @@ TEST_F(limit, failed_calls_of_the_upstream_count_nothing) {
   EXPECT_EQ(limited.live_bytes(), 0u);
 }
 
-TEST_F(limit, told_sizes_are_required) {
-  limit_resource limited(device, 1000, free_sizes::told);
+TEST_F(limit, reported_sizes_are_required) {
+  limit_resource limited(device, 1000, free_sizes::reported);
   void* const block = limited.allocate(600, nullptr);
   EXPECT_EQ(limited.try_deallocate(block, 0, nullptr).error().code, error_code::invalid_argument);
   EXPECT_TRUE(limited.try_deallocate(block, 600, nullptr));
@@ -139,7 +139,7 @@ TEST_F(statistics, counts_live_peak_totals_and_classes) {
 
 TEST_F(statistics, are_exact_when_threads_have_ended) {
   pageable_resource memory(nullptr);
-  statistics_resource counted(memory, free_sizes::told);
+  statistics_resource counted(memory, free_sizes::reported);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -252,15 +252,15 @@ TEST_F(guard, quarantine_keeps_addresses_from_coming_again) {
   EXPECT_EQ(gpu->live(), 0u);
 }
 
-TEST_F(guard, what_the_upstream_refuses_stays_in_quarantine_and_is_told) {
+TEST_F(guard, what_the_upstream_refuses_stays_in_quarantine_and_is_reported) {
   guard_resource guarded(device, registry, {.name = {}, .quarantine_bytes = 5000});
-  std::vector<error> told;
-  guarded.set_error_sink([&](const error& failure) { told.push_back(failure); });
+  std::vector<error> reported;
+  guarded.set_error_sink([&](const error& failure) { reported.push_back(failure); });
   guarded.deallocate(guarded.allocate(4096, nullptr), 4096, nullptr);
   gpu->fail_call(2, driver_status::unknown);
   guarded.flush();
-  ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0].message, HasSubstr("cuMemFree"));
+  ASSERT_EQ(reported.size(), 1u);
+  EXPECT_THAT(reported[0].message, HasSubstr("cuMemFree"));
   EXPECT_EQ(guarded.quarantined_bytes(), 4096u);
   guarded.flush();
   EXPECT_EQ(gpu->live(), 0u);
@@ -275,20 +275,20 @@ TEST_F(guard, quarantine_is_given_up_when_memory_is_short) {
   guarded.deallocate(block, 4096, nullptr);
 }
 
-TEST_F(guard, leaks_are_told_by_place_and_given_back) {
-  leak_report told;
+TEST_F(guard, leaks_are_reported_by_place_and_given_back) {
+  leak_report reported;
   pointer_registry::options options;
-  options.leak_sink = [&](const leak_report& report) { told = report; };
+  options.leak_sink = [&](const leak_report& report) { reported = report; };
   {
     guard_resource guarded(device, std::make_shared<pointer_registry>(options),
                            {.name = "pool", .quarantine_bytes = 0});
     memory_resource& plain = guarded;
-    const scoped_place here("encoder weights");
+    const scoped_call_site here("encoder weights");
     EXPECT_NE(plain.allocate(4096, nullptr), nullptr);
     EXPECT_EQ(guarded.leaks().blocks, 1u);
   }
-  EXPECT_THAT(told.text(), AllOf(HasSubstr("of pool (device memory)"),
-                                 HasSubstr("at encoder weights (adaptors_test.cpp:")));
+  EXPECT_THAT(reported.text(), AllOf(HasSubstr("of pool (device memory)"),
+                                     HasSubstr("at encoder weights (adaptors_test.cpp:")));
   EXPECT_EQ(gpu->live(), 0u);
 }
 

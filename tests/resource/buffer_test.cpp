@@ -9,8 +9,8 @@
 #include <limits>
 #include <numeric>
 
-#include "millpond/memory/kinds.hpp"
 #include "millpond/memory/adaptors.hpp"
+#include "millpond/memory/kinds.hpp"
 #include "support/bare_driver.hpp"
 
 namespace millpond {

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 #include "resource/host_room.hpp"
 #include "support/bare_driver.hpp"
 
@@ -119,10 +119,10 @@ TEST_F(kinds, a_free_on_a_capturing_stream_is_refused_before_it_breaks_the_captu
   EXPECT_TRUE(memory.try_deallocate(block, 64, nullptr));
 }
 
-TEST_F(kinds, blocks_that_outlive_their_resource_are_told_and_given_back) {
-  leak_report told;
+TEST_F(kinds, blocks_that_outlive_their_resource_are_reported_and_given_back) {
+  leak_report reported;
   pointer_registry::options options;
-  options.leak_sink = [&](const leak_report& report) { told = report; };
+  options.leak_sink = [&](const leak_report& report) { reported = report; };
   const auto watched = std::make_shared<pointer_registry>(options);
   {
     pinned_resource memory(gpu, watched);
@@ -130,10 +130,10 @@ TEST_F(kinds, blocks_that_outlive_their_resource_are_told_and_given_back) {
     EXPECT_EQ(memory.live_blocks().size(), 3u);
   }
   EXPECT_EQ(gpu->live(), 0u);
-  EXPECT_EQ(told.blocks, 3u);
-  EXPECT_EQ(told.bytes, 300u);
-  ASSERT_EQ(told.lines.size(), 1u);
-  EXPECT_THAT(told.text(), HasSubstr("kinds_test.cpp:"));
+  EXPECT_EQ(reported.blocks, 3u);
+  EXPECT_EQ(reported.bytes, 300u);
+  ASSERT_EQ(reported.lines.size(), 1u);
+  EXPECT_THAT(reported.text(), HasSubstr("kinds_test.cpp:"));
   EXPECT_EQ(watched->count().leaked_blocks, 3u);
 }
 
@@ -180,7 +180,7 @@ TEST_F(kinds, which_side_reaches_a_kind) {
   EXPECT_TRUE(pinned_resource(gpu).device_accessible());
   EXPECT_FALSE(pageable_resource(gpu).device_accessible());
   EXPECT_FALSE(driver_pool_resource(gpu).host_accessible());
-  EXPECT_TRUE(driver_pool_resource(gpu, {.place = memory_place::host}).host_accessible());
+  EXPECT_TRUE(driver_pool_resource(gpu, {.location = memory_location::host}).host_accessible());
 }
 
 }  // namespace

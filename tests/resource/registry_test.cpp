@@ -52,7 +52,7 @@ TEST_F(registry, a_wrong_kind_free_names_both_calls_and_both_places) {
 }
 
 TEST_F(registry, a_double_free_names_all_three_places) {
-  const scoped_place here("the first batch");
+  const scoped_call_site here("the first batch");
   void* const block = device.allocate(4096, nullptr);
   device.deallocate(block, 4096, nullptr);
   const int again = __LINE__ + 1;
@@ -118,7 +118,7 @@ TEST_F(registry, only_the_topmost_owner_of_an_address_may_free_it) {
   block_facts innermost;
   ASSERT_TRUE(known->find(address + 100, &innermost));
   EXPECT_EQ(innermost.owner, pool);
-  EXPECT_TRUE(known->take(pool, address, 512, nullptr, place()));
+  EXPECT_TRUE(known->take(pool, address, 512, nullptr, call_site()));
   EXPECT_TRUE(device.try_deallocate(span, 4096, nullptr));
   EXPECT_EQ(known->count().live_blocks, 0u);
 }
@@ -134,7 +134,7 @@ TEST_F(registry, dismissing_an_owner_leaves_the_layers_above_and_below) {
   EXPECT_EQ(known->dismiss(middle).size(), 1u);
   EXPECT_EQ(known->count().live_blocks, 2u);
   EXPECT_EQ(known->dismiss(high).size(), 1u);
-  EXPECT_TRUE(known->take(low, 4096, 64, nullptr, place()));
+  EXPECT_TRUE(known->take(low, 4096, 64, nullptr, call_site()));
   EXPECT_EQ(known->count().live_blocks, 0u);
 }
 
@@ -154,7 +154,7 @@ TEST_F(registry, a_block_freed_behind_our_back_is_counted_when_its_address_comes
   ASSERT_TRUE(known->add({.address = 8192, .bytes = 64, .owner = owner}));
   ASSERT_TRUE(known->add({.address = 8192, .bytes = 128, .owner = owner}));
   EXPECT_EQ(known->count().stale_records, 1u);
-  const auto taken = known->take(owner, 8192, 128, nullptr, place());
+  const auto taken = known->take(owner, 8192, 128, nullptr, call_site());
   EXPECT_TRUE(taken);
 }
 
@@ -163,19 +163,20 @@ TEST_F(registry, frees_are_remembered_up_to_the_bound_and_no_further) {
   const block_owner* const owner = few.enrol({"few", memory_kind::device, "a", "b"});
   const auto free_one = [&](std::uint64_t address) {
     EXPECT_TRUE(few.add({.address = address, .bytes = 1, .owner = owner}));
-    EXPECT_TRUE(few.take(owner, address, 1, nullptr, place()));
+    EXPECT_TRUE(few.take(owner, address, 1, nullptr, call_site()));
   };
   free_one(512);
-  EXPECT_EQ(few.take(owner, 512, 1, nullptr, place()).error().code, error_code::double_free);
+  EXPECT_EQ(few.take(owner, 512, 1, nullptr, call_site()).error().code, error_code::double_free);
   for (std::uint64_t i = 1; i < 4096; ++i) free_one(512 + 512 * i);
-  EXPECT_EQ(few.take(owner, 512, 1, nullptr, place()).error().code, error_code::foreign_pointer);
+  EXPECT_EQ(few.take(owner, 512, 1, nullptr, call_site()).error().code,
+            error_code::foreign_pointer);
 }
 
 TEST_F(registry, leaks_are_added_up_by_place_with_the_largest_first) {
-  leak_report told;
+  leak_report reported;
   {
     pointer_registry::options options;
-    options.leak_sink = [&](const leak_report& report) { told = report; };
+    options.leak_sink = [&](const leak_report& report) { reported = report; };
     pointer_registry ending(options);
     const block_owner* const owner = ending.enrol({"cache", memory_kind::managed, "a", "b"});
     const char* const text = ending.intern(std::string("layer ") + "3");
@@ -184,14 +185,14 @@ TEST_F(registry, leaks_are_added_up_by_place_with_the_largest_first) {
       ASSERT_TRUE(ending.add({.address = i * 4096,
                               .bytes = 100,
                               .owner = owner,
-                              .allocated = place(i == 1 ? "small" : text, {})}));
+                              .allocated = call_site(i == 1 ? "small" : text, {})}));
     }
     EXPECT_EQ(ending.report().blocks, 5u);
-    EXPECT_EQ(told.blocks, 0u);
+    EXPECT_EQ(reported.blocks, 0u);
   }
-  ASSERT_EQ(told.lines.size(), 2u);
-  EXPECT_EQ(told.lines[0].blocks, 4u);
-  EXPECT_THAT(told.text(),
+  ASSERT_EQ(reported.lines.size(), 2u);
+  EXPECT_EQ(reported.lines[0].blocks, 4u);
+  EXPECT_THAT(reported.text(),
               AllOf(HasSubstr("5 blocks, 500 B, never freed"),
                     HasSubstr("100 B in 1 block of cache (managed memory), allocated at small")));
 }
@@ -204,7 +205,7 @@ TEST_F(registry, a_forked_child_is_refused_everything_and_keeps_silent_at_its_en
   if (child == 0) {
     const auto allocated = device.try_allocate(64, 64, nullptr);
     const auto freed = device.try_deallocate(block, 64, nullptr);
-    const auto taken = known->take(nullptr, 512, 0, nullptr, place());
+    const auto taken = known->take(nullptr, 512, 0, nullptr, call_site());
     const bool refused = !allocated && allocated.error().code == error_code::not_permitted &&
                          !freed && freed.error().code == error_code::not_permitted && !taken &&
                          taken.error().code == error_code::not_permitted;
@@ -228,7 +229,7 @@ TEST_F(registry, threads_free_each_others_blocks) {
         EXPECT_TRUE(known->add({.address = 512 * (1 + t + 4 * i), .bytes = 1, .owner = owner}));
         // Any thread's latest: exactly one of those who try gets it.
         for (std::uint64_t other = 0; other < 4; ++other) {
-          if (known->take(owner, 512 * (1 + other + 4 * i), 1, nullptr, place()))
+          if (known->take(owner, 512 * (1 + other + 4 * i), 1, nullptr, call_site()))
             freed.fetch_add(1);
         }
       }

@@ -33,8 +33,8 @@ std::vector<contract_case> kinds() {
       kind_case("driver_pool_resource",
                 [](shared_driver gpu) { return make_subject<driver_pool_resource>(gpu); }),
       kind_case("host_driver_pool_resource", [](shared_driver gpu) {
-        return make_subject<driver_pool_resource>(gpu,
-                                                  driver_pool_options{.place = memory_place::host});
+        return make_subject<driver_pool_resource>(
+            gpu, driver_pool_options{.location = memory_location::host});
       })};
   for (contract_case& each : all) {
     // Managed memory may be larger than the device, and pageable memory is the host's.

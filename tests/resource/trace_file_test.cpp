@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/memory/kinds.hpp"
 #include "millpond/memory/call_site.hpp"
+#include "millpond/memory/kinds.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
@@ -17,7 +17,7 @@
 namespace millpond {
 namespace {
 
-class trace_file_test : public testing::Test {
+class trace_file_test : public ::testing::Test {
  protected:
   std::string path_ = (std::filesystem::temp_directory_path() /
                        ("millpond_trace_file" + std::to_string(getpid()) + ".mpt"))
@@ -39,7 +39,7 @@ TEST_F(trace_file_test, holds_each_event_with_the_callers_line_and_words) {
   ASSERT_TRUE(file) << file.error().message;
   {
     trace_resource traced(memory, (*file)->sink());
-    const scoped_place here("weights");
+    const scoped_call_site here("weights");
     void* block = traced.allocate(4096, stream_handle{});
     traced.deallocate(block, 4096, stream_handle{});
   }

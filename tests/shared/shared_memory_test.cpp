@@ -10,8 +10,8 @@
 #include <set>
 
 #include "driver/sim_fixture.hpp"
-#include "millpond/memory/memory_resource.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/memory/memory_resource.hpp"
 #include "support/failing_driver.hpp"
 #include "support/other_process.hpp"
 
@@ -147,7 +147,7 @@ TEST_F(shared, a_budget_counts_it) {
   EXPECT_EQ(budget->used_bytes(), 0u);
 }
 
-TEST_F(shared, a_device_that_exports_nothing_is_told) {
+TEST_F(shared, a_device_that_exports_nothing_is_reported) {
   simulated_gpu_options plain;
   plain.profile.device.posix_fd_export = false;
   auto other = simulated_gpu::create(plain);

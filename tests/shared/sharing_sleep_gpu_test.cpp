@@ -8,10 +8,10 @@
 #include <chrono>
 #include <vector>
 
+#include "millpond/base/units.hpp"
 #include "millpond/growable/growable_buffer.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/shared/shared_memory.hpp"
-#include "millpond/base/units.hpp"
 #include "support/other_process.hpp"
 
 namespace millpond {

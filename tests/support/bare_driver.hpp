@@ -72,7 +72,7 @@ class bare_driver final : public driver {
     if (at - start < block.bytes) *out = {block.kind, start, block.bytes};
     return {};
   }
-  call_result pool_create(pool_handle* out, memory_place, std::uint64_t) noexcept override {
+  call_result pool_create(pool_handle* out, memory_location, std::uint64_t) noexcept override {
     const call_result made = answer("cuMemPoolCreate");
     if (made.ok()) *out = reinterpret_cast<pool_handle>(++pools_);
     return made;
@@ -126,7 +126,7 @@ class bare_driver final : public driver {
   call_result address_free(device_address, std::uint64_t) noexcept override {
     return unused("address_free");
   }
-  call_result physical_create(physical_handle*, std::uint64_t, memory_place,
+  call_result physical_create(physical_handle*, std::uint64_t, memory_location,
                               shareable) noexcept override {
     return unused("physical_create");
   }
@@ -137,7 +137,7 @@ class bare_driver final : public driver {
     return unused("map");
   }
   call_result unmap(device_address, std::uint64_t) noexcept override { return unused("unmap"); }
-  call_result set_access(device_address, std::uint64_t, memory_place) noexcept override {
+  call_result set_access(device_address, std::uint64_t, memory_location) noexcept override {
     return unused("set_access");
   }
   call_result export_handle(int*, physical_handle) noexcept override {
@@ -193,12 +193,12 @@ class bare_driver final : public driver {
                         stream_handle) noexcept override {
     return unused("set_async");
   }
-  call_result prefetch_async(device_address, std::uint64_t, memory_place,
+  call_result prefetch_async(device_address, std::uint64_t, memory_location,
                              stream_handle) noexcept override {
     return unused("prefetch_async");
   }
   call_result advise(device_address, std::uint64_t, managed_advice,
-                     memory_place) noexcept override {
+                     memory_location) noexcept override {
     return unused("advise");
   }
   call_result host_function(stream_handle, void (*)(void*), void*) noexcept override {

@@ -7,9 +7,9 @@ import sys
 
 PAIRS = (500, 4500)
 # GCC 12 at -O3 needs 155, 275, 293 and 159 (the null driver's own two calls included); the rest is room for compilers.
-BOUNDS = {"lane": 200, "plain": 350, "streams": 370, "capture": 200}
+BOUNDS = {"cache": 200, "plain": 350, "streams": 370, "capture": 200}
 CALLS_A_PAIR = {
-    "lane": 0,
+    "cache": 0,
     "plain": 2,
     "streams": 2,
     "capture": 0,

@@ -48,9 +48,9 @@ class forwarding_driver : public driver {
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override {
     return through(sim::call::pointer_info, [&] { return to_->pointer_info(at, out); });
   }
-  call_result pool_create(pool_handle* out, memory_place place,
+  call_result pool_create(pool_handle* out, memory_location location,
                           std::uint64_t most) noexcept override {
-    return through(sim::call::pool_create, [&] { return to_->pool_create(out, place, most); });
+    return through(sim::call::pool_create, [&] { return to_->pool_create(out, location, most); });
   }
   call_result pool_destroy(pool_handle pool) noexcept override {
     return through(sim::call::pool_destroy, [&] { return to_->pool_destroy(pool); });
@@ -81,10 +81,10 @@ class forwarding_driver : public driver {
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override {
     return through(sim::call::address_free, [&] { return to_->address_free(at, bytes); });
   }
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_location location,
                               shareable share) noexcept override {
     return through(sim::call::physical_create,
-                   [&] { return to_->physical_create(out, bytes, place, share); });
+                   [&] { return to_->physical_create(out, bytes, location, share); });
   }
   call_result physical_release(physical_handle handle) noexcept override {
     return through(sim::call::physical_release, [&] { return to_->physical_release(handle); });
@@ -97,8 +97,8 @@ class forwarding_driver : public driver {
     return through(sim::call::unmap, [&] { return to_->unmap(at, bytes); });
   }
   call_result set_access(device_address at, std::uint64_t bytes,
-                         memory_place place) noexcept override {
-    return through(sim::call::set_access, [&] { return to_->set_access(at, bytes, place); });
+                         memory_location location) noexcept override {
+    return through(sim::call::set_access, [&] { return to_->set_access(at, bytes, location); });
   }
   call_result export_handle(int* fd, physical_handle handle) noexcept override {
     return through(sim::call::export_handle, [&] { return to_->export_handle(fd, handle); });
@@ -186,13 +186,13 @@ class forwarding_driver : public driver {
                         stream_handle stream) noexcept override {
     return through(sim::call::fill, [&] { return to_->set_async(at, value, bytes, stream); });
   }
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                              stream_handle stream) noexcept override {
     return through(sim::call::prefetch, [&] { return to_->prefetch_async(at, bytes, to, stream); });
   }
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                     memory_place place) noexcept override {
-    return through(sim::call::advise, [&] { return to_->advise(at, bytes, advice, place); });
+                     memory_location location) noexcept override {
+    return through(sim::call::advise, [&] { return to_->advise(at, bytes, advice, location); });
   }
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override {

@@ -20,7 +20,7 @@ enum class lie : std::uint8_t {
   context_event_on_stream,  // cuCtxRecordEvent records on one new stream: not behind a destroyed
                             // stream's work
   wait_not_put,             // cuStreamWaitEvent does nothing
-  graph_gone_at_once,       // a graph's release is told while the graph lives
+  graph_gone_at_once,       // a graph's release is reported while the graph lives
   two_maps_of_one_memory,   // cuMemMap of a new handle maps an older one again
   lossy_unmap,              // cuMemUnmap takes a live mapping instead of the one named
 };

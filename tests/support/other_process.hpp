@@ -49,8 +49,8 @@ class other_process {
   }
   // In the other process: its end of the socket; -1 in the first one.
   [[nodiscard]] static int socket_of_this_one() {
-    const char* const told = std::getenv("MILLPOND_TEST_SOCKET");
-    return told == nullptr ? -1 : std::atoi(told);
+    const char* const reported = std::getenv("MILLPOND_TEST_SOCKET");
+    return reported == nullptr ? -1 : std::atoi(reported);
   }
 
  private:

@@ -1,6 +1,6 @@
-// A pool on a simulated GPU with the checker told of everything: what the pool hands out, what the
-// program frees and where it says that it uses a block. At the end nothing may be broken or left,
-// unless the test says otherwise.
+// A pool on a simulated GPU with the checker informed of everything: what the pool hands out, what
+// the program frees and where it says that it uses a block. At the end nothing may be broken or
+// left, unless the test says otherwise.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "driver/sim_fixture.hpp"
-#include "millpond/pool/pool.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/pool.hpp"
 #include "support/handle_watch.hpp"
 
 namespace millpond {
@@ -84,8 +84,8 @@ class pool_test : public sim_test {
     const simulated_gpu::library_scope library;
     const handle_watch::serving call(s);
     if (watch != nullptr) watch->promise(s);
-    const auto told = p->record_use(ptr, s);
-    EXPECT_TRUE(told.has_value()) << told.error().message;
+    const auto reported = p->record_use(ptr, s);
+    EXPECT_TRUE(reported.has_value()) << reported.error().message;
   }
   // A kernel that writes the block for this long.
   void work(void* ptr, stream_handle s, std::uint64_t duration_ns, std::uint64_t bytes = 1) {

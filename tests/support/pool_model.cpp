@@ -96,7 +96,7 @@ class machine {
   [[nodiscard]] const coverage& covered() const noexcept { return covered_; }
   const std::string& finish() {
     end_capture();
-    lanes_.clear();
+    caches_.clear();
     for (const captured& g : graphs_) static_cast<void>(gpu_->graph_exec_destroy(g.exec));
     if (last_launch_ != nullptr) static_cast<void>(gpu_->event_destroy(last_launch_));
     arena_ = {};
@@ -182,19 +182,19 @@ class machine {
     return all.empty() ? 0 : all[n % all.size()];
   }
 
-  // By the plain call, by a lane handle of the stream, or inside a capture by a lane of that.
+  // By the plain call, by a cache handle of the stream, or inside a capture by a cache of that.
   result<void*> ask(const operation& op, stream_handle s) {
     const std::uint64_t alignment = op.other % 16 == 0 ? max_alignment : 512;
-    const bool by_lane =
+    const bool by_cache =
         op.other % 4 == 1 && s != per_thread_stream && s != nullptr && s != legacy_stream;
     try {
-      if (by_lane && captures(s)) {
-        if (!inside_) inside_.emplace(pool_->capture_lane(s));
+      if (by_cache && captures(s)) {
+        if (!inside_) inside_.emplace(pool_->capture_cache(s));
         return inside_->allocate(op.amount);
       }
-      if (by_lane && capturing_ == nullptr) {
-        auto at = lanes_.find(s);
-        if (at == lanes_.end()) at = lanes_.emplace(s, pool_->lane(s)).first;
+      if (by_cache && capturing_ == nullptr) {
+        auto at = caches_.find(s);
+        if (at == caches_.end()) at = caches_.emplace(s, pool_->cache(s)).first;
         return at->second.allocate(op.amount);
       }
     } catch (const out_of_memory& e) {
@@ -234,7 +234,7 @@ class machine {
     gpu_->note_allocate(at, op.amount, s, "allocate");
     live_[at] = {op.amount, s, 1 + op.thread % threads, captures(s), {}};
   }
-  // Asking a fence costs 200 ns; the audit build's questions at a lane handle some 30 each.
+  // Asking a fence costs 200 ns; the audit build's questions at a cache handle some 30 each.
   static constexpr std::uint64_t too_soon_for_a_fence_ns = 200;
   // Who had the memory before: by address, which is most of it (pages that moved are the
   // checker's).
@@ -251,9 +251,9 @@ class machine {
     if (other) count(rule::order);
     if (own) count(rule::own_order);
   }
-  void give(device_address at, stream_handle on, std::uint32_t thread, bool by_lane = false) {
+  void give(device_address at, stream_handle on, std::uint32_t thread, bool by_cache = false) {
     become(thread);
-    // One real thread speaks for all, and its lane for the per-thread handle is that of whoever
+    // One real thread speaks for all, and its cache for the per-thread handle is that of whoever
     // allocated last: a real thread has its own, so let this one meet its stream first.
     if (on == per_thread_stream) give_take(on);
     const held was = live_.at(at);
@@ -263,11 +263,11 @@ class machine {
     if (capturing_ != nullptr && on != capturing_) count(rule::capture_calls);
     gpu_->note_free(at, was.bytes, on, "free");
     const simulated_gpu::library_scope library;
-    const auto lane = lanes_.find(on);
-    if (by_lane && captures(on) && inside_) {
+    const auto cache = caches_.find(on);
+    if (by_cache && captures(on) && inside_) {
       inside_->deallocate(reinterpret_cast<void*>(at), was.bytes);
-    } else if (by_lane && capturing_ == nullptr && lane != lanes_.end()) {
-      lane->second.deallocate(reinterpret_cast<void*>(at), was.bytes);
+    } else if (by_cache && capturing_ == nullptr && cache != caches_.end()) {
+      cache->second.deallocate(reinterpret_cast<void*>(at), was.bytes);
     } else {
       pool_->deallocate(reinterpret_cast<void*>(at), was.bytes, on);
     }
@@ -335,8 +335,8 @@ class machine {
     gpu_->note_use(at, on, "use");
     {
       const simulated_gpu::library_scope library;
-      if (const auto told = pool_->record_use(reinterpret_cast<void*>(at), on); !told)
-        fail("a use was refused: " + told.error().message);
+      if (const auto reported = pool_->record_use(reinterpret_cast<void*>(at), on); !reported)
+        fail("a use was refused: " + reported.error().message);
     }
     h.used.insert(on);
     kernel_description k;
@@ -355,13 +355,13 @@ class machine {
     named& s = streams_[op.stream % streams];
     if (captures(s.handle)) return;
     for (const auto& [at, h] : live_) {
-      if (h.used.contains(s.handle)) return;  // the stream of a told use lives until the free
+      if (h.used.contains(s.handle)) return;  // the stream of a reported use lives until the free
     }
     const stream_handle old = s.handle;
     {
-      // A lane handle promises that its stream lives.
+      // A cache handle promises that its stream lives.
       const simulated_gpu::library_scope library;
-      lanes_.erase(old);
+      caches_.erase(old);
     }
     const bool owed = std::any_of(past_.begin(), past_.end(),
                                   [&](const auto& p) { return p.second.stream == old; });
@@ -532,8 +532,8 @@ class machine {
   std::array<named, streams> streams_;
   std::map<device_address, held> live_;
   std::map<device_address, past> past_;
-  std::map<stream_handle, pool::lane_handle> lanes_;
-  std::optional<pool::capture_lane_handle> inside_;  // of the capture that runs
+  std::map<stream_handle, pool::cache_handle> caches_;
+  std::optional<pool::capture_cache_handle> inside_;  // of the capture that runs
   std::vector<captured> graphs_;
   graph_arena arena_;
   std::vector<std::uint64_t> arena_captures_;

@@ -1,5 +1,5 @@
 // Random programs for the pool: logical threads, streams that come and go, uses on other streams,
-// captures of their own memory and into a shared arena, broken captures, lanes, calls that are
+// captures of their own memory and into a shared arena, broken captures, caches, calls that are
 // wrong and driver calls that fail, on the simulated GPU with its checker, beside a reference that
 // knows which blocks live. A program is a list of plain operations of which any part is a program
 // too, so that a failing one can be shrunk.
@@ -17,7 +17,8 @@
 
 namespace millpond::model {
 
-inline constexpr std::uint32_t threads = 4;  // logical ones: the simulated GPU is told who calls
+inline constexpr std::uint32_t threads =
+    4;  // logical ones: the simulated GPU is reported who calls
 
 enum class action : std::uint8_t {
   allocate,

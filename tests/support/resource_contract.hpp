@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "millpond/base/units.hpp"
 #include "millpond/memory/memory_resource.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond::testing {
 

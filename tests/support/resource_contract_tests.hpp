@@ -202,7 +202,7 @@ TEST_P(resource_contract, blocks_do_not_overlap_and_keep_their_contents_among_ot
             << step;
       }
       ranges.erase(reinterpret_cast<std::uint64_t>(live[at].block));
-      // A size that is not told is as good as one that is.
+      // A size that is not reported is as good as one that is.
       ASSERT_TRUE(
           memory().try_deallocate(live[at].block, step % 3 == 0 ? 0 : live[at].bytes, stream));
       live[at] = live.back();
@@ -331,13 +331,13 @@ TEST_P(resource_contract, a_wrong_size_is_refused_and_the_block_stays) {
 }
 
 TEST_P(resource_contract, errors_of_deallocate_reach_the_sink_and_are_counted) {
-  std::vector<error> told;
-  memory().set_error_sink([&](const error& failure) { told.push_back(failure); });
+  std::vector<error> reported;
+  memory().set_error_sink([&](const error& failure) { reported.push_back(failure); });
   int local = 0;
   memory().deallocate(&local, sizeof local, nullptr);
-  ASSERT_EQ(told.size(), 1u);
+  ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(memory().deallocation_errors(), 1u);
-  EXPECT_FALSE(told[0].message.empty());
+  EXPECT_FALSE(reported[0].message.empty());
   memory().set_error_sink(nullptr);
   memory().deallocate(&local, sizeof local, nullptr);
   EXPECT_EQ(memory().deallocation_errors(), 2u);
@@ -471,7 +471,7 @@ TEST_P(resource_contract, every_driver_call_failing_in_turn_is_named_and_nothing
   if (simulator() == nullptr) GTEST_SKIP() << "faults are planted in the simulated GPU";
   const auto clean = small_gpu(GiB);
   ASSERT_THAT(contract_faults::live_once(GetParam(), clean), ::testing::IsEmpty());
-  std::uint64_t planted = 0, told = 0;
+  std::uint64_t planted = 0, reported = 0;
   for (const call_count& each : clean->call_table()) {
     if (each.call == "cuStreamCreate" || each.call == "cuStreamDestroy" ||
         each.call == "cuCtxSynchronize")
@@ -488,7 +488,7 @@ TEST_P(resource_contract, every_driver_call_failing_in_turn_is_named_and_nothing
         gpu->set_faults(plan);
         const auto errors = contract_faults::live_once(GetParam(), gpu);
         ++planted;
-        told += errors.empty() ? 0 : 1;
+        reported += errors.empty() ? 0 : 1;
         for (const std::string& message : errors) {
           EXPECT_THAT(message, ::testing::HasSubstr(each.call)) << "failed call " << at;
         }
@@ -500,7 +500,7 @@ TEST_P(resource_contract, every_driver_call_failing_in_turn_is_named_and_nothing
   }
   EXPECT_GT(planted, 0u);
   RecordProperty("faults_planted", static_cast<int>(planted));
-  RecordProperty("faults_told", static_cast<int>(told));
+  RecordProperty("faults_reported", static_cast<int>(reported));
 }
 
 }  // namespace millpond::testing

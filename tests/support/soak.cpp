@@ -40,7 +40,7 @@ int soak(double minutes, std::uint64_t seed) {
   const std::uint64_t first = seed;
   std::uint64_t operations = 0, refused = 0, violations = 0;
   millpond::model::coverage covered{};
-  auto told = std::chrono::steady_clock::now();
+  auto reported = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() < end) {
     const program of = millpond::model::generate(seed, 2000);
     const auto how = millpond::model::settings_of(seed);
@@ -57,8 +57,8 @@ int soak(double minutes, std::uint64_t seed) {
       if (violations == 10) break;
     }
     ++seed;
-    if (std::chrono::steady_clock::now() - told > std::chrono::seconds(10)) {
-      told = std::chrono::steady_clock::now();
+    if (std::chrono::steady_clock::now() - reported > std::chrono::seconds(10)) {
+      reported = std::chrono::steady_clock::now();
       std::cout << operations << " operations, seed " << seed << std::endl;
     }
   }

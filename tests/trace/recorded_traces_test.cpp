@@ -19,7 +19,7 @@ struct fact {
   std::uint64_t deferred;
 };
 
-class recorded_trace : public testing::TestWithParam<fact> {};
+class recorded_trace : public ::testing::TestWithParam<fact> {};
 
 TEST_P(recorded_trace, has_the_events_and_the_peak_of_its_readme) {
   const fact& known = GetParam();
@@ -42,11 +42,11 @@ TEST_P(recorded_trace, has_the_events_and_the_peak_of_its_readme) {
 // Counted from the files by a script of its own: rows, the running sum of alloc minus
 // free_requested, rows of alloc, and free_completed rows that do not follow their free_requested.
 INSTANTIATE_TEST_SUITE_P(all, recorded_trace,
-                         testing::Values(fact{"resnet_serving", 26638, 835412040, 9085, 0},
-                                         fact{"bert_varlen", 74041, 1018748160, 24802, 0},
-                                         fact{"gpt2_generate", 97715, 724259433, 32656, 0},
-                                         fact{"llama_train", 51004, 8810080072, 17131, 0},
-                                         fact{"multistream_serving", 23324, 429302352, 7846, 40}),
+                         ::testing::Values(fact{"resnet_serving", 26638, 835412040, 9085, 0},
+                                           fact{"bert_varlen", 74041, 1018748160, 24802, 0},
+                                           fact{"gpt2_generate", 97715, 724259433, 32656, 0},
+                                           fact{"llama_train", 51004, 8810080072, 17131, 0},
+                                           fact{"multistream_serving", 23324, 429302352, 7846, 40}),
                          [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

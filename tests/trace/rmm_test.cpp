@@ -10,10 +10,10 @@ namespace {
 
 using testing::HasSubstr;
 
-const std::string header = "Thread,Time,Action,Pointer,Size,Stream\n";
+const std::string rmm_header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 result<trace_data> read_log(const std::string& rows) {
-  auto source = open_trace_bytes("rmm.csv", header + rows);
+  auto source = open_trace_bytes("rmm.csv", rmm_header + rows);
   if (!source) return source.error();
   return load_trace(std::move(*source));
 }

@@ -1,4 +1,4 @@
-// Suballocations told to tools: compute-sanitizer and profilers see a pool's memory as one big
+// Suballocations reported to tools: compute-sanitizer and profilers see a pool's memory as one big
 // block each; NVTX's memory extension (nvtx3/nvToolsExtMem.h of the CUDA toolkit, 3.1 or later)
 // tells them of the blocks inside. Header-only; without a tool in the process each call costs a
 // check of a null pointer.
@@ -20,8 +20,8 @@ namespace millpond {
 // A region of NVTX for each block that is live. Thread-safe. Put it right over the resource that
 // cuts the blocks and under a guard_resource or trace_resource, so that a free that the guard
 // refuses never comes here:
-//   nvtx_memory_resource told(pool, "weights");
-//   guard_resource guarded(told, registry);
+//   nvtx_memory_resource reported(pool, "weights");
+//   guard_resource guarded(reported, registry);
 class nvtx_memory_resource final : public resource_adaptor {
  public:
   // The upstream must outlive it. `name` is the heaps' and the domain's in the tools.

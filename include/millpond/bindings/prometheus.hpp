@@ -31,15 +31,15 @@ class prometheus_collectable final : public prometheus::Collectable {
     std::vector<prometheus::MetricFamily> made;
     for (const metric_family& family : collect_metrics(sources_)) {
       if (family.samples.empty()) continue;
-      prometheus::MetricFamily told;
-      told.name = family.name;
-      told.help = family.help;
-      told.type = family.type == metric_type::gauge     ? prometheus::MetricType::Gauge
-                  : family.type == metric_type::counter ? prometheus::MetricType::Counter
-                                                        : prometheus::MetricType::Histogram;
+      prometheus::MetricFamily out;
+      out.name = family.name;
+      out.help = family.help;
+      out.type = family.type == metric_type::gauge     ? prometheus::MetricType::Gauge
+                 : family.type == metric_type::counter ? prometheus::MetricType::Counter
+                                                       : prometheus::MetricType::Histogram;
       for (const metric_sample& each : family.samples)
-        told.metric.push_back(sample(family.type, each));
-      made.push_back(std::move(told));
+        out.metric.push_back(sample(family.type, each));
+      made.push_back(std::move(out));
     }
     return made;
   }

@@ -4,7 +4,7 @@
 // both places, and the memory stays.
 //
 // One registry serves all resources of a driver, best of a whole process: pass the same shared_ptr
-// to each, and a block freed through the wrong one is told apart from a foreign pointer. It is
+// to each, and a block freed through the wrong one is distinguished from a foreign pointer. It is
 // never a singleton.
 //
 // Layers: a pool hands out an address that its upstream handed out to it, as a whole or as the
@@ -23,9 +23,9 @@
 #include <string_view>
 #include <vector>
 
+#include "millpond/base/result.hpp"
 #include "millpond/driver/driver.hpp"
 #include "millpond/memory/call_site.hpp"
-#include "millpond/base/result.hpp"
 
 namespace millpond {
 
@@ -45,7 +45,7 @@ struct block_facts {
   std::uint64_t reserved = 0;      // bytes from base
   stream_handle stream = nullptr;  // of the allocation
   const block_owner* owner = nullptr;
-  place allocated{};
+  call_site allocated{};
 };
 
 // Blocks still out where none should be, added up by place and owner, the largest first.
@@ -71,8 +71,8 @@ class pointer_registry {
     // Freed blocks remembered for the message of a double free, rounded up to a multiple of 64.
     // 4096 take half a MiB. 0: a double free is reported as a foreign pointer.
     std::size_t remembered_frees = 4096;
-    // Told of leaks when an owner or the registry ends with blocks out. Default: prints text() to
-    // stderr.
+    // Reported of leaks when an owner or the registry ends with blocks out. Default: prints text()
+    // to stderr.
     std::function<void(const leak_report&)> leak_sink;
   };
 
@@ -85,8 +85,8 @@ class pointer_registry {
 
   // A new owner, valid for the registry's life.
   [[nodiscard]] const block_owner* enrol(block_owner owner);
-  // Ends an owner: its records go, and are returned for it to give back; leaks are told to the sink
-  // and counted. Blocks of other owners stay.
+  // Ends an owner: its records go, and are returned for it to give back; leaks are reported to the
+  // sink and counted. Blocks of other owners stay.
   std::vector<block_facts> dismiss(const block_owner* owner);
 
   // Records a block that facts.owner hands out. Errors: out_of_memory for the record itself,
@@ -99,7 +99,7 @@ class pointer_registry {
   // is: wrong_kind, double_free, interior_pointer, foreign_pointer (another owner of the same kind,
   // or nobody's), invalid_argument (wrong size), not_permitted (forked child).
   result<block_facts> take(const block_owner* owner, std::uint64_t address, std::uint64_t bytes,
-                           stream_handle stream, const place& freed) noexcept;
+                           stream_handle stream, const call_site& freed) noexcept;
   // After a failed free: the block is out again as it was.
   void restore(const block_facts& facts) noexcept;
 

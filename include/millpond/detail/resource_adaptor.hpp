@@ -26,7 +26,7 @@ class resource_adaptor : public placed_resource {
 enum class free_sizes : std::uint8_t {
   remembered,  // it keeps each block's size, some tens of nanoseconds a call; frees may leave
                // theirs out
-  told,        // each free says its size, right, as C++ containers do; one without is refused
+  reported,    // each free says its size, right, as C++ containers do; one without is refused
 };
 
 }  // namespace millpond

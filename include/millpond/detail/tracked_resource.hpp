@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "millpond/memory/memory_resource.hpp"
-#include "millpond/memory/call_site.hpp"
 #include "millpond/detail/pointer_registry.hpp"
+#include "millpond/memory/call_site.hpp"
+#include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
 
@@ -28,40 +28,40 @@ struct resource_usage {
 };
 
 // A resource whose calls note where they were made; the place is shown in errors and leak reports.
-// The same calls through memory_resource& take the thread's scoped_place.
+// The same calls through memory_resource& take the thread's scoped_call_site.
 class placed_resource : public memory_resource {
  public:
   [[nodiscard]] result<void*> try_allocate(
       std::uint64_t bytes, std::uint64_t alignment, stream_handle stream,
       std::source_location where = std::source_location::current()) {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     return memory_resource::try_allocate(bytes, alignment, stream);
   }
   [[nodiscard]] void* allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream,
                                std::source_location where = std::source_location::current()) {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     return memory_resource::allocate(bytes, alignment, stream);
   }
   [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream,
                                std::source_location where = std::source_location::current()) {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     return memory_resource::allocate(bytes, default_alignment, stream);
   }
   void deallocate(void* ptr, std::uint64_t bytes, stream_handle stream,
                   std::source_location where = std::source_location::current()) noexcept {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     memory_resource::deallocate(ptr, bytes, stream);
   }
   [[nodiscard]] result<void> try_deallocate(
       void* ptr, std::uint64_t bytes, stream_handle stream,
       std::source_location where = std::source_location::current()) noexcept {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     return memory_resource::try_deallocate(ptr, bytes, stream);
   }
 };
 
-// The base of the kinds. A block that outlives its resource is told to the registry's leak sink and
-// given back (left to the driver where that is gone).
+// The base of the kinds. A block that outlives its resource is asked to the registry's leak sink
+// and given back (left to the driver where that is gone).
 class tracked_resource : public placed_resource {
  public:
   [[nodiscard]] memory_kind kind() const noexcept final { return owner_->kind; }

@@ -2,9 +2,9 @@
 // device.
 //
 // Three drivers fill the table: the real one (open_cuda_driver: libcuda.so.1 loaded at run time),
-// the simulated GPU (millpond/sim/simulated_gpu.hpp), and, in the tests, a lock-free null driver. Each
-// function does what the CUDA driver function named beside it does, with its stream order and its
-// errors; nothing here throws, waits unless it says so, or keeps state of its own.
+// the simulated GPU (millpond/sim/simulated_gpu.hpp), and, in the tests, a lock-free null driver.
+// Each function does what the CUDA driver function named beside it does, with its stream order and
+// its errors; nothing here throws, waits unless it says so, or keeps state of its own.
 //
 // Thread-safety: every function may be called from any thread at once. On the real driver a thread
 // must have called bind_thread() once before other calls.
@@ -84,7 +84,7 @@ struct [[nodiscard]] call_result {
 enum class memory_kind : std::uint8_t { device, driver_pool, pinned, managed, pageable };
 [[nodiscard]] const char* to_string(memory_kind kind) noexcept;
 
-enum class memory_place : std::uint8_t {
+enum class memory_location : std::uint8_t {
   device,
   host
 };  // host: the host NUMA node nearest the device
@@ -185,7 +185,7 @@ class driver {
   virtual call_result pointer_info(device_address at, pointer_facts* out) noexcept = 0;
 
   // Driver pools.
-  virtual call_result pool_create(pool_handle* out, memory_place place,
+  virtual call_result pool_create(pool_handle* out, memory_location location,
                                   std::uint64_t max_bytes) noexcept = 0;
   virtual call_result pool_destroy(pool_handle pool) noexcept = 0;
   virtual call_result pool_set_release_threshold(pool_handle pool,
@@ -206,7 +206,8 @@ class driver {
                                       std::uint64_t alignment) noexcept = 0;
   virtual call_result address_free(device_address at, std::uint64_t bytes) noexcept = 0;
   enum class shareable : std::uint8_t { no, posix_fd };
-  virtual call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  virtual call_result physical_create(physical_handle* out, std::uint64_t bytes,
+                                      memory_location location,
                                       shareable share) noexcept = 0;  // cuMemCreate
   virtual call_result physical_release(physical_handle handle) noexcept = 0;
   virtual call_result map(device_address at, std::uint64_t bytes,
@@ -215,7 +216,7 @@ class driver {
                             std::uint64_t bytes) noexcept = 0;  // not stream-ordered
   // Read and write access for the device, and for the CPU too where the range is host memory.
   virtual call_result set_access(device_address at, std::uint64_t bytes,
-                                 memory_place place) noexcept = 0;
+                                 memory_location location) noexcept = 0;
   virtual call_result export_handle(int* fd, physical_handle handle) noexcept = 0;
   virtual call_result import_handle(physical_handle* out, int fd) noexcept = 0;
 
@@ -268,10 +269,10 @@ class driver {
                                  stream_handle stream) noexcept = 0;
   virtual call_result set_async(device_address at, unsigned char value, std::uint64_t bytes,
                                 stream_handle stream) noexcept = 0;
-  virtual call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  virtual call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                                      stream_handle stream) noexcept = 0;
   virtual call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                             memory_place place) noexcept = 0;
+                             memory_location location) noexcept = 0;
   virtual call_result host_function(stream_handle stream, void (*function)(void*),
                                     void* data) noexcept = 0;
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

@@ -14,9 +14,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "millpond/base/units.hpp"
 #include "millpond/memory/memory_budget.hpp"
 #include "millpond/memory/memory_resource.hpp"
-#include "millpond/base/units.hpp"
 
 namespace millpond {
 
@@ -27,7 +27,7 @@ struct growable_options {
   // Growth by more than this takes several handles, so that shrinking can give parts of it back.
   std::uint64_t largest_handle_bytes = 256 * MiB;
   // device, or host: pinned memory that host and device both reach.
-  memory_place place = memory_place::device;
+  memory_location location = memory_location::device;
   std::shared_ptr<memory_budget> budget = {};
   std::string name = "growable buffer";  // in budgets and messages
 };

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/memory/kinds.hpp"
 #include "millpond/managed/managed_watch.hpp"
+#include "millpond/memory/kinds.hpp"
 
 namespace millpond {
 
@@ -66,8 +66,8 @@ class managed_core {
   managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes,
                stream_handle stream);
   result<void> wait_for_device();
-  enum class told : std::uint8_t { nothing, read_mostly };
-  result<void> tell(told what);
+  enum class applied : std::uint8_t { nothing, read_mostly };
+  result<void> tell(applied what);
   result<void> guard(managed_debug debug);
   enum class guarding : std::uint8_t { off, on };
   void protect(guarding now) noexcept;
@@ -83,8 +83,8 @@ class managed_core {
   unsigned host_views_ = 0, device_views_ = 0;
   bool writing_ = false;  // a view that writes is alive
   memory_side last_ = memory_side::nobody;
-  told told_ = told::nothing;  // to the driver
-  bool on_host_ = true;        // the host has had it since the last prefetch to the device
+  applied applied_ = applied::nothing;  // to the driver
+  bool on_host_ = true;                 // the host has had it since the last prefetch to the device
   std::vector<user> users_;
   int guard_ = -1;  // its place in the table of traps
   managed_history history_;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
@@ -36,7 +36,7 @@ struct managed_use {
 struct managed_plan {
   struct advice {
     managed_advice what = managed_advice::set_read_mostly;
-    memory_place place = memory_place::device;
+    memory_location location = memory_location::device;
   };
   std::vector<advice> advices;
   bool align_blocks = false;          // to 2 MiB, the unit in which the driver keeps and evicts

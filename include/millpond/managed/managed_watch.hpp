@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "millpond/base/result.hpp"
 #include "millpond/driver/driver.hpp"
 #include "millpond/managed/managed_use.hpp"
-#include "millpond/base/result.hpp"
 
 namespace millpond {
 

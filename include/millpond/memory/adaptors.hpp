@@ -34,7 +34,7 @@ struct guard_options {
 // free is checked there before the upstream sees it: wrong kind, double free, foreign and interior
 // pointer, wrong size; the error names both calls and both places and the block stays allocated.
 // See pointer_registry.hpp. Give it the registry of the other resources on the same driver. Blocks
-// that outlive the guard are told to the registry's leak sink and given back to the upstream.
+// that outlive the guard are reported to the registry's leak sink and given back to the upstream.
 // Thread-safe; costs some tens of nanoseconds a call.
 class guard_resource final : public resource_adaptor {
  public:
@@ -48,7 +48,7 @@ class guard_resource final : public resource_adaptor {
   [[nodiscard]] std::vector<block_facts> live_blocks() const { return registry_->live(owner_); }
   [[nodiscard]] leak_report leaks() const { return registry_->report(owner_); }
 
-  // Gives every block in quarantine back to the upstream. One that it refuses is told to the error
+  // Gives every block in quarantine back to the upstream. One that it refuses is asked to the error
   // sink and stays, to be tried again.
   void flush() noexcept;
   [[nodiscard]] std::uint64_t quarantined_bytes() const;
@@ -80,8 +80,8 @@ class block_sizes;
 
 // The bytes counted are those asked for. Precise under threads: an allocation fails only where the
 // bytes live and being allocated at that moment leave no room for it, and the limit is never
-// passed, not for an instant. Thread-safe; lock-free with free_sizes::told. Errors: out_of_memory
-// with limit, live and asked; the upstream's.
+// passed, not for an instant. Thread-safe; lock-free with free_sizes::reported. Errors:
+// out_of_memory with limit, live and asked; the upstream's.
 class limit_resource final : public resource_adaptor {
  public:
   limit_resource(memory_resource& upstream, std::uint64_t limit_bytes,
@@ -113,7 +113,7 @@ class limit_resource final : public resource_adaptor {
   std::atomic<std::uint64_t> limit_;
   std::atomic<std::uint64_t> live_{0};
   std::atomic<std::uint64_t> refused_{0};
-  std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are told
+  std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are reported
 };
 
 // ----------------------------------------------------------------------
@@ -174,7 +174,7 @@ class statistics_resource final : public resource_adaptor {
   std::unique_ptr<stripe[]> stripes_;
   alignas(64) std::atomic<std::uint64_t> live_bytes_{0};
   std::atomic<std::uint64_t> peak_live_bytes_{0};
-  alignas(64) std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are told
+  alignas(64) std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are reported
 };
 
 // ----------------------------------------------------------------------

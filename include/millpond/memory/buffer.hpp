@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "millpond/memory/memory_resource.hpp"
 #include "millpond/memory/call_site.hpp"
+#include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
 
@@ -157,7 +157,7 @@ class buffer {
   void reset() noexcept {
     if (data_ == nullptr) return;
     const std::uint64_t bytes = std::uint64_t{capacity_} * sizeof(T);
-    const scoped_place here{place("the end of a buffer made at", made_)};
+    const scoped_call_site here{call_site("the end of a buffer made at", made_)};
     from_->deallocate(release(), bytes, stream_);
   }
 
@@ -173,7 +173,7 @@ class buffer {
     throw memory_error(answer.error());
   }
   result<void> move_to(std::size_t count, std::source_location where) {
-    const scoped_place here{place(where)};
+    const scoped_call_site here{call_site(where)};
     // A count whose bytes do not fit 64 bits is more than any device has: the resource says so.
     const std::uint64_t bytes = count > std::numeric_limits<std::uint64_t>::max() / sizeof(T)
                                     ? std::numeric_limits<std::uint64_t>::max()

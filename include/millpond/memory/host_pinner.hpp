@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

@@ -1,9 +1,8 @@
 // The five kinds of memory, each as a memory_resource.
 #pragma once
 
-
-#include "millpond/managed/managed_use.hpp"
 #include "millpond/detail/tracked_resource.hpp"
+#include "millpond/managed/managed_use.hpp"
 
 namespace millpond {
 
@@ -18,7 +17,7 @@ namespace millpond {
 class device_resource final : public tracked_resource {
  public:
   // registry: shared by the resources of a driver so that a pointer freed through the wrong one is
-  // told apart; nullptr for one of its own.
+  // distinguished; nullptr for one of its own.
   explicit device_resource(std::shared_ptr<driver> gpu,
                            std::shared_ptr<pointer_registry> registry = nullptr);
   ~device_resource() override { give_back_all(); }
@@ -33,8 +32,9 @@ class device_resource final : public tracked_resource {
 // The driver's own stream-ordered pool (cudaMallocFromPoolAsync), a pool of this resource's own.
 
 struct driver_pool_options {
-  memory_place place = memory_place::device;  // host: pinned memory that the CPU reaches too
-  std::uint64_t limit_bytes = 0;              // the pool's maxSize; 0: the device's memory
+  memory_location location =
+      memory_location::device;    // host: pinned memory that the CPU reaches too
+  std::uint64_t limit_bytes = 0;  // the pool's maxSize; 0: the device's memory
   // Unused bytes that the pool keeps when a stream, an event or the context is synchronised. CUDA's
   // own default is 0, which gives everything back each time: 46 us an allocation where keeping
   // costs 0.32 (an H200, driver 580.159, 2026-11-30).
@@ -58,7 +58,7 @@ class driver_pool_resource final : public tracked_resource {
 
   // True for a pool of host memory.
   [[nodiscard]] bool host_accessible() const noexcept override {
-    return place_ == memory_place::host;
+    return location_ == memory_location::host;
   }
 
   // Gives back unused memory until keep_bytes are reserved. Sees only frees whose completion the
@@ -71,14 +71,14 @@ class driver_pool_resource final : public tracked_resource {
   [[nodiscard]] pool_handle handle() const noexcept { return pool_; }
 
  private:
-  driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool, memory_place place,
+  driver_pool_resource(std::shared_ptr<driver> gpu, pool_handle pool, memory_location location,
                        std::shared_ptr<pointer_registry> registry);
   call_result obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
                      stream_handle stream) noexcept override;
   call_result give_back(device_address base, stream_handle stream) noexcept override;
 
   pool_handle pool_;
-  memory_place place_;
+  memory_location location_;
 };
 
 // ----------------------------------------------------------------------

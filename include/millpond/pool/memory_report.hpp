@@ -13,11 +13,11 @@ namespace millpond {
 // Who keeps bytes from being used by a request.
 enum class keeper_kind : std::uint8_t {
   live,          // blocks that the program holds
-  lane,          // free blocks that a thread keeps for a stream
-  shelf,         // free blocks that a stream's lanes share
+  cache,         // free blocks that a thread keeps for a stream
+  stream_cache,  // free blocks that a stream's caches share
   fence,         // freed on a stream whose fence has not been seen to pass
   dead_stream,   // freed on a stream that is gone: only a fence over the whole context tells
-  told_use,      // freed, waits for streams that record_use named
+  recorded_use,  // freed, waits for streams that record_use named
   capture_live,  // allocated in a capture and not freed
   graph,         // freed by a capture: its graph's, or its arena's, until that is released
   idle_between,  // free for anyone, in handles that also hold something else: cannot be given back
@@ -40,7 +40,7 @@ struct memory_keeper {
 // A handle (a piece of physical memory) that cannot be given back, and the block that holds it
 // down.
 struct memory_neighbour {
-  std::uint64_t address = 0;  // of its home
+  std::uint64_t address = 0;  // of its primary range
   std::uint64_t handle_bytes = 0;
   std::uint64_t free_bytes = 0;  // idle in it
   std::uint64_t block_address = 0,
@@ -49,7 +49,7 @@ struct memory_neighbour {
 
 // One step of the pressure ladder, in the order in which they were taken.
 struct ladder_step {
-  std::string name;  // "fences", "lanes", "unused spans", "other members", "waiting", "callback"
+  std::string name;  // "fences", "caches", "unused spans", "other members", "waiting", "callback"
   std::uint64_t times = 0;
   std::uint64_t gained_bytes = 0;  // became free for this request, or went back to the driver
 };

@@ -1,8 +1,8 @@
 // The stream-ordered pool: memory of one kind on one device, placed by us, ordered by streams.
 //
 // A block freed on a stream serves the next allocation of that stream at once, and other streams
-// once the freeing stream has passed the free. The life of an allocation through lanes, shelves,
-// the heap and growth is told in docs/architecture.md.
+// once the freeing stream has passed the free. The life of an allocation through caches, stream
+// caches, the heap and growth is reported in docs/architecture.md.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -10,16 +10,16 @@
 #include <string>
 #include <string_view>
 
-#include "millpond/pool/graph_arena.hpp"
 #include "millpond/memory/memory_budget.hpp"
-#include "millpond/pool/memory_report.hpp"
 #include "millpond/memory/memory_resource.hpp"
+#include "millpond/pool/graph_arena.hpp"
+#include "millpond/pool/memory_report.hpp"
 #include "millpond/pool/sleep.hpp"
 
 namespace millpond {
 
-struct stream_lane;        // src/pool/cache/thread_cache.hpp
-struct captured_lane;      // src/pool/capture/capture_state.hpp
+struct thread_cache;       // src/pool/cache/thread_cache.hpp
+struct captured_cache;     // src/pool/capture/capture_state.hpp
 class host_memory_source;  // millpond/memory/host_pinner.hpp
 
 // When a block that another stream freed may serve an allocation.
@@ -65,11 +65,11 @@ struct pool_options {
   // Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in
   // docs/fragmentation.md.
   double slack = 0.04;
-  // What one lane (a thread on a stream) may keep in small blocks, and in large blocks by exact
+  // What one cache (a thread on a stream) may keep in small blocks, and in large blocks by exact
   // size; 0 for the default: 0.5% and 0.1% of the peak of live bytes, or 1 MiB and 4 MiB where that
   // is more.
-  std::uint64_t lane_small_bytes = 0;
-  std::uint64_t lane_large_bytes = 0;
+  std::uint64_t cache_small_bytes = 0;
+  std::uint64_t cache_large_bytes = 0;
   // Nanoseconds that an allocation may wait for the GPU before it reports out_of_memory. Waiting is
   // the last step but one of the pressure ladder.
   std::uint64_t max_wait_ns = 1'000'000'000;
@@ -86,43 +86,43 @@ struct pool_statistics {
   std::uint64_t live_bytes = 0;  // asked for and not freed
   std::uint64_t live_blocks = 0;
   std::uint64_t peak_out_bytes =
-      0;  // largest sum of blocks out of the heap: live, or kept by a lane
+      0;  // largest sum of blocks out of the heap: live, or kept by a cache
   std::uint64_t reserved_bytes = 0;  // physical memory held
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t mapped_bytes = 0;    // addresses mapped: a handle counts once a mapping
-  std::uint64_t cached_bytes = 0;    // in lanes, on their way between lanes, and on shelves
+  std::uint64_t cached_bytes = 0;    // in caches, on their way between caches, and on stream caches
   std::uint64_t pending_bytes = 0;   // freed, waiting for a fence before other streams may have it
   std::uint64_t idle_bytes = 0;      // free for anyone
   std::uint64_t capture_bytes = 0;   // owned by captured graphs
   std::uint64_t metadata_bytes = 0;  // host memory of the pool's own books
   std::uint64_t allocations = 0, deallocations = 0;
-  std::uint64_t lane_hits = 0;  // allocations served with no lock
-  std::uint64_t shelf_hits =
-      0;  // what another lane of the stream had freed: by mail or from the shelf
+  std::uint64_t thread_cache_hits = 0;  // allocations served with no lock
+  std::uint64_t stream_cache_hits = 0;  // what another cache of the stream had freed: through a
+                                        // remote free queue or from the stream cache
   std::uint64_t heap_hits = 0;
   std::uint64_t growths = 0;      // physical handles created
-  std::uint64_t moves = 0;        // handles mapped once more, for a window
-  std::uint64_t activations = 0;  // windows that were mapped already: no driver call
+  std::uint64_t moves = 0;        // handles mapped once more, for a stitched range
+  std::uint64_t activations = 0;  // stitched ranges that were mapped already: no driver call
   std::uint64_t seals = 0;        // events recorded
   std::uint64_t fence_queries = 0;
-  std::uint64_t stream_waits = 0;   // waits put on a stream, policy may_wait
-  std::uint64_t host_waits = 0;     // the ladder waited for a fence
-  std::uint64_t lanes_flushed = 0;  // other threads' lanes emptied under pressure
+  std::uint64_t stream_waits = 0;           // waits put on a stream, policy may_wait
+  std::uint64_t host_waits = 0;             // the ladder waited for a fence
+  std::uint64_t thread_caches_flushed = 0;  // other threads' caches emptied under pressure
   std::uint64_t pressure_callbacks = 0;
   std::uint64_t out_of_memory = 0;
   std::uint64_t lock_waits = 0;         // times a thread found the heap's lock taken
   std::uint64_t soft_limit_passes = 0;  // growths past the soft limit, the pool's or its budget's
   std::uint64_t given_back_bytes = 0;   // by trim, age, pressure and sleep
   std::uint64_t asleep_bytes = 0;       // physical memory that is away while the pool sleeps
-  std::uint64_t streams = 0, lanes = 0, captures = 0;  // kept now
+  std::uint64_t streams = 0, caches = 0, captures = 0;  // kept now
   std::uint64_t graph_arenas = 0;  // shared ones, made by make_graph_arena and not yet over
 };
 
 class pool final : public memory_resource {
  public:
   class core;
-  class lane_handle;
-  class capture_lane_handle;
+  class cache_handle;
+  class capture_cache_handle;
 
   [[nodiscard]] static result<std::shared_ptr<pool>> create(std::shared_ptr<driver> gpu,
                                                             pool_options options = {});
@@ -139,24 +139,24 @@ class pool final : public memory_resource {
   [[nodiscard]] void* allocate(std::uint64_t bytes, stream_handle stream) {
     return allocate(bytes, default_alignment, stream);
   }
-  // A wrong free (other bytes, freed twice) of a block that another thread's lane of the stream
-  // handed out is told when that lane meets it, by a later call; freed twice and handed out again
-  // in between, the second free takes it from its new owner. try_deallocate, and the audit build,
-  // tell at once.
+  // A wrong free (other bytes, freed twice) of a block that another thread's cache of the stream
+  // handed out is reported when that cache meets it, by a later call; freed twice and handed out
+  // again in between, the second free takes it from its new owner. try_deallocate, and the audit
+  // build, tell at once.
   void deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
 
-  // A lane of its own on a stream, for callers who keep it: its calls ask the driver nothing, so
+  // A cache of its own on a stream, for callers who keep it: its calls ask the driver nothing, so
   // the caller promises that the stream lives and does not capture (pool.allocate serves captures;
   // the audit build stops a handle that is used in one). One thread at a time. Blocks may be freed
-  // through any lane or the pool.
-  [[nodiscard]] lane_handle lane(stream_handle stream);
+  // through any cache or the pool.
+  [[nodiscard]] cache_handle cache(stream_handle stream);
 
   // The same inside a capture, for the capture that runs on `stream` now: what it serves is memory
   // of the capture's graph, or of its arena. Its calls ask the driver nothing, so the caller
   // promises that they are made while that capture runs (the audit build stops one that is used
   // outside). One thread at a time. Throws memory_error where no capture runs on the stream. Let it
   // go when the capture ends: what it keeps serves later captures of the arena only then.
-  [[nodiscard]] capture_lane_handle capture_lane(stream_handle stream);
+  [[nodiscard]] capture_cache_handle capture_cache(stream_handle stream);
 
   // Memory that several captured graphs share (graph_arena.hpp has the rules). Asks the driver
   // nothing.
@@ -187,8 +187,8 @@ class pool final : public memory_resource {
 
   // Gives back whole unused spans until at most keep_bytes are reserved; answers the bytes given
   // back. Never waits for the GPU: what is pending stays. With keep_bytes 0 the slack and the
-  // lanes' limits start anew, as in a new pool, and streams of which nothing is left are forgotten:
-  // with one left the pool records no events again.
+  // caches' limits start anew, as in a new pool, and streams of which nothing is left are
+  // forgotten: with one left the pool records no events again.
   std::uint64_t trim(std::uint64_t keep_bytes = 0);
 
   // Waits for the device (no lock is held meanwhile) and counts everything that was freed or
@@ -265,15 +265,15 @@ class pool final : public memory_resource {
 
  private:
   explicit pool(std::shared_ptr<core> state);
-  void tell_refused() noexcept;
+  void report_refused() noexcept;
   std::shared_ptr<core> core_;
 };
 
-class pool::lane_handle {
+class pool::cache_handle {
  public:
-  lane_handle(lane_handle&&) noexcept;
-  lane_handle& operator=(lane_handle&&) noexcept;
-  ~lane_handle();  // what the lane keeps goes back to the pool
+  cache_handle(cache_handle&&) noexcept;
+  cache_handle& operator=(cache_handle&&) noexcept;
+  ~cache_handle();  // what the cache keeps goes back to the pool
 
   // Throws out_of_memory or memory_error, as memory_resource::allocate. alignment: the default.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
@@ -285,21 +285,21 @@ class pool::lane_handle {
 
  private:
   friend class pool;
-  lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<stream_lane> own);
+  cache_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<thread_cache> own);
   void* allocate_slowly(std::uint64_t bytes);
   void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
   pool* owner_;
   std::shared_ptr<core> core_;
-  std::unique_ptr<stream_lane> lane_;
+  std::unique_ptr<thread_cache> cache_;
 };
 
-class pool::capture_lane_handle {
+class pool::capture_cache_handle {
  public:
-  capture_lane_handle(capture_lane_handle&&) noexcept;
-  capture_lane_handle& operator=(capture_lane_handle&&) noexcept;
-  ~capture_lane_handle();  // what the lane keeps goes back to its capture
+  capture_cache_handle(capture_cache_handle&&) noexcept;
+  capture_cache_handle& operator=(capture_cache_handle&&) noexcept;
+  ~capture_cache_handle();  // what the cache keeps goes back to its capture
 
-  // As lane_handle's. A free of a block that is not the capture's, nor of its arena, is as by
+  // As cache_handle's. A free of a block that is not the capture's, nor of its arena, is as by
   // pool::deallocate.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
@@ -308,13 +308,14 @@ class pool::capture_lane_handle {
 
  private:
   friend class pool;
-  capture_lane_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<captured_lane> own);
+  capture_cache_handle(pool& owner, std::shared_ptr<core> state,
+                       std::unique_ptr<captured_cache> own);
   void in_its_capture() const;
   void* allocate_slowly(std::uint64_t bytes);
   void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
   pool* owner_;
   std::shared_ptr<core> core_;
-  std::unique_ptr<captured_lane> lane_;
+  std::unique_ptr<captured_cache> cache_;
 };
 
 }  // namespace millpond

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 

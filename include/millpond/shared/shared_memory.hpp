@@ -5,8 +5,8 @@
 // Unix socket (send_shared, receive_shared).
 //
 // Whoever imported the memory holds it: the driver gives it back when the last process that has it
-// lets go or ends. The death of the one that made it takes nothing away, and nobody is told; all
-// may write, and nobody is kept from it.
+// lets go or ends. The death of the one that made it takes nothing away, and nobody is reported;
+// all may write, and nobody is kept from it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,9 +14,9 @@
 #include <string_view>
 #include <utility>
 
+#include "millpond/base/result.hpp"
 #include "millpond/driver/driver.hpp"
 #include "millpond/memory/memory_budget.hpp"
-#include "millpond/base/result.hpp"
 
 namespace millpond {
 

@@ -2,10 +2,10 @@
 //
 // It is three things at once. A model: every call costs host time from a profile, every operation
 // takes device time, and its effect on memory happens when it completes, so that a program that
-// races sees corruption. A checker: told which blocks an allocator hands out, it finds every reuse
-// that its stream order does not allow, whatever the timing happened to be. A fault injector: any
-// call can fail. docs/simulated_gpu.md says what is modelled, from which measurement, and what is
-// not.
+// races sees corruption. A checker: reported which blocks an allocator hands out, it finds every
+// reuse that its stream order does not allow, whatever the timing happened to be. A fault injector:
+// any call can fail. docs/simulated_gpu.md says what is modelled, from which measurement, and what
+// is not.
 //
 // Thread-safe by one mutex. There is one host clock, shared by all threads. A run is deterministic
 // when one OS thread makes the calls (it may speak for many logical threads, see set_thread).
@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/result.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
@@ -131,10 +131,10 @@ struct kernel_description {
 
 // One broken rule. The rules' names are in docs/simulated_gpu.md.
 struct violation {
-  std::string rule;          // "reuse_before_order"
-  std::string first_place;   // where the block, access or mapping came from
-  std::string second_place;  // the call that broke the rule
-  std::string text;          // one sentence with addresses, streams and both places
+  std::string rule;              // "reuse_before_order"
+  std::string first_call_site;   // where the block, access or mapping came from
+  std::string second_call_site;  // the call that broke the rule
+  std::string text;              // one sentence with addresses, streams and both places
   std::uint64_t time_ns = 0;
 };
 
@@ -227,17 +227,17 @@ class simulated_gpu final : public driver {
   // the card) when a range is not mapped and accessible.
   call_result launch(kernel_description kernel, stream_handle stream);
 
-  // --- What the checker is told
+  // --- What the checker is reported
   // --------------------------------------------------------------------- A block that the
   // allocator under test handed out for `stream` just now.
   void note_allocate(device_address at, std::uint64_t bytes, stream_handle stream,
-                     std::string_view place);
-  // The program frees it on `stream`; told before the allocator is called.
+                     std::string_view call_site);
+  // The program frees it on `stream`; reported before the allocator is called.
   void note_free(device_address at, std::uint64_t bytes, stream_handle stream,
-                 std::string_view place);
-  // The program told the allocator that `stream` uses the block too (record_use): all that `stream`
-  // has queued when the block is freed must be done before the block is reused.
-  void note_use(device_address at, stream_handle stream, std::string_view place);
+                 std::string_view call_site);
+  // The program reported the allocator that `stream` uses the block too (record_use): all that
+  // `stream` has queued when the block is freed must be done before the block is reused.
+  void note_use(device_address at, stream_handle stream, std::string_view call_site);
   // Memory of capture `one` may be handed out in capture `other` while both graphs live (one
   // private arena).
   void note_shared_captures(std::uint64_t one, std::uint64_t other);
@@ -289,7 +289,7 @@ class simulated_gpu final : public driver {
   call_result host_unregister(void* at) noexcept override;
   call_result managed_allocate(device_address* out, std::uint64_t bytes) noexcept override;
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override;
-  call_result pool_create(pool_handle* out, memory_place place,
+  call_result pool_create(pool_handle* out, memory_location call_site,
                           std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override;
@@ -301,13 +301,13 @@ class simulated_gpu final : public driver {
   call_result address_reserve(device_address* out, std::uint64_t bytes,
                               std::uint64_t alignment) noexcept override;
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override;
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_location call_site,
                               shareable share) noexcept override;
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override;
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override;
   call_result set_access(device_address at, std::uint64_t bytes,
-                         memory_place place) noexcept override;
+                         memory_location call_site) noexcept override;
   call_result export_handle(int* fd, physical_handle handle) noexcept override;
   call_result import_handle(physical_handle* out, int fd) noexcept override;
   call_result stream_create(stream_handle* out) noexcept override;
@@ -337,10 +337,10 @@ class simulated_gpu final : public driver {
                          stream_handle stream) noexcept override;
   call_result set_async(device_address at, unsigned char value, std::uint64_t bytes,
                         stream_handle stream) noexcept override;
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                              stream_handle stream) noexcept override;
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                     memory_place place) noexcept override;
+                     memory_location call_site) noexcept override;
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override;
   call_result identity_write(std::span<const identity_block> blocks,

@@ -24,8 +24,8 @@ struct trace_file_options {
 };
 
 // Places come with the events: the caller's source location, and the words of the innermost
-// scoped_place. Thread-safe; a lock is held while an event is coded, some 0.1 us, and while a full
-// chunk of 256 KiB is compressed and written.
+// scoped_call_site. Thread-safe; a lock is held while an event is coded, some 0.1 us, and while a
+// full chunk of 256 KiB is compressed and written.
 class trace_file {
  public:
   // An existing file is emptied. output_failure names the path and the reason.

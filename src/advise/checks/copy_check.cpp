@@ -39,7 +39,7 @@ void copy_check::copied(const trace::event& at, std::uint32_t index, std::uint32
     const bool blocks = down || at.bytes > staged_bytes;
     if (at.of == trace::kind::pageable && (at.object & trace::copy_asynchronous) != 0 && blocks) {
       auto [made, is_new] =
-          of_.found.add(flaw::pageable_async_copy, place_key(at.stack, up ? 1 : 2), 0, index);
+          of_.found.add(flaw::pageable_async_copy, call_site_key(at.stack, up ? 1 : 2), 0, index);
       made.bytes += at.bytes;
       made.time_ns += at.duration_ns != 0
                           ? at.duration_ns
@@ -47,7 +47,7 @@ void copy_check::copied(const trace::event& at, std::uint32_t index, std::uint32
       made.time_estimated = made.time_estimated || at.duration_ns == 0;
       made.time_after_ns += static_cast<double>(at.bytes) / pinned_link;
       if (is_new) {
-        made.places.push_back({up ? "copied to the device" : "copied to the host", at.stack});
+        made.call_sites.push_back({up ? "copied to the device" : "copied to the host", at.stack});
         made.seen = "seen: the host address is in no pinned or managed block that the program made";
         made.remedy = {"Keep the host side in pinned memory, made once:",
                        "    cudaHostAlloc(&host, bytes, cudaHostAllocDefault);",
@@ -78,8 +78,8 @@ void copy_check::written(const trace::event& at, std::uint32_t index, std::uint3
   if (of.of != trace::kind::managed && last->second.stream == at.stream &&
       now.begin <= last->second.begin && now.end >= last->second.end && at.bytes >= staged_bytes) {
     const std::uint64_t wasted = last->second.end - last->second.begin;
-    auto [made, fresh] = of_.found.add(flaw::dead_write, place_key(last->second.stack, 1),
-                                       place_key(at.stack, 2), index);
+    auto [made, fresh] = of_.found.add(flaw::dead_write, call_site_key(last->second.stack, 1),
+                                       call_site_key(at.stack, 2), index);
     made.time_ns += static_cast<double>(wasted) / (last->second.copy ? pinned_link : device_write);
     made.time_estimated = true;
     if (fresh) {
@@ -88,7 +88,7 @@ void copy_check::written(const trace::event& at, std::uint32_t index, std::uint3
           "Event {} writes {} into the {}, and event {} writes over all of it: nothing was seen to "
           "read it between.",
           last->second.event, format_bytes(wasted), of_.name_block(of), index);
-      made.places = {
+      made.call_sites = {
           {last->second.copy ? "written by a copy" : "written by a memset", last->second.stack},
           {copy ? "written over by a copy" : "written over by a memset", at.stack}};
       made.seen =
@@ -149,9 +149,9 @@ void copy_check::finish() {
       most_in_flight_ * pinned_use_share > pinned_peak_) {
     return;
   }
-  auto [made, is_new] =
-      of_.found.add(flaw::pinned_overuse, place_key(largest_pinned_stack_, largest_pinned_call_), 0,
-                    pinned_peak_event_);
+  auto [made, is_new] = of_.found.add(flaw::pinned_overuse,
+                                      call_site_key(largest_pinned_stack_, largest_pinned_call_), 0,
+                                      pinned_peak_event_);
   made.bytes = pinned_peak_ - most_in_flight_;
   made.summary = fmt::format(
       "{} are pinned at most, and never were more than {} of pinned memory copied between two "

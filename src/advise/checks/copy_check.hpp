@@ -11,7 +11,7 @@ namespace millpond::advise {
 
 class copy_check {
  public:
-  explicit copy_check(examination& of) : of_(of) {}
+  explicit copy_check(analysis& of) : of_(of) {}
   void copied(const trace::event& at, std::uint32_t index, std::uint32_t to, std::uint32_t from);
   void set(const trace::event& at, std::uint32_t index, std::uint32_t block);
   // Something else than a copy or memset touched the block: what was written may have been read.
@@ -31,7 +31,7 @@ class copy_check {
   };
   void written(const trace::event& at, std::uint32_t index, std::uint32_t block, bool copy);
 
-  examination& of_;
+  analysis& of_;
   std::unordered_map<std::uint32_t, write> writes_;  // of live blocks: the last one, unread
   std::uint64_t pinned_live_ = 0, pinned_peak_ = 0, largest_pinned_ = 0;
   std::uint32_t pinned_peak_event_ = no_index, largest_pinned_stack_ = 0, largest_pinned_call_ = 0;

@@ -52,8 +52,8 @@ std::uint32_t free_check::freed(const trace::event& at, std::uint32_t index) {
 
 void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const block_facts& block) {
   const std::string call = of_.free_call(at.object, at.of);
-  auto [made, is_new] = of_.found.add(flaw::wrong_kind_free, place_key(block.stack, block.call),
-                                      place_key(at.stack, at.object), index);
+  auto [made, is_new] = of_.found.add(flaw::wrong_kind_free, call_site_key(block.stack, block.call),
+                                      call_site_key(at.stack, at.object), index);
   made.bytes += block.bytes;
   if (!is_new) return;
   const std::string right = of_.right_free(block);
@@ -61,7 +61,7 @@ void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const b
       "{} was given a {} block that {} allocated: {}. {}, and the block stays allocated.", call,
       to_string(block.of), of_.allocate_call(block), of_.name_block(block), answered(at));
   of_.place_allocation(made, block);
-  made.places.push_back({"freed by " + call, at.stack});
+  made.call_sites.push_back({"freed by " + call, at.stack});
   made.remedy = {
       fmt::format("Free it with the call that belongs to {}, and look at the status of each free:",
                   of_.allocate_call(block)),
@@ -74,8 +74,8 @@ void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const b
 void free_check::second_time(const trace::event& at, std::uint32_t index,
                              const block_facts& block) {
   const std::string call = of_.free_call(at.object, at.of);
-  auto [made, is_new] = of_.found.add(flaw::double_free, place_key(block.stack, block.call),
-                                      place_key(at.stack, at.object), index);
+  auto [made, is_new] = of_.found.add(flaw::double_free, call_site_key(block.stack, block.call),
+                                      call_site_key(at.stack, at.object), index);
   if (!is_new) return;
   const std::string right = of_.right_free(block);
   made.summary = fmt::format(
@@ -83,8 +83,8 @@ void free_check::second_time(const trace::event& at, std::uint32_t index,
       "handed out again meanwhile, another owner's block would be gone.",
       call, at.address, block.freed, of_.name_block(block), answered(at));
   of_.place_allocation(made, block);
-  made.places.push_back({"freed the first time", block.free_stack});
-  made.places.push_back({"freed again by " + call, at.stack});
+  made.call_sites.push_back({"freed the first time", block.free_stack});
+  made.call_sites.push_back({"freed again by " + call, at.stack});
   made.events.insert(made.events.begin(), block.freed);
   made.remedy = {"Give the pointer one owner, or forget it where it is freed:",
                  fmt::format("    {}(ptr{}); ptr = nullptr;", right,
@@ -97,7 +97,7 @@ void free_check::foreign(const trace::event& at, std::uint32_t index,
   const std::string call = of_.free_call(at.object, at.of);
   const bool inside = answer.status == block_book::free_status::inside;
   auto [made, is_new] =
-      of_.found.add(flaw::foreign_free, place_key(at.stack, at.object), inside ? 1 : 0, index);
+      of_.found.add(flaw::foreign_free, call_site_key(at.stack, at.object), inside ? 1 : 0, index);
   if (!is_new) return;
   if (answer.block != no_index) {
     const block_facts& block = of_.book.blocks()[answer.block];
@@ -109,7 +109,7 @@ void free_check::foreign(const trace::event& at, std::uint32_t index,
     made.summary = fmt::format("{} was given {:#x}, which no recorded call allocated. {}.", call,
                                at.address, answered(at));
   }
-  made.places.push_back({"freed by " + call, at.stack});
+  made.call_sites.push_back({"freed by " + call, at.stack});
   made.seen = "seen: every allocation through the CUDA runtime and driver since the program began";
   made.remedy = {
       inside ? "Free the address that the allocation returned, not one inside the block; keep both:"

@@ -6,7 +6,7 @@ namespace millpond::advise {
 
 class free_check {
  public:
-  explicit free_check(examination& of) : of_(of) {}
+  explicit free_check(analysis& of) : of_(of) {}
   // The block that this free ends, or no_index where it ends none.
   std::uint32_t freed(const trace::event& at, std::uint32_t index);
   [[nodiscard]] std::uint64_t unknown_frees() const noexcept { return unknown_; }
@@ -16,7 +16,7 @@ class free_check {
   void second_time(const trace::event& at, std::uint32_t index, const block_facts& block);
   void foreign(const trace::event& at, std::uint32_t index, const block_book::free_answer& answer);
 
-  examination& of_;
+  analysis& of_;
   std::uint64_t unknown_ = 0;  // of blocks that may be older than the recording
 };
 

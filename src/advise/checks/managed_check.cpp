@@ -156,9 +156,9 @@ void managed_check::overlap(const touch& each) {
       const bool after = each.time_ns > work.begin_ns + clock_slack_ns;
       const bool before = work.end_ns == UINT64_MAX || each.time_ns + clock_slack_ns < work.end_ns;
       if (!after || !before) continue;
-      auto [made, is_new] =
-          of_.found.add(flaw::managed_touched_unsynchronised, place_key(block.stack, block.call),
-                        place_key(work.stack, 0), each.event);
+      auto [made, is_new] = of_.found.add(flaw::managed_touched_unsynchronised,
+                                          call_site_key(block.stack, block.call),
+                                          call_site_key(work.stack, 0), each.event);
       if (!is_new) return;
       made.summary = fmt::format(
           "The CPU touched the managed {} {} after a kernel was launched that was given it (event "
@@ -168,8 +168,8 @@ void managed_check::overlap(const touch& each) {
           work.event);
       made.events.insert(made.events.begin(), work.event);
       of_.place_allocation(made, block);
-      made.places.push_back({"given to a kernel", work.stack});
-      if (each.stack != 0) made.places.push_back({"touched by the CPU", each.stack});
+      made.call_sites.push_back({"given to a kernel", work.stack});
+      if (each.stack != 0) made.call_sites.push_back({"touched by the CPU", each.stack});
       made.seen =
           "seen: a page fault of the CPU in the block; touches of pages that were at hand are not "
           "seen";
@@ -184,8 +184,8 @@ void managed_check::overlap(const touch& each) {
 
 void managed_check::thrash(std::uint32_t id, const facts& mine) {
   const block_facts& block = of_.book.blocks()[id];
-  auto [made, is_new] =
-      of_.found.add(flaw::managed_thrash, place_key(block.stack, block.call), 0, mine.first_move);
+  auto [made, is_new] = of_.found.add(flaw::managed_thrash, call_site_key(block.stack, block.call),
+                                      0, mine.first_move);
   made.bytes += mine.to_device + mine.to_host;
   made.time_ns += mine.page_ns;
   // A prefetch moves the same bytes at the link's speed, 55.2 GB/s on an H200.
@@ -211,8 +211,8 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
   const bool written = mine.read_mostly != no_index && mine.write_event != no_index;
   const bool far = mine.prefers_host != no_index && mine.kernels >= 2;
   if (!written && !far) return;
-  auto [made, is_new] = of_.found.add(flaw::wrong_advice, place_key(mine.advice_stack, 0),
-                                      place_key(block.stack, block.call),
+  auto [made, is_new] = of_.found.add(flaw::wrong_advice, call_site_key(mine.advice_stack, 0),
+                                      call_site_key(block.stack, block.call),
                                       written ? mine.read_mostly : mine.prefers_host);
   made.bytes = std::max(made.bytes, block.bytes);
   if (!is_new) return;
@@ -223,7 +223,7 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
         "the copies of the pages that the advice makes.",
         of_.name_block(block), mine.write_event);
     made.events.push_back(mine.write_event);
-    made.places.push_back({"written", mine.write_stack});
+    made.call_sites.push_back({"written", mine.write_stack});
   } else {
     made.summary = fmt::format(
         "The managed {} prefers the host, and {} were given it: each of their accesses goes over "
@@ -235,7 +235,7 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
     made.time_estimated = true;
   }
   of_.place_allocation(made, block);
-  made.places.push_back({"advised", mine.advice_stack});
+  made.call_sites.push_back({"advised", mine.advice_stack});
   made.seen = "seen: the address among kernels' arguments; not seen: how much of it they touch";
   made.remedy = {"Drop the advice, and prefetch to where the data is used next:",
                  "    cudaMemLocation there{cudaMemLocationTypeDevice, device};",

@@ -11,7 +11,7 @@ namespace millpond::advise {
 
 class managed_check {
  public:
-  explicit managed_check(examination& of) : of_(of) {}
+  explicit managed_check(analysis& of) : of_(of) {}
   // Work that was given an address in a managed block.
   void used(const trace::event& at, std::uint32_t index, std::uint32_t block, epoch work);
   void written(std::uint32_t block, std::uint32_t index,
@@ -72,7 +72,7 @@ class managed_check {
   void thrash(std::uint32_t block, const facts& of);
   void advice(std::uint32_t block, const facts& of);
 
-  examination& of_;
+  analysis& of_;
   std::unordered_map<std::uint32_t, facts> blocks_;
   std::vector<touch> touches_;
   std::vector<page_note> pages_;

@@ -12,7 +12,7 @@ namespace millpond::advise {
 namespace {
 
 // Places that are looked at one by one: each costs a pass over the blocks.
-constexpr std::size_t most_places = 8;
+constexpr std::size_t most_call_sites = 8;
 // Blocks that are compared with each other: those that take most of the peak.
 constexpr std::size_t most_pairs = 256;
 
@@ -26,7 +26,7 @@ object_patterns::stretches object_patterns::as_it_is(const block_facts& of) cons
   return {of.allocated, end_of(of, of_.what.events), 0, 0, of.bytes};
 }
 
-bool object_patterns::examined_kind(const block_facts& of) const {
+bool object_patterns::analysed_kind(const block_facts& of) const {
   // The CPU's own touches of managed memory are not seen, so that nothing is said of managed
   // blocks.
   return of.of == trace::kind::device || of.of == trace::kind::driver_pool;
@@ -67,7 +67,7 @@ void object_patterns::report(flaw which, const std::vector<std::uint32_t>& ids,
   const auto& blocks = of_.book.blocks();
   const block_facts& first = blocks[ids.front()];
   auto [made, is_new] =
-      of_.found.add(which, place_key(first.stack, first.call), first.site, first.allocated);
+      of_.found.add(which, call_site_key(first.stack, first.call), first.site, first.allocated);
   made.count = ids.size();
   made.peak_bytes = peak_;
   made.peak_after_bytes = after;
@@ -124,18 +124,18 @@ void object_patterns::timed(flaw which, const std::function<bool(const block_fac
                             const change& how) {
   const auto& blocks = of_.book.blocks();
   std::vector<bool> changed(blocks.size(), false);
-  std::map<std::uint32_t, std::vector<std::uint32_t>> places;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> call_sites;
   std::map<std::uint32_t, std::uint64_t>
       weight;  // bytes live at the peak: no other block can lower it
   bool any = false;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (!examined_kind(each) || each.first_use == no_index || each.stored || shared_[id] ||
+    if (!analysed_kind(each) || each.first_use == no_index || each.stored || shared_[id] ||
         !holds(each))
       continue;
     changed[id] = true;
     any = true;
-    places[each.site].push_back(id);
+    call_sites[each.site].push_back(id);
     if (each.allocated <= of_.book.peak_event() &&
         end_of(each, of_.what.events) > of_.book.peak_event()) {
       weight[each.site] += each.bytes;
@@ -145,12 +145,12 @@ void object_patterns::timed(flaw which, const std::function<bool(const block_fac
   std::vector<std::pair<std::uint64_t, std::uint32_t>> heaviest;
   for (const auto& [site, bytes] : weight) heaviest.emplace_back(bytes, site);
   std::ranges::sort(heaviest, std::greater{});
-  if (heaviest.size() > most_places) heaviest.resize(most_places);
+  if (heaviest.size() > most_call_sites) heaviest.resize(most_call_sites);
   for (const auto& [bytes, site] : heaviest) {
     std::vector<bool> alone(blocks.size(), false);
-    for (const std::uint32_t id : places[site]) alone[id] = true;
+    for (const std::uint32_t id : call_sites[site]) alone[id] = true;
     const std::uint64_t after = peak_with(alone, how);
-    if (worth(after)) report(which, places[site], after);
+    if (worth(after)) report(which, call_sites[site], after);
   }
 }
 
@@ -162,26 +162,27 @@ bool object_patterns::life_is_known(const block_facts& of) const {
 
 void object_patterns::unused() {
   const auto& blocks = of_.book.blocks();
-  std::map<std::uint32_t, std::vector<std::uint32_t>> places;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> call_sites;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
     const bool waited_long = of_.book.kernels() - each.allocated_at >= of_.options.idle_kernels;
-    if (examined_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure &&
+    if (analysed_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure &&
         each.bytes > 0 && (life_is_known(each) || waited_long)) {
       // Without call stacks a place is no more than a size: then the call is the place.
-      places[each.stack != 0 ? each.site : no_index - static_cast<std::uint32_t>(each.call % 1024)]
+      call_sites[each.stack != 0 ? each.site
+                                 : no_index - static_cast<std::uint32_t>(each.call % 1024)]
           .push_back(id);
     }
   }
-  for (const auto& [site, ids] : places) {
+  for (const auto& [site, ids] : call_sites) {
     std::uint64_t bytes = 0;
     for (const std::uint32_t id : ids) bytes += blocks[id].bytes;
     if (bytes < of_.options.least_bytes / 16) continue;
     std::vector<bool> without(blocks.size(), false);
     for (const std::uint32_t id : ids) without[id] = true;
     const block_facts& first = blocks[ids.front()];
-    auto [made, is_new] = of_.found.add(flaw::unused_allocation, place_key(first.stack, first.call),
-                                        site, first.allocated);
+    auto [made, is_new] = of_.found.add(
+        flaw::unused_allocation, call_site_key(first.stack, first.call), site, first.allocated);
     made.count = ids.size();
     made.bytes = bytes;
     made.peak_bytes = peak_;
@@ -202,18 +203,18 @@ void object_patterns::unused() {
 
 void object_patterns::too_large() {
   const auto& blocks = of_.book.blocks();
-  std::map<std::uint32_t, std::vector<std::uint32_t>> places;
+  std::map<std::uint32_t, std::vector<std::uint32_t>> call_sites;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (!examined_kind(each) || each.by_kernel || each.in_structure || each.stored ||
+    if (!analysed_kind(each) || each.by_kernel || each.in_structure || each.stored ||
         !life_is_known(each))
       continue;
     if (each.extent == 0 || each.extent * 2 > each.bytes ||
         each.bytes - each.extent < of_.options.least_bytes)
       continue;
-    places[each.site].push_back(id);
+    call_sites[each.site].push_back(id);
   }
-  for (const auto& [site, ids] : places) {
+  for (const auto& [site, ids] : call_sites) {
     std::vector<bool> smaller(blocks.size(), false);
     std::uint64_t extent = 0;
     for (const std::uint32_t id : ids) {
@@ -221,8 +222,8 @@ void object_patterns::too_large() {
       extent = std::max(extent, blocks[id].extent);
     }
     const block_facts& first = blocks[ids.front()];
-    auto [made, is_new] = of_.found.add(flaw::overallocation, place_key(first.stack, first.call),
-                                        site, first.allocated);
+    auto [made, is_new] = of_.found.add(
+        flaw::overallocation, call_site_key(first.stack, first.call), site, first.allocated);
     made.count = ids.size();
     made.peak_bytes = peak_;
     made.peak_after_bytes = peak_with(smaller, [&](std::uint32_t, const block_facts& of) {
@@ -253,7 +254,7 @@ void object_patterns::redundant() {
                               of_.options.least_peak_share * static_cast<double>(peak_));
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (examined_kind(each) && each.first_use != no_index && !each.stored &&
+    if (analysed_kind(each) && each.first_use != no_index && !each.stored &&
         static_cast<double>(each.bytes) >= least && each.allocated <= of_.book.peak_event() &&
         end_of(each, of_.what.events) > of_.book.peak_event()) {
       at_peak.push_back(id);
@@ -277,8 +278,8 @@ void object_patterns::redundant() {
       if (!worth(after)) continue;
       shared_[a] = shared_[b] = true;
       auto [made, is_new] =
-          of_.found.add(flaw::redundant_allocation, place_key(first.stack, first.site),
-                        place_key(second.stack, second.site), second.allocated);
+          of_.found.add(flaw::redundant_allocation, call_site_key(first.stack, first.site),
+                        call_site_key(second.stack, second.site), second.allocated);
       made.peak_bytes = peak_;
       made.peak_after_bytes = after;
       made.bytes = second.bytes;

@@ -11,7 +11,7 @@ namespace millpond::advise {
 
 class object_patterns {
  public:
-  explicit object_patterns(examination& of) : of_(of) {}
+  explicit object_patterns(analysis& of) : of_(of) {}
   // After the last event. Nothing where the trace does not say what kernels were given.
   void finish();
 
@@ -26,7 +26,7 @@ class object_patterns {
   [[nodiscard]] stretches as_it_is(const block_facts& of) const;
   [[nodiscard]] std::uint64_t peak_with(const std::vector<bool>& changed, const change& how);
   [[nodiscard]] bool worth(std::uint64_t after) const;
-  [[nodiscard]] bool examined_kind(const block_facts& of) const;
+  [[nodiscard]] bool analysed_kind(const block_facts& of) const;
   [[nodiscard]] bool life_is_known(const block_facts& of) const;
 
   void unused();
@@ -36,7 +36,7 @@ class object_patterns {
   void timed(flaw which, const std::function<bool(const block_facts&)>& holds, const change& how);
   void report(flaw which, const std::vector<std::uint32_t>& blocks, std::uint64_t after);
 
-  examination& of_;
+  analysis& of_;
   std::uint64_t peak_ = 0;
   bool ended_ = false;                 // the program ended by itself
   std::vector<bool> shared_;           // blocks that redundant() spoke of

@@ -56,7 +56,7 @@ void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32
     of_.clocks.issue(at.stream, at.device);
     if (block.state != no_index) {
       for (const use& each : states_[block.state].uses) {
-        if (each.told || of_.clocks.host_knows(each.when)) continue;
+        if (each.reported || of_.clocks.host_knows(each.when)) continue;
         if (!of_.clocks.knows(at.stream, at.device, each.when)) free_in_use(at, index, block, each);
       }
     }
@@ -114,19 +114,19 @@ void order_check::refused(const trace::event& at, std::uint32_t index, std::uint
   use_after_free(at, index, of_.book.blocks()[dead], address);
 }
 
-void order_check::told(const trace::event& at) {
+void order_check::reported(const trace::event& at) {
   const std::uint32_t id = of_.book.holding(at.address);
   if (id == no_index) return;
   for (use& each : state_of(of_.book.blocks()[id]).uses) {
-    if (each.stream == at.stream) each.told = true;
+    if (each.stream == at.stream) each.reported = true;
   }
 }
 
 void order_check::free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
                               const use& by) {
   const std::string call = of_.free_call(at.object, at.of);
-  auto [made, is_new] = of_.found.add(flaw::free_while_in_use, place_key(by.stack, by.name),
-                                      place_key(at.stack, at.object), index);
+  auto [made, is_new] = of_.found.add(flaw::free_while_in_use, call_site_key(by.stack, by.name),
+                                      call_site_key(at.stack, at.object), index);
   made.bytes = std::max(made.bytes, block.bytes);
   if (!is_new) return;
   made.events.insert(made.events.begin(), by.event);
@@ -136,8 +136,8 @@ void order_check::free_in_use(const trace::event& at, std::uint32_t index, const
       call, stream_text(at.stream), of_.name_block(block), by_whom(by.name), stream_text(by.stream),
       by.event);
   of_.place_allocation(made, block);
-  made.places.push_back({"used by " + by_whom(by.name), by.stack});
-  made.places.push_back({"freed by " + call, at.stack});
+  made.call_sites.push_back({"used by " + by_whom(by.name), by.stack});
+  made.call_sites.push_back({"freed by " + call, at.stack});
   made.seen =
       "seen: the address among the work's arguments; not seen: whether the work has ended by then";
   made.remedy = {
@@ -154,8 +154,8 @@ void order_check::use_after_free(const trace::event& at, std::uint32_t index,
   // Eight bytes inside a structure may look like an address by chance, or be left over: nothing is
   // claimed of them.
   if (at.what == trace::action::use && at.object != 0) return;
-  auto [made, is_new] = of_.found.add(flaw::use_after_free, place_key(at.stack, name_),
-                                      place_key(block.stack, block.call), index);
+  auto [made, is_new] = of_.found.add(flaw::use_after_free, call_site_key(at.stack, name_),
+                                      call_site_key(block.stack, block.call), index);
   if (!is_new) return;
   made.events.insert(made.events.begin(), block.freed);
   made.summary =
@@ -163,8 +163,8 @@ void order_check::use_after_free(const trace::event& at, std::uint32_t index,
                   stream_text(at.stream), address, of_.name_block(block), block.freed);
   if (at.status != 0) made.summary += fmt::format(" The driver refused it (status {}).", at.status);
   of_.place_allocation(made, block);
-  made.places.push_back({"freed", block.free_stack});
-  made.places.push_back({"used by " + by_whom(name_), at.stack});
+  made.call_sites.push_back({"freed", block.free_stack});
+  made.call_sites.push_back({"used by " + by_whom(name_), at.stack});
   made.seen =
       "seen: the address among the work's arguments; not seen: whether the work reads or writes "
       "there";
@@ -175,15 +175,15 @@ void order_check::use_after_free(const trace::event& at, std::uint32_t index,
 
 void order_check::use_before(const trace::event& at, std::uint32_t index, const block_facts& block,
                              const state& mine) {
-  auto [made, is_new] = of_.found.add(flaw::use_before_allocation, place_key(at.stack, name_),
-                                      place_key(block.stack, block.call), index);
+  auto [made, is_new] = of_.found.add(flaw::use_before_allocation, call_site_key(at.stack, name_),
+                                      call_site_key(block.stack, block.call), index);
   if (!is_new) return;
   made.summary = fmt::format(
       "{} on {} uses the {}, allocated in the order of {}: nothing makes {} wait for that.",
       by_whom(name_), stream_text(at.stream), of_.name_block(block), stream_text(mine.stream),
       stream_text(at.stream));
   of_.place_allocation(made, block);
-  made.places.push_back({"used by " + by_whom(name_), at.stack});
+  made.call_sites.push_back({"used by " + by_whom(name_), at.stack});
   made.events.insert(made.events.begin(), block.allocated);
   made.seen =
       "seen: the address among the work's arguments, and every event and wait between the two "

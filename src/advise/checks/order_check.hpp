@@ -10,7 +10,7 @@ namespace millpond::advise {
 
 class order_check {
  public:
-  explicit order_check(examination& of) : of_(of) {}
+  explicit order_check(analysis& of) : of_(of) {}
 
   void allocated(const trace::event& at, std::uint32_t index, std::uint32_t block);
   // Before the book ends the block.
@@ -23,7 +23,7 @@ class order_check {
   // A copy or memset that the driver refused: because its block is gone?
   void refused(const trace::event& at, std::uint32_t index, std::uint64_t address);
   // The program said that a block is used on a stream, so that its free waits.
-  void told(const trace::event& at);
+  void reported(const trace::event& at);
 
   void synchronised(const trace::event& at);
   void recorded(const trace::event& at);
@@ -42,7 +42,7 @@ class order_check {
     std::uint32_t stack;
     std::uint64_t stream;
     std::uint32_t name;  // of the kernel, or 0
-    bool told;           // the free waits for it
+    bool reported;       // the free waits for it
   };
   struct state {      // of a live block
     epoch allocated;  // tracked only where the allocation is ordered on a stream
@@ -63,7 +63,7 @@ class order_check {
   state& state_of(block_facts& block);
   [[nodiscard]] std::string by_whom(std::uint32_t name) const;
 
-  examination& of_;
+  analysis& of_;
   std::vector<state> states_;
   std::vector<std::uint32_t> spare_;
   epoch work_;

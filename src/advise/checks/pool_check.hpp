@@ -9,7 +9,7 @@ namespace millpond::advise {
 
 class pool_check {
  public:
-  explicit pool_check(examination& of) : of_(of) {}
+  explicit pool_check(analysis& of) : of_(of) {}
   void allocated(const trace::event& at, std::uint32_t index, std::uint32_t block);
   void freed(std::uint32_t block);
   void set(const trace::event& at);
@@ -28,7 +28,7 @@ class pool_check {
     std::uint32_t first = no_index, last = no_index;
     std::uint32_t stack = 0, call = 0;
   };
-  examination& of_;
+  analysis& of_;
   std::map<std::uint64_t, pool> pools_;
   std::map<std::uint32_t, std::uint64_t> pool_of_;  // of live blocks
 };

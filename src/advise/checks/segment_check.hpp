@@ -10,7 +10,7 @@ namespace millpond::advise {
 
 class segment_check {
  public:
-  explicit segment_check(examination& of) : of_(of) {}
+  explicit segment_check(analysis& of) : of_(of) {}
   void reserved(const trace::event& at, std::uint32_t index);
   void given_back(const trace::event& at, std::uint32_t index);
   void finish();
@@ -31,7 +31,7 @@ class segment_check {
   [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request,
                              std::uint64_t stream) const;
 
-  examination& of_;
+  analysis& of_;
   std::vector<segment> segments_;
   std::uint64_t reserved_ = 0, peak_ = 0;
   std::uint32_t peak_event_ = no_index;

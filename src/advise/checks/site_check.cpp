@@ -74,7 +74,7 @@ void site_check::freed(const trace::event& at, std::uint32_t block) {
 
 void site_check::failed(const trace::event& at, std::uint32_t index) {
   auto [made, is_new] =
-      of_.found.add(flaw::failed_allocation, place_key(at.stack, at.object), 0, index);
+      of_.found.add(flaw::failed_allocation, call_site_key(at.stack, at.object), 0, index);
   made.bytes = std::max(made.bytes, at.bytes);
   if (!is_new) return;
   block_facts asked;
@@ -116,7 +116,7 @@ void site_check::repeats(const site_facts& site) {
   const bool stalls = site.busy_frees * 2 >= site.rounds;
   auto [made, is_new] =
       of_.found.add(stalls ? flaw::device_wide_stall : flaw::allocation_churn,
-                    place_key(site.stack, site.call), site.largest_bytes, site.first_event);
+                    call_site_key(site.stack, site.call), site.largest_bytes, site.first_event);
   made.count = site.rounds;
   made.time_ns = cost;
   made.time_after_ns = pool_pair_us * 1e3 * static_cast<double>(site.rounds);
@@ -149,7 +149,7 @@ void site_check::repeats(const site_facts& site) {
 void site_check::leak(const site_facts& site, std::uint64_t oldest) {
   const block_facts block = as_block(site);
   auto [made, is_new] =
-      of_.found.add(flaw::leak, place_key(site.stack, site.call), site.largest_bytes, oldest);
+      of_.found.add(flaw::leak, call_site_key(site.stack, site.call), site.largest_bytes, oldest);
   made.count = site.live;
   made.bytes = site.live_bytes;
   // What a place makes a few of and keeps for good does no harm: caches, weights, a library's
@@ -169,8 +169,9 @@ void site_check::leak(const site_facts& site, std::uint64_t oldest) {
 
 void site_check::growth(const site_facts& site, const std::vector<std::uint32_t>& parts) {
   const block_facts block = as_block(site);
-  auto [made, is_new] = of_.found.add(flaw::growth_without_end, place_key(site.stack, site.call),
-                                      site.largest_bytes, site.first_event);
+  auto [made, is_new] =
+      of_.found.add(flaw::growth_without_end, call_site_key(site.stack, site.call),
+                    site.largest_bytes, site.first_event);
   made.count = site.live;
   made.bytes = site.live_bytes;
   std::string shares;
@@ -182,17 +183,16 @@ void site_check::growth(const site_facts& site, const std::vector<std::uint32_t>
       "(by eighths of it: {}): a longer run needs more memory.",
       site.live, site.count, of_.allocate_call(block), format_bytes(site.live_bytes), shares);
   of_.place_allocation(made, block);
-  made.seen =
-      site.stack == 0
-          ? "seen: sizes alone; no call stack was recorded, so that several places may count as one"
-          : "";
+  made.seen = site.stack == 0 ? "seen: sizes alone; no call stack was recorded, so that several "
+                                "call sites may count as one"
+                              : "";
   made.remedy = {
       "Bound what is kept: a cache needs a largest size, a list of requests an end:",
       "    if (cache.size() == limit) {",
       fmt::format("      {}(cache.front().ptr);", of_.right_free(block)),
       "      cache.pop_front();",
       "    }",
-      "With millpond: limit_resource refuses what is over a bound, with the place that asked."};
+      "With millpond: limit_resource refuses what is over a bound, with the call site that asked."};
 }
 
 void site_check::kept() {

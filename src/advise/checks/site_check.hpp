@@ -10,7 +10,7 @@ namespace millpond::advise {
 
 class site_check {
  public:
-  explicit site_check(examination& of) : of_(of) {}
+  explicit site_check(analysis& of) : of_(of) {}
   // Before the free's own waiting is taken in.
   void freed(const trace::event& at, std::uint32_t block);
   void failed(const trace::event& at, std::uint32_t index);
@@ -25,7 +25,7 @@ class site_check {
   void allocator_time();
   [[nodiscard]] static double estimated_ns(const site_facts& site);
 
-  examination& of_;
+  analysis& of_;
   double loop_ns_ = 0;
 };
 

@@ -13,27 +13,28 @@ namespace {
 
 using address = device_address;
 
-real_function<status(address*, std::size_t)> real_alloc(home::driver, "cuMemAlloc_v2");
-real_function<status(address)> real_free(home::driver, "cuMemFree_v2");
-real_function<status(address*, std::size_t, stream_handle)> real_alloc_async(home::driver,
+real_function<status(address*, std::size_t)> real_alloc(origin::driver, "cuMemAlloc_v2");
+real_function<status(address)> real_free(origin::driver, "cuMemFree_v2");
+real_function<status(address*, std::size_t, stream_handle)> real_alloc_async(origin::driver,
                                                                              "cuMemAllocAsync");
 real_function<status(address*, std::size_t, stream_handle)> real_alloc_async_ptsz(
-    home::driver, "cuMemAllocAsync_ptsz");
-real_function<status(address, stream_handle)> real_free_async(home::driver, "cuMemFreeAsync");
-real_function<status(address, stream_handle)> real_free_async_ptsz(home::driver,
+    origin::driver, "cuMemAllocAsync_ptsz");
+real_function<status(address, stream_handle)> real_free_async(origin::driver, "cuMemFreeAsync");
+real_function<status(address, stream_handle)> real_free_async_ptsz(origin::driver,
                                                                    "cuMemFreeAsync_ptsz");
-real_function<status(void**, std::size_t)> real_alloc_host(home::driver, "cuMemAllocHost_v2");
-real_function<status(void**, std::size_t, unsigned)> real_host_alloc(home::driver,
+real_function<status(void**, std::size_t)> real_alloc_host(origin::driver, "cuMemAllocHost_v2");
+real_function<status(void**, std::size_t, unsigned)> real_host_alloc(origin::driver,
                                                                      "cuMemHostAlloc");
-real_function<status(void*)> real_free_host(home::driver, "cuMemFreeHost");
-real_function<status(address*, std::size_t, unsigned)> real_alloc_managed(home::driver,
+real_function<status(void*)> real_free_host(origin::driver, "cuMemFreeHost");
+real_function<status(address*, std::size_t, unsigned)> real_alloc_managed(origin::driver,
                                                                           "cuMemAllocManaged");
-real_function<status(std::size_t*, std::size_t*)> real_memory_info(home::driver, "cuMemGetInfo_v2");
-real_function<status(address*, std::size_t*, address)> real_range(home::driver,
+real_function<status(std::size_t*, std::size_t*)> real_memory_info(origin::driver,
+                                                                   "cuMemGetInfo_v2");
+real_function<status(address*, std::size_t*, address)> real_range(origin::driver,
                                                                   "cuMemGetAddressRange_v2");
-real_function<status(void*, address)> real_ipc_handle(home::driver, "cuIpcGetMemHandle");
+real_function<status(void*, address)> real_ipc_handle(origin::driver, "cuIpcGetMemHandle");
 real_function<status(const char*, void**, int, std::uint64_t, int*)> real_proc_address(
-    home::driver, "cuGetProcAddress_v2");
+    origin::driver, "cuGetProcAddress_v2");
 
 void* pointer(address at) {
   return reinterpret_cast<void*>(at);

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/fork.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::preload {
 namespace {
@@ -42,14 +42,14 @@ struct scope {
   ~scope() { --inside; }
 };
 
-real_function<status(int*)> cuda_get_device(home::runtime, "cudaGetDevice");
-real_function<status(int*)> cuda_get_device_count(home::runtime, "cudaGetDeviceCount");
-real_function<status(void*)> cuda_free(home::runtime, "cudaFree");
-real_function<status(int*)> cu_context_device(home::driver, "cuCtxGetDevice");
-real_function<status(void**)> cu_context_current(home::driver, "cuCtxGetCurrent");
-real_function<status(void**, int)> cu_primary_retain(home::driver, "cuDevicePrimaryCtxRetain");
-real_function<status(int)> cu_primary_release(home::driver, "cuDevicePrimaryCtxRelease_v2");
-real_function<status(int*)> cu_device_count(home::driver, "cuDeviceGetCount");
+real_function<status(int*)> cuda_get_device(origin::runtime, "cudaGetDevice");
+real_function<status(int*)> cuda_get_device_count(origin::runtime, "cudaGetDeviceCount");
+real_function<status(void*)> cuda_free(origin::runtime, "cudaFree");
+real_function<status(int*)> cu_context_device(origin::driver, "cuCtxGetDevice");
+real_function<status(void**)> cu_context_current(origin::driver, "cuCtxGetCurrent");
+real_function<status(void**, int)> cu_primary_retain(origin::driver, "cuDevicePrimaryCtxRetain");
+real_function<status(int)> cu_primary_release(origin::driver, "cuDevicePrimaryCtxRelease_v2");
+real_function<status(int*)> cu_device_count(origin::driver, "cuDeviceGetCount");
 
 served_device* make_device(int ordinal) noexcept {
   process_state& p = here();

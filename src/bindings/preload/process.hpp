@@ -1,5 +1,5 @@
 // The process that runs under `millpond run`: its devices, made when first used, and what it is
-// told.
+// reported.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace millpond::preload {
 
-// The device of the calling thread as the runtime says; nullptr where millpond does not serve (told
-// once, with the reason), in a forked child, and while our own calls are on the stack.
+// The device of the calling thread as the runtime says; nullptr where millpond does not serve
+// (reported once, with the reason), in a forked child, and while our own calls are on the stack.
 [[nodiscard]] served_device* device_by_runtime() noexcept;
 // The same by the current context; nullptr where that is not a primary one.
 [[nodiscard]] served_device* device_by_context() noexcept;

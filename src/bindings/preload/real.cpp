@@ -27,9 +27,9 @@ int look_at(dl_phdr_info* info, std::size_t, void* data) {
 
 }  // namespace
 
-void* find_real(home where, const char* name) noexcept {
+void* find_real(origin where, const char* name) noexcept {
   if (void* const next = ::dlsym(RTLD_NEXT, name)) return next;
-  wanted want{where == home::runtime ? "libcudart.so" : "libcuda.so", name};
+  wanted want{where == origin::runtime ? "libcudart.so" : "libcuda.so", name};
   ::dl_iterate_phdr(look_at, &want);
   return want.found;
 }

@@ -22,13 +22,13 @@ inline constexpr status no_function = 36;     // cudaErrorCallRequiresNewerDrive
 
 // One function of a library, looked up when it is first called: behind us in the global scope, else
 // in a copy that was loaded for a part of the program alone (Python modules do that).
-enum class home : std::uint8_t { runtime, driver };
-[[nodiscard]] void* find_real(home where, const char* name) noexcept;
+enum class origin : std::uint8_t { runtime, driver };
+[[nodiscard]] void* find_real(origin where, const char* name) noexcept;
 
 template <class Function>
 class real_function {
  public:
-  constexpr real_function(home where, const char* name) noexcept : where_(where), name_(name) {}
+  constexpr real_function(origin where, const char* name) noexcept : where_(where), name_(name) {}
   [[nodiscard]] Function* get() noexcept {
     if (auto* const known = function_.load(std::memory_order_acquire)) return known;
     auto* const found = reinterpret_cast<Function*>(find_real(where_, name_));
@@ -42,7 +42,7 @@ class real_function {
   }
 
  private:
-  const home where_;
+  const origin where_;
   const char* const name_;
   std::atomic<Function*> function_{nullptr};
 };

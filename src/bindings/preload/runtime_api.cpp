@@ -21,31 +21,32 @@ constexpr unsigned host_write_combined = 4;
 constexpr unsigned host_mapped = 2;
 constexpr unsigned attach_global = 1;
 
-real_function<status(void**, std::size_t)> real_malloc(home::runtime, "cudaMalloc");
-real_function<status(void*)> real_free(home::runtime, "cudaFree");
-real_function<status(void**, std::size_t, stream_handle)> real_malloc_async(home::runtime,
+real_function<status(void**, std::size_t)> real_malloc(origin::runtime, "cudaMalloc");
+real_function<status(void*)> real_free(origin::runtime, "cudaFree");
+real_function<status(void**, std::size_t, stream_handle)> real_malloc_async(origin::runtime,
                                                                             "cudaMallocAsync");
 real_function<status(void**, std::size_t, stream_handle)> real_malloc_async_ptsz(
-    home::runtime, "cudaMallocAsync_ptsz");
-real_function<status(void*, stream_handle)> real_free_async(home::runtime, "cudaFreeAsync");
-real_function<status(void*, stream_handle)> real_free_async_ptsz(home::runtime,
+    origin::runtime, "cudaMallocAsync_ptsz");
+real_function<status(void*, stream_handle)> real_free_async(origin::runtime, "cudaFreeAsync");
+real_function<status(void*, stream_handle)> real_free_async_ptsz(origin::runtime,
                                                                  "cudaFreeAsync_ptsz");
-real_function<status(void**, std::size_t, unsigned)> real_host_alloc(home::runtime,
+real_function<status(void**, std::size_t, unsigned)> real_host_alloc(origin::runtime,
                                                                      "cudaHostAlloc");
-real_function<status(void**, std::size_t)> real_malloc_host(home::runtime, "cudaMallocHost");
-real_function<status(void*)> real_free_host(home::runtime, "cudaFreeHost");
-real_function<status(void**, std::size_t, unsigned)> real_malloc_managed(home::runtime,
+real_function<status(void**, std::size_t)> real_malloc_host(origin::runtime, "cudaMallocHost");
+real_function<status(void*)> real_free_host(origin::runtime, "cudaFreeHost");
+real_function<status(void**, std::size_t, unsigned)> real_malloc_managed(origin::runtime,
                                                                          "cudaMallocManaged");
-real_function<status(std::size_t*, std::size_t*)> real_memory_info(home::runtime, "cudaMemGetInfo");
-real_function<status(pointer_attributes*, const void*)> real_attributes(home::runtime,
+real_function<status(std::size_t*, std::size_t*)> real_memory_info(origin::runtime,
+                                                                   "cudaMemGetInfo");
+real_function<status(pointer_attributes*, const void*)> real_attributes(origin::runtime,
                                                                         "cudaPointerGetAttributes");
-real_function<status(void**, void*, unsigned)> real_host_device_pointer(home::runtime,
+real_function<status(void**, void*, unsigned)> real_host_device_pointer(origin::runtime,
                                                                         "cudaHostGetDevicePointer");
-real_function<status(unsigned*, void*)> real_host_flags(home::runtime, "cudaHostGetFlags");
-real_function<status(void*, void*)> real_ipc_handle(home::runtime, "cudaIpcGetMemHandle");
-real_function<status()> real_device_reset(home::runtime, "cudaDeviceReset");
+real_function<status(unsigned*, void*)> real_host_flags(origin::runtime, "cudaHostGetFlags");
+real_function<status(void*, void*)> real_ipc_handle(origin::runtime, "cudaIpcGetMemHandle");
+real_function<status()> real_device_reset(origin::runtime, "cudaDeviceReset");
 real_function<status(stream_handle, void*, std::size_t, unsigned)> real_attach(
-    home::runtime, "cudaStreamAttachMemAsync");
+    origin::runtime, "cudaStreamAttachMemAsync");
 
 // The per-thread default stream is handle 2 where the program was compiled for it.
 stream_handle of_thread(stream_handle stream) {

@@ -23,7 +23,7 @@ struct settings {
 };
 
 // From MILLPOND_RUN ("free=later,ipc,kinds=device+pinned,limit=8589934592,report,gpu=sim"). Unknown
-// words are told to stderr and passed over.
+// words are reported to stderr and passed over.
 [[nodiscard]] settings read_settings(const char* text);
 
 }  // namespace millpond::preload

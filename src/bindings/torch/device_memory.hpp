@@ -2,9 +2,9 @@
 // PyTorch's, and its numbers.
 //
 // What a capture allocates comes from the arena of the graph pool that PyTorch names
-// (millpond/pool/graph_arena.hpp): graphs that PyTorch has share a graph pool share an arena. An arena
-// is held until PyTorch has let go of the graph pool and of every tensor in it, since a tensor may
-// outlive its graph; the graphs hold it themselves.
+// (millpond/pool/graph_arena.hpp): graphs that PyTorch has share a graph pool share an arena. An
+// arena is held until PyTorch has let go of the graph pool and of every tensor in it, since a
+// tensor may outlive its graph; the graphs hold it themselves.
 //
 // Thread-safe. One lock over the graph pools, taken by allocations only while a capture may run, by
 // frees only while a graph pool exists; it comes before the pool's, and is never held over an

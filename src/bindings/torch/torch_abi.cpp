@@ -6,10 +6,10 @@
 #include <array>
 #include <cstring>
 
+#include "base/fork.hpp"
 #include "bindings/c_abi_objects.hpp"
 #include "bindings/context_guard.hpp"
 #include "bindings/torch/device_memory.hpp"
-#include "base/fork.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 using namespace millpond;
@@ -24,7 +24,7 @@ struct world {
   std::mutex mutex;  // over making a device; its lock comes before all of the pool's
   std::array<std::atomic<device_memory*>, most_devices>
       devices{};              // published with what they point to
-  std::atomic<int> known{1};  // devices of the process, as PyTorch told
+  std::atomic<int> known{1};  // devices of the process, as PyTorch reported
   std::atomic<bool> history{false};
   std::uint64_t history_entries = 0;
   pool_options options;
@@ -259,7 +259,7 @@ millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* ou
              now.pool.host_waits,
              now.pool.stream_waits,
              now.pool.fence_queries,
-             now.pool.lane_hits,
+             now.pool.thread_cache_hits,
              now.pool.heap_hits,
              now.pool.given_back_bytes,
              now.pool.cached_bytes,
@@ -268,8 +268,8 @@ millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* ou
              now.pool.peak_out_bytes,
              now.peak_needed,
              now.pool.seals,
-             now.pool.shelf_hits,
-             now.pool.lanes_flushed,
+             now.pool.stream_cache_hits,
+             now.pool.thread_caches_flushed,
              now.pool.lock_waits};
     }
     std::memcpy(out, &all, std::min(out->struct_bytes, sizeof all));

@@ -40,13 +40,14 @@ typedef struct millpond_torch_numbers {
   uint64_t requested, peak_requested, allocated, freed; /* bytes */
   uint64_t allocations, deallocations, live_blocks, peak_live_blocks;
   uint64_t reserved, peak_reserved, graph_bytes, out_of_memory;
-  /* The pool's own counts since it was made (pool_statistics in millpond/pool/pool.hpp), and its bytes
-   * now. */
-  uint64_t growths, moves, activations, host_waits, stream_waits, fence_queries, lane_hits,
+  /* The pool's own counts since it was made (pool_statistics in millpond/pool/pool.hpp), and its
+   * bytes now. */
+  uint64_t growths, moves, activations, host_waits, stream_waits, fence_queries, thread_cache_hits,
       heap_hits, given_back_bytes;
   uint64_t cached_bytes, pending_bytes, idle_bytes, peak_out_bytes;
-  uint64_t peak_needed_bytes;                            /* device_memory::numbers::peak_needed */
-  uint64_t seals, shelf_hits, lanes_flushed, lock_waits; /* counts of the pool's too */
+  uint64_t peak_needed_bytes; /* device_memory::numbers::peak_needed */
+  uint64_t seals, stream_cache_hits, thread_caches_flushed,
+      lock_waits; /* counts of the pool's too */
 } millpond_torch_numbers;
 /* All zero for a device that was never used. */
 MILLPOND_API millpond_status millpond_torch_statistics(int device, millpond_torch_numbers* out);

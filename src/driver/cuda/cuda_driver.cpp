@@ -140,16 +140,16 @@ call_result cuda_driver::pointer_info(device_address at, pointer_facts* out) noe
 
 // Driver pools.
 
-call_result cuda_driver::pool_create(pool_handle* out, memory_place place,
+call_result cuda_driver::pool_create(pool_handle* out, memory_location location,
                                      std::uint64_t max_bytes) noexcept {
   pool_properties properties;
   properties.type = allocation_pinned;
-  properties.location = place == memory_place::device ? device_location_ : host_location_;
+  properties.location = location == memory_location::device ? device_location_ : host_location_;
   properties.max_bytes = max_bytes;
   pool_handle pool = nullptr;
   call_result answer = ask(functions_.pool_create, &pool, &properties);
   if (!answer) return answer;
-  if (place == memory_place::host) {
+  if (location == memory_location::host) {
     // A host pool is made for the CPU alone; the device must be let in.
     const access_descriptor access{device_location_, access_read_write};
     const call_result let_in = ask(functions_.pool_set_access, pool, &access, std::size_t{1});
@@ -217,9 +217,9 @@ call_result cuda_driver::address_free(device_address at, std::uint64_t bytes) no
 }
 
 call_result cuda_driver::physical_create(physical_handle* out, std::uint64_t bytes,
-                                         memory_place place, shareable share) noexcept {
+                                         memory_location location, shareable share) noexcept {
   const allocation_properties properties =
-      physical_properties(place == memory_place::device ? device_location_ : host_location_,
+      physical_properties(location == memory_location::device ? device_location_ : host_location_,
                           share == shareable::posix_fd ? handle_posix_fd : handle_none);
   return ask(functions_.physical_create, out, bytes, &properties, std::uint64_t{0});
 }
@@ -238,11 +238,11 @@ call_result cuda_driver::unmap(device_address at, std::uint64_t bytes) noexcept 
 }
 
 call_result cuda_driver::set_access(device_address at, std::uint64_t bytes,
-                                    memory_place place) noexcept {
+                                    memory_location location) noexcept {
   const access_descriptor access[] = {{device_location_, access_read_write},
                                       {host_location_, access_read_write}};
   return ask(functions_.set_access, at, bytes, static_cast<const access_descriptor*>(access),
-             place == memory_place::host ? std::size_t{2} : std::size_t{1});
+             location == memory_location::host ? std::size_t{2} : std::size_t{1});
 }
 
 call_result cuda_driver::export_handle(int* fd, physical_handle handle) noexcept {

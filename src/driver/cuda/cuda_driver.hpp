@@ -35,7 +35,7 @@ class cuda_driver final : public driver {
   call_result managed_allocate(device_address* out, std::uint64_t bytes) noexcept override;
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override;
 
-  call_result pool_create(pool_handle* out, memory_place place,
+  call_result pool_create(pool_handle* out, memory_location location,
                           std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override;
@@ -48,13 +48,13 @@ class cuda_driver final : public driver {
   call_result address_reserve(device_address* out, std::uint64_t bytes,
                               std::uint64_t alignment) noexcept override;
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override;
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_location location,
                               shareable share) noexcept override;
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override;
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override;
   call_result set_access(device_address at, std::uint64_t bytes,
-                         memory_place place) noexcept override;
+                         memory_location location) noexcept override;
   call_result export_handle(int* fd, physical_handle handle) noexcept override;
   call_result import_handle(physical_handle* out, int fd) noexcept override;
 
@@ -88,10 +88,10 @@ class cuda_driver final : public driver {
                          stream_handle stream) noexcept override;
   call_result set_async(device_address at, unsigned char value, std::uint64_t bytes,
                         stream_handle stream) noexcept override;
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                              stream_handle stream) noexcept override;
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                     memory_place place) noexcept override;
+                     memory_location location) noexcept override;
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override;
 
@@ -125,20 +125,20 @@ class cuda_driver final : public driver {
   const device_ordinal device_;
   const device_info info_;
   const kernel_set kernels_;
-  const memory_location device_location_;
-  const memory_location host_location_;
+  const mem_location device_location_;
+  const mem_location host_location_;
   // Set once, by whoever sees the failure first; publishes nothing else.
   mutable std::atomic<bool> lost_{false};
 };
 
 // Where host memory near the device is asked for: its NUMA node, or the host at large without one.
-[[nodiscard]] inline memory_location host_location_of(int numa_id) noexcept {
+[[nodiscard]] inline mem_location host_location_of(int numa_id) noexcept {
   if (numa_id < 0) return {location_host, 0};
   return {location_host_numa, numa_id};
 }
 
 // What physical memory at a place is created with.
-[[nodiscard]] inline allocation_properties physical_properties(memory_location location,
+[[nodiscard]] inline allocation_properties physical_properties(mem_location location,
                                                                int handle_types) noexcept {
   allocation_properties properties;
   properties.type = allocation_pinned;

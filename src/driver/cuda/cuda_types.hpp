@@ -24,7 +24,7 @@ using function_handle = CUfunc_st*;
 using user_object_handle = CUuserObject_st*;
 
 // CUmemLocation.
-struct memory_location {
+struct mem_location {
   int type = 0;
   int id = 0;
 };
@@ -36,7 +36,7 @@ inline constexpr int location_host_numa = 3;
 struct allocation_properties {
   int type = 0;
   int handle_types = 0;
-  memory_location location;
+  mem_location location;
   void* win32_metadata = nullptr;
   struct {
     unsigned char compression = 0;
@@ -52,7 +52,7 @@ inline constexpr int granularity_minimum = 0;
 
 // CUmemAccessDesc.
 struct access_descriptor {
-  memory_location location;
+  mem_location location;
   int flags = 0;
 };
 inline constexpr int access_read_write = 3;
@@ -61,7 +61,7 @@ inline constexpr int access_read_write = 3;
 struct pool_properties {
   int type = 0;
   int handle_types = 0;
-  memory_location location;
+  mem_location location;
   void* win32_attributes = nullptr;
   std::size_t max_bytes = 0;
   unsigned short usage = 0;
@@ -114,7 +114,7 @@ inline constexpr unsigned event_disable_timing = 2;
 inline constexpr unsigned user_object_no_destructor_sync = 1;
 inline constexpr unsigned graph_user_object_move = 1;
 
-// CUresult values that driver_status does not name, told apart in messages and by alive().
+// CUresult values that driver_status does not name, distinguished in messages and by alive().
 inline constexpr int error_stub_library = 34;
 inline constexpr int error_device_unavailable = 46;
 inline constexpr int error_ecc_uncorrectable = 214;

@@ -24,7 +24,8 @@ call_result cuda_driver::stream_capture(stream_handle stream, capture_info* out)
   return answer;
 }
 
-// The two calls alone; whoever is told false asks again by the ways above, which look at failures.
+// The two calls alone; whoever is reported false asks again by the ways above, which look at
+// failures.
 bool cuda_driver::id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept {
   if (in_forked_child()) [[unlikely]]
     return false;
@@ -109,22 +110,22 @@ call_result cuda_driver::set_async(device_address at, unsigned char value, std::
   return ask(functions_.set_async, at, value, bytes, stream);
 }
 
-call_result cuda_driver::prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+call_result cuda_driver::prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                                         stream_handle stream) noexcept {
   return ask(functions_.prefetch_async, at, bytes,
-             to == memory_place::device ? device_location_ : host_location_, 0u, stream);
+             to == memory_location::device ? device_location_ : host_location_, 0u, stream);
 }
 
 call_result cuda_driver::advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                                memory_place place) noexcept {
+                                memory_location location) noexcept {
   // managed_advice counts from 0 in the order of CU_MEM_ADVISE_*, which count from 1.
   const int value = static_cast<int>(advice) + 1;
   // The host at large: cuda.h refuses a NUMA node for "accessed by", and as the preferred location
   // a node has no effect (H200, driver 580.159, 2026-11-30: a kernel moves the pages to the device,
   // bench/results/managed_h200_node.csv).
-  const memory_location location =
-      place == memory_place::device ? device_location_ : memory_location{location_host, 0};
-  return ask(functions_.advise, at, bytes, value, location);
+  const mem_location where =
+      location == memory_location::device ? device_location_ : mem_location{location_host, 0};
+  return ask(functions_.advise, at, bytes, value, where);
 }
 
 call_result cuda_driver::host_function(stream_handle stream, void (*function)(void*),

@@ -92,8 +92,8 @@
   REQUIRED(set_async, cuMemsetD8Async, 3020,                                                       \
            (device_address, unsigned char, std::size_t, stream_handle))                            \
   REQUIRED(prefetch_async, cuMemPrefetchAsync, 12020,                                              \
-           (device_address, std::size_t, memory_location, unsigned, stream_handle))                \
-  REQUIRED(advise, cuMemAdvise, 12020, (device_address, std::size_t, int, memory_location))        \
+           (device_address, std::size_t, mem_location, unsigned, stream_handle))                   \
+  REQUIRED(advise, cuMemAdvise, 12020, (device_address, std::size_t, int, mem_location))           \
   REQUIRED(launch_host_function, cuLaunchHostFunc, 10000, (stream_handle, host_callback, void*))   \
   REQUIRED(module_load_data, cuModuleLoadData, 2000, (module_handle*, const void*))                \
   REQUIRED(module_unload, cuModuleUnload, 2000, (module_handle))                                   \

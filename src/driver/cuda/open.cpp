@@ -17,7 +17,7 @@ int attribute(const function_table& functions, device_ordinal device, int which,
   return value;
 }
 
-std::uint64_t granularity(const function_table& functions, memory_location location) {
+std::uint64_t granularity(const function_table& functions, mem_location location) {
   const allocation_properties properties = physical_properties(location, handle_none);
   std::size_t bytes = 0;
   if (functions.granularity.function(&bytes, &properties, granularity_minimum) != 0) return 0;

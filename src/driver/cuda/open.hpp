@@ -1,5 +1,5 @@
-// Opening the real driver, with what tests and the command choose: millpond/driver/driver.hpp has the two
-// functions that others call.
+// Opening the real driver, with what tests and the command choose: millpond/driver/driver.hpp has
+// the two functions that others call.
 #pragma once
 #include <memory>
 #include <string>

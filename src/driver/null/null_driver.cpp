@@ -118,7 +118,7 @@ call_result null_driver::pointer_info(device_address, pointer_facts* out) noexce
   return count(call::pointer_info);
 }
 
-call_result null_driver::pool_create(pool_handle* out, memory_place, std::uint64_t) noexcept {
+call_result null_driver::pool_create(pool_handle* out, memory_location, std::uint64_t) noexcept {
   *out = reinterpret_cast<pool_handle>(pool_base + stride * next_handle_.fetch_add(1, relaxed));
   return count(call::pool_create);
 }
@@ -152,7 +152,7 @@ call_result null_driver::address_reserve(device_address* out, std::uint64_t byte
 call_result null_driver::address_free(device_address, std::uint64_t) noexcept {
   return count(call::address_free);
 }
-call_result null_driver::physical_create(physical_handle* out, std::uint64_t bytes, memory_place,
+call_result null_driver::physical_create(physical_handle* out, std::uint64_t bytes, memory_location,
                                          shareable) noexcept {
   if (bytes == 0 || !is_aligned(bytes, 2 * MiB))
     return count(call::physical_create, driver_status::invalid_value);
@@ -170,7 +170,7 @@ call_result null_driver::map(device_address, std::uint64_t, physical_handle) noe
 call_result null_driver::unmap(device_address, std::uint64_t) noexcept {
   return count(call::unmap);
 }
-call_result null_driver::set_access(device_address, std::uint64_t, memory_place) noexcept {
+call_result null_driver::set_access(device_address, std::uint64_t, memory_location) noexcept {
   return count(call::set_access);
 }
 call_result null_driver::export_handle(int*, physical_handle) noexcept {
@@ -341,12 +341,12 @@ call_result null_driver::set_async(device_address, unsigned char, std::uint64_t,
                                    stream_handle) noexcept {
   return count(call::fill);
 }
-call_result null_driver::prefetch_async(device_address, std::uint64_t, memory_place,
+call_result null_driver::prefetch_async(device_address, std::uint64_t, memory_location,
                                         stream_handle) noexcept {
   return count(call::prefetch);
 }
 call_result null_driver::advise(device_address, std::uint64_t, managed_advice,
-                                memory_place) noexcept {
+                                memory_location) noexcept {
   return count(call::advise);
 }
 call_result null_driver::host_function(stream_handle, void (*function)(void*),

@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "driver/sim/calls.hpp"
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
@@ -55,7 +55,7 @@ class null_driver final : public driver {
   call_result host_unregister(void* at) noexcept override;
   call_result managed_allocate(device_address* out, std::uint64_t bytes) noexcept override;
   call_result pointer_info(device_address at, pointer_facts* out) noexcept override;
-  call_result pool_create(pool_handle* out, memory_place place,
+  call_result pool_create(pool_handle* out, memory_location location,
                           std::uint64_t max_bytes) noexcept override;
   call_result pool_destroy(pool_handle pool) noexcept override;
   call_result pool_set_release_threshold(pool_handle pool, std::uint64_t bytes) noexcept override;
@@ -67,13 +67,13 @@ class null_driver final : public driver {
   call_result address_reserve(device_address* out, std::uint64_t bytes,
                               std::uint64_t alignment) noexcept override;
   call_result address_free(device_address at, std::uint64_t bytes) noexcept override;
-  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_place place,
+  call_result physical_create(physical_handle* out, std::uint64_t bytes, memory_location location,
                               shareable share) noexcept override;
   call_result physical_release(physical_handle handle) noexcept override;
   call_result map(device_address at, std::uint64_t bytes, physical_handle handle) noexcept override;
   call_result unmap(device_address at, std::uint64_t bytes) noexcept override;
   call_result set_access(device_address at, std::uint64_t bytes,
-                         memory_place place) noexcept override;
+                         memory_location location) noexcept override;
   call_result export_handle(int* fd, physical_handle handle) noexcept override;
   call_result import_handle(physical_handle* out, int fd) noexcept override;
   call_result stream_create(stream_handle* out) noexcept override;
@@ -103,10 +103,10 @@ class null_driver final : public driver {
                          stream_handle stream) noexcept override;
   call_result set_async(device_address at, unsigned char value, std::uint64_t bytes,
                         stream_handle stream) noexcept override;
-  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
+  call_result prefetch_async(device_address at, std::uint64_t bytes, memory_location to,
                              stream_handle stream) noexcept override;
   call_result advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                     memory_place place) noexcept override;
+                     memory_location location) noexcept override;
   call_result host_function(stream_handle stream, void (*function)(void*),
                             void* data) noexcept override;
   call_result identity_write(std::span<const identity_block> blocks,

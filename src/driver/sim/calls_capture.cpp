@@ -90,9 +90,9 @@ call_result simulated_gpu::capture_end(stream_handle stream, graph_handle* out) 
       capture.invalidated ? driver_status::capture_invalidated : driver_status::success;
   if (status == driver_status::success) {
     // Every stream that joined must have come back: its last work before the origin's last point.
-    for (const auto& lane : capture.lanes) {
-      const sim::point last{lane->line.number, lane->last_node_tick};
-      if (last.tick != 0 && !state_->order.ordered(last, s->lane->line))
+    for (const auto& branch : capture.branches) {
+      const sim::point last{branch->line.number, branch->last_node_tick};
+      if (last.tick != 0 && !state_->order.ordered(last, s->branch->line))
         status = driver_status::capture_unjoined;
     }
   }
@@ -140,7 +140,7 @@ call_result simulated_gpu::graph_launch(graph_exec_handle exec, stream_handle st
   }
   state_->check_pollution(*s, call::graph_launch);
   if (s->capture == nullptr) return c.answer(state_->queue_graph(*s, *e));
-  // Launched into a capture: a child graph, here its nodes one after another on the lane.
+  // Launched into a capture: a child graph, here its nodes one after another on the branch.
   s->capture->body->children.push_back(e->body);
   for (const sim::graph_node& node : e->body->nodes) {
     const driver_status status = state_->add_node(*s, node.what, node.name, node.duration_ns);

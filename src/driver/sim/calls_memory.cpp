@@ -182,12 +182,12 @@ call_result simulated_gpu::address_free(device_address at, std::uint64_t bytes) 
 }
 
 call_result simulated_gpu::physical_create(physical_handle* out, std::uint64_t bytes,
-                                           memory_place place, shareable share) noexcept {
+                                           memory_location location, shareable share) noexcept {
   call_scope c(*state_, call::physical_create, bytes);
   if (c.refused()) return c.refusal();
   if (share == shareable::posix_fd && !state_->info.posix_fd_export)
     return c.answer(driver_status::not_supported);
-  return c.answer(state_->memory->create_handle(bytes, place, share, *out));
+  return c.answer(state_->memory->create_handle(bytes, location, share, *out));
 }
 
 call_result simulated_gpu::physical_release(physical_handle handle) noexcept {
@@ -226,7 +226,7 @@ call_result simulated_gpu::unmap(device_address at, std::uint64_t bytes) noexcep
 }
 
 call_result simulated_gpu::set_access(device_address at, std::uint64_t bytes,
-                                      memory_place place) noexcept {
+                                      memory_location location) noexcept {
   call_scope c(*state_, call::set_access, call_scope::later);
   if (c.refused()) return c.refusal();
   const auto mappings = state_->memory->mappings_in(at, bytes);
@@ -236,7 +236,7 @@ call_result simulated_gpu::set_access(device_address at, std::uint64_t bytes,
   }
   for (const auto& [address, r] : mappings) {
     // The CPU cannot be given access to device memory.
-    if (place == memory_place::host && r->memory->place == memory_place::device) {
+    if (location == memory_location::host && r->memory->location == memory_location::device) {
       return c.answer(driver_status::invalid_value);
     }
     state_->charge(call::set_access, r->bytes);

@@ -13,13 +13,14 @@ using sim::region_kind;
 
 }  // namespace
 
-call_result simulated_gpu::pool_create(pool_handle* out, memory_place place,
+call_result simulated_gpu::pool_create(pool_handle* out, memory_location location,
                                        std::uint64_t max_bytes) noexcept {
   call_scope c(*state_, call::pool_create);
   if (c.refused()) return c.refusal();
   if (!state_->info.memory_pools) return c.answer(driver_status::not_supported);
-  *out = state_->pools.add(std::make_unique<sim::pool>(
-      *state_->memory, state_->order, place, max_bytes, state_->options.profile.pool_step_bytes));
+  *out = state_->pools.add(std::make_unique<sim::pool>(*state_->memory, state_->order, location,
+                                                       max_bytes,
+                                                       state_->options.profile.pool_step_bytes));
   state_->pools.find(*out)->set_handle(*out);
   return c.done();
 }
@@ -75,7 +76,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
   sim::stream_record* const s = state_->find_stream(stream);
   if (p == nullptr || p->dying || bytes == 0) return c.answer(driver_status::invalid_value);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
-  const bool host = p->place() == memory_place::host;
+  const bool host = p->location() == memory_location::host;
   state_->charge_pool(host ? "cuMemAllocFromPoolAsync.host" : "", call::pool_allocate, bytes);
   state_->settle();
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
@@ -93,7 +94,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
     s->capture->body->pool_blocks.push_back(got.address);
   } else if (got.after) {
     // What the driver saw to be over orders the stream, and so does the wait that it inserts where
-    // nothing is: then the stream is chained behind the other, and nobody is told.
+    // nothing is: then the stream is chained behind the other, and nobody is reported.
     s->end_ns = std::max(s->end_ns, got.wait_until_ns);
     state_->order.order_after(s->line, *got.after);
   }
@@ -116,7 +117,7 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
     }
     return c.answer(driver_status::invalid_value);
   }
-  const bool host = r->memory->place == memory_place::host;
+  const bool host = r->memory->location == memory_location::host;
   state_->charge_pool(host ? "cuMemFreeAsync.host" : "", call::pool_free, r->bytes);
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
     return c.answer(implicit);

@@ -50,7 +50,7 @@ call_result simulated_gpu::stream_destroy(stream_handle stream) noexcept {
   if (s->capture != nullptr) {
     sim::capture_record& capture = *s->capture;
     state_->invalidate(capture);
-    s->lane->stream = nullptr;
+    s->branch->stream = nullptr;
     if (capture.origin == s) {
       // Nobody can end it any more.
       const graph_handle graph = capture.graph;
@@ -144,8 +144,8 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
   if (s->capture != nullptr) {
     if (s->capture->invalidated) return c.answer(driver_status::capture_invalidated);
     if (source == s->capture) {
-      s->lane->end_offset_ns = std::max(s->lane->end_offset_ns, e->offset_ns);
-      state_->order.order_after(s->lane->line, e->clock);
+      s->branch->end_offset_ns = std::max(s->branch->end_offset_ns, e->offset_ns);
+      state_->order.order_after(s->branch->line, e->clock);
       return c.done();
     }
     if (e->capture_id == 0 && e->complete_ns == 0)
@@ -157,8 +157,8 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
     // Waiting for an event of a capture takes the stream into it.
     if (source == nullptr || source->invalidated) return c.answer(driver_status::captured_event);
     state_->join_capture(*s, *source);
-    s->lane->end_offset_ns = e->offset_ns;
-    state_->order.order_after(s->lane->line, e->clock);
+    s->branch->end_offset_ns = e->offset_ns;
+    state_->order.order_after(s->branch->line, e->clock);
     return c.done();
   }
   state_->join_legacy(*s);
@@ -198,8 +198,8 @@ call_result simulated_gpu::event_record(event_handle event, stream_handle stream
   if (s->capture != nullptr) {
     if (s->capture->invalidated) return c.answer(driver_status::capture_invalidated);
     e->capture_id = s->capture->id;
-    e->offset_ns = s->lane->end_offset_ns;
-    e->clock = state_->order.snapshot(s->lane->line);
+    e->offset_ns = s->branch->end_offset_ns;
+    e->clock = state_->order.snapshot(s->branch->line);
     return c.done();
   }
   state_->join_legacy(*s);

@@ -71,8 +71,8 @@ call_result simulated_gpu::set_async(device_address at, unsigned char value, std
   return enqueue(*state_, call::fill, stream, sim::fill_work{at, bytes, value}, "memset");
 }
 
-call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes, memory_place to,
-                                          stream_handle stream) noexcept {
+call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes,
+                                          memory_location to, stream_handle stream) noexcept {
   call_scope c(*state_, call::prefetch);
   if (c.refused()) return c.refusal();
   stream_record* const s = state_->find_stream(stream);
@@ -91,7 +91,7 @@ call_result simulated_gpu::prefetch_async(device_address at, std::uint64_t bytes
 }
 
 call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, managed_advice advice,
-                                  memory_place place) noexcept {
+                                  memory_location location) noexcept {
   call_scope c(*state_, call::advise);
   if (c.refused()) return c.refusal();
   std::uint64_t start = 0;
@@ -100,7 +100,7 @@ call_result simulated_gpu::advise(device_address at, std::uint64_t bytes, manage
       start + r->bytes - at < bytes) {
     return c.answer(driver_status::invalid_value);
   }
-  state_->managed.advise(at, bytes, advice, place);
+  state_->managed.advise(at, bytes, advice, location);
   return c.done();
 }
 

@@ -1,6 +1,6 @@
-// Captures and graphs: work that is written down instead of run. A capture has a lane for each
-// stream that it holds; a lane is a timeline of its own, since work in a graph is in no order with
-// what the stream did before. Offsets are nanoseconds from the graph's start.
+// Captures and graphs: work that is written down instead of run. A capture has a branch for each
+// stream that it holds; a branch is a timeline of its own, since work in a graph is in no order
+// with what the stream did before. Offsets are nanoseconds from the graph's start.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,7 +42,7 @@ struct graph_body {
   }
 };
 
-struct capture_lane {
+struct capture_branch {
   stream_record* stream = nullptr;
   timeline line;
   std::uint64_t end_offset_ns = 0;
@@ -57,7 +57,7 @@ struct capture_record {
   bool invalidated = false;
   graph_handle graph = nullptr;
   std::shared_ptr<graph_body> body;
-  std::vector<std::unique_ptr<capture_lane>> lanes;
+  std::vector<std::unique_ptr<capture_branch>> branches;
 };
 
 struct graph_record {

@@ -46,8 +46,8 @@ driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& s
   driver_status status = driver_status::success;
   for (auto& [id, capture] : captures) {
     const bool blocking = std::any_of(
-        capture->lanes.begin(), capture->lanes.end(),
-        [](const auto& lane) { return lane->stream != nullptr && lane->stream->blocking; });
+        capture->branches.begin(), capture->branches.end(),
+        [](const auto& branch) { return branch->stream != nullptr && branch->stream->blocking; });
     if (!blocking) continue;
     status = driver_status::capture_implicit;
     if (what == on_conflict::breaks) invalidate(*capture);
@@ -64,28 +64,28 @@ driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::wo
                                              const std::string& name, double duration_ns) {
   sim::capture_record& capture = *stream.capture;
   if (capture.invalidated) return driver_status::capture_invalidated;
-  sim::capture_lane& lane = *stream.lane;
-  lane.last_node_tick = order.now(lane.line).tick;
-  lane.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
-  capture.body->length_ns = std::max(capture.body->length_ns, lane.end_offset_ns);
-  capture.body->nodes.push_back({std::move(what), name, duration_ns, lane.end_offset_ns});
+  sim::capture_branch& branch = *stream.branch;
+  branch.last_node_tick = order.now(branch.line).tick;
+  branch.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
+  capture.body->length_ns = std::max(capture.body->length_ns, branch.end_offset_ns);
+  capture.body->nodes.push_back({std::move(what), name, duration_ns, branch.end_offset_ns});
   return driver_status::success;
 }
 
 void simulated_gpu::state::join_capture(sim::stream_record& stream, sim::capture_record& capture) {
-  auto lane = std::make_unique<sim::capture_lane>();
-  lane->stream = &stream;
-  lane->line = order.make();
+  auto branch = std::make_unique<sim::capture_branch>();
+  branch->stream = &stream;
+  branch->line = order.make();
   stream.capture = &capture;
-  stream.lane = lane.get();
-  capture.lanes.push_back(std::move(lane));
+  stream.branch = branch.get();
+  capture.branches.push_back(std::move(branch));
 }
 
 void simulated_gpu::state::end_capture(sim::capture_record& capture) {
-  for (const auto& lane : capture.lanes) {
-    if (lane->stream == nullptr) continue;
-    lane->stream->capture = nullptr;
-    lane->stream->lane = nullptr;
+  for (const auto& branch : capture.branches) {
+    if (branch->stream == nullptr) continue;
+    branch->stream->capture = nullptr;
+    branch->stream->branch = nullptr;
   }
   captures.erase(capture.id);
 }

@@ -84,13 +84,13 @@ void checker::check_reuse(const block& old, const block& fresh, const timeline& 
     }
     const auto user = std::find_if(old.users.begin(), old.users.end(),
                                    [&](const auto& u) { return u.first == p.timeline; });
-    const std::string& place = user != old.users.end() ? user->second : old.freed;
-    report("reuse_before_order", place, fresh.allocated,
+    const std::string& call_site = user != old.users.end() ? user->second : old.freed;
+    report("reuse_before_order", call_site, fresh.allocated,
            fmt::format(
                "block {} was {} on stream {} at {}; {} got {} of its memory at {} for {}, which is "
                "in no order after that",
                block_text(old.address, old.bytes),
-               user != old.users.end() ? "used (and told so)" : "freed", p.timeline, place,
+               user != old.users.end() ? "used (and reported so)" : "freed", p.timeline, call_site,
                text_of(fresh.stream), block_text(fresh.address, fresh.bytes), fresh.allocated,
                text_of(fresh.stream)),
            now_ns);
@@ -99,31 +99,31 @@ void checker::check_reuse(const block& old, const block& fresh, const timeline& 
 }
 
 void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timeline& line,
-                            stream_name stream, std::string_view place, std::uint64_t now_ns) {
+                            stream_name stream, std::string_view call_site, std::uint64_t now_ns) {
   auto fresh = std::make_shared<block>();
   fresh->address = at;
   fresh->bytes = bytes;
   fresh->stream = stream;
   fresh->owner_capture = stream.capture;
-  fresh->allocated = place;
+  fresh->allocated = call_site;
   fresh->allocated_at = order_.now(line);
   scratch_.clear();
   if (!memory_.pieces_of(at, bytes, scratch_)) {
-    report("not_mapped", fresh->allocated, place,
+    report("not_mapped", fresh->allocated, call_site,
            fmt::format("block {} was handed out at {} but is not all mapped and accessible",
-                       block_text(at, bytes), place),
+                       block_text(at, bytes), call_site),
            now_ns);
     return;
   }
-  const block* told = nullptr;  // one report an old block
+  const block* reported = nullptr;  // one report an old block
   for (const piece& p : scratch_) {
     if (p.in == nullptr) continue;
     // The CPU may write it, which nobody sees.
     fresh->all_written = fresh->all_written || p.in->memory->host_written;
     owners_.visit(p.physical, p.physical + p.bytes,
                   [&](std::uint64_t, std::uint64_t, const block_ptr& old) {
-                    if (old.get() == told) return;
-                    told = old.get();
+                    if (old.get() == reported) return;
+                    reported = old.get();
                     if (!old->live) {
                       check_reuse(*old, *fresh, line, now_ns);
                       return;
@@ -133,12 +133,12 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
                       live_.erase(old->address);
                       return;
                     }
-                    report("overlap", old->allocated, place,
+                    report("overlap", old->allocated, call_site,
                            fmt::format("block {}, allocated at {} and not freed, shares memory "
                                        "with block {}, handed out at "
                                        "{}{}",
                                        block_text(old->address, old->bytes), old->allocated,
-                                       block_text(at, bytes), place,
+                                       block_text(at, bytes), call_site,
                                        old->address < at + bytes && at < old->address + old->bytes
                                            ? ""
                                            : " at other addresses of the same pages"),
@@ -152,24 +152,24 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
 }
 
 void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& line,
-                        stream_name stream, std::string_view place, std::uint64_t now_ns) {
+                        stream_name stream, std::string_view call_site, std::uint64_t now_ns) {
   const auto it = live_.find(at);
   if (it == live_.end()) {
-    report("free_of_unknown", "", place,
+    report("free_of_unknown", "", call_site,
            fmt::format("block {} was freed at {} but is not a live block", block_text(at, bytes),
-                       place),
+                       call_site),
            now_ns);
     return;
   }
   block& b = *it->second;
   if (bytes != 0 && bytes != b.bytes) {
-    report("free_of_unknown", b.allocated, place,
+    report("free_of_unknown", b.allocated, call_site,
            fmt::format("block {} from {} was freed at {} as {} bytes", block_text(at, b.bytes),
-                       b.allocated, place, bytes),
+                       b.allocated, call_site, bytes),
            now_ns);
   }
   b.live = false;
-  b.freed = place;
+  b.freed = call_site;
   b.freed_in_capture = stream.capture != 0;
   if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
   if (b.owner_capture == 0) b.owner_capture = stream.capture;
@@ -184,11 +184,11 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
                       [&](const point& p) { return p.timeline == u.last.timeline; });
       if (recorded) continue;
       report(
-          "unordered_access", b.allocated, place,
+          "unordered_access", b.allocated, call_site,
           fmt::format(
               "block {} from {} was used on stream {} and then freed on {} at {}, in no order and "
               "with no recorded use",
-              block_text(at, b.bytes), b.allocated, u.last.timeline, text_of(stream), place),
+              block_text(at, b.bytes), b.allocated, u.last.timeline, text_of(stream), call_site),
           now_ns);
     }
   }
@@ -199,11 +199,11 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
 
 // The ticks are filled in at the free: a use reaches to what is queued by then.
 void checker::note_use(std::uint64_t at, const timeline& line, stream_name stream,
-                       std::string_view place, std::uint64_t now_ns) {
+                       std::string_view call_site, std::uint64_t now_ns) {
   const auto it = live_.find(at);
   if (it == live_.end()) {
-    report("free_of_unknown", "", place,
-           fmt::format("{:#x} was used at {} but is not a live block", at, place), now_ns);
+    report("free_of_unknown", "", call_site,
+           fmt::format("{:#x} was used at {} but is not a live block", at, call_site), now_ns);
     return;
   }
   block& b = *it->second;
@@ -212,7 +212,7 @@ void checker::note_use(std::uint64_t at, const timeline& line, stream_name strea
   if (known) return;
   b.must_follow.push_back({line.number, 0});
   if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
-  b.users.emplace_back(line.number, std::string(place));
+  b.users.emplace_back(line.number, std::string(call_site));
 }
 
 // --- Accesses
@@ -277,7 +277,7 @@ void checker::check_access(const access& a, const timeline& line, point work, st
   for (const piece& p : *a.pieces) {
     if (p.in == nullptr) continue;
     bool noted = false;
-    const block* told = nullptr;
+    const block* reported = nullptr;
     owners_.visit(p.physical, p.physical + p.bytes,
                   [&](std::uint64_t begin, std::uint64_t end, const block_ptr& b) {
                     const std::uint64_t from = p.address + (begin - p.physical);
@@ -294,9 +294,9 @@ void checker::check_access(const access& a, const timeline& line, point work, st
                     if (b->owner_capture != 0 && stream.capture != 0 &&
                         same_capture(b->owner_capture, stream.capture))
                       return;
-                    if (b.get() == told || to <= b->address || from >= b->address + b->bytes)
+                    if (b.get() == reported || to <= b->address || from >= b->address + b->bytes)
                       return;
-                    told = b.get();
+                    reported = b.get();
                     noted = true;
                     report("access_after_free", b->freed, what,
                            fmt::format("{} on {} touches block {}, allocated at {} and freed at {}",

@@ -1,6 +1,7 @@
-// The checker: told what an allocator hands out and takes back, and what the device is asked to do,
-// it finds the reuse, access or free that stream order does not allow. It judges by order alone,
-// never by when things happened to run, so a race is found on the first run that contains it.
+// The checker: reported what an allocator hands out and takes back, and what the device is asked to
+// do, it finds the reuse, access or free that stream order does not allow. It judges by order
+// alone, never by when things happened to run, so a race is found on the first run that contains
+// it.
 //
 // Everything is kept by physical range, so that two addresses of one memory are one memory.
 #pragma once
@@ -33,11 +34,11 @@ class checker {
 
   // --- What the harness tells ---
   void note_allocate(std::uint64_t at, std::uint64_t bytes, const timeline& line,
-                     stream_name stream, std::string_view place, std::uint64_t now_ns);
+                     stream_name stream, std::string_view call_site, std::uint64_t now_ns);
   void note_free(std::uint64_t at, std::uint64_t bytes, const timeline& line, stream_name stream,
-                 std::string_view place, std::uint64_t now_ns);
-  void note_use(std::uint64_t at, const timeline& line, stream_name stream, std::string_view place,
-                std::uint64_t now_ns);
+                 std::string_view call_site, std::uint64_t now_ns);
+  void note_use(std::uint64_t at, const timeline& line, stream_name stream,
+                std::string_view call_site, std::uint64_t now_ns);
   void share_captures(std::uint64_t one, std::uint64_t other);
 
   // --- What the driver sees ---

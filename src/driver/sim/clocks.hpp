@@ -1,6 +1,6 @@
-// Who is ordered after whom. Every stream (and every lane of a capture) is a timeline with a number
-// that is never used again; each piece of work on it is a tick. A vector clock says up to which
-// tick of the other timelines a timeline is ordered; what the host has seen to be done orders
+// Who is ordered after whom. Every stream (and every branch of a capture) is a timeline with a
+// number that is never used again; each piece of work on it is a tick. A vector clock says up to
+// which tick of the other timelines a timeline is ordered; what the host has seen to be done orders
 // everything after it.
 #pragma once
 #include <algorithm>

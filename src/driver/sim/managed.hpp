@@ -47,7 +47,8 @@ class managed_memory {
     return waited + costs_.remote_round_trip_ns +
            static_cast<double>(remote) / costs_.remote_bytes_per_s * 1e9;
   }
-  double prefetch_ns(std::uint64_t address, std::uint64_t bytes, memory_place to, double now_ns) {
+  double prefetch_ns(std::uint64_t address, std::uint64_t bytes, memory_location to,
+                     double now_ns) {
     return space_.prefetch(address, bytes, to, now_ns);
   }
   double touch_by_host_ns(std::uint64_t address, std::uint64_t bytes, access_kind kind,
@@ -55,8 +56,8 @@ class managed_memory {
     return space_.touch_by_host(address, bytes, kind, now_ns);
   }
   void advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice,
-              memory_place place) {
-    space_.advise(address, bytes, advice, place);
+              memory_location location) {
+    space_.advise(address, bytes, advice, location);
   }
   // What the first fault of a kernel takes by itself, in stream_ns of each range that faults.
   [[nodiscard]] double first_fault_ns() const noexcept { return costs_.first_fault_ns; }

@@ -11,8 +11,6 @@ namespace {
 constexpr std::uint64_t host_page = 4 * KiB;
 constexpr std::uint64_t small_limit = 1 * MiB;  // below it, device allocations share pages
 constexpr std::uint64_t small_alignment = 512;
-// Sizes beyond this are refused before any rounding could wrap.
-constexpr std::uint64_t absurd = std::uint64_t{1} << 48;
 
 }  // namespace
 
@@ -25,7 +23,8 @@ memory_kind kind_of(const region& r) noexcept {
     case region_kind::pool_block:
     case region_kind::pool_segment: return memory_kind::driver_pool;
     case region_kind::mapping:
-      return r.memory->place == memory_place::host ? memory_kind::pinned : memory_kind::device;
+      return r.memory->location == memory_location::host ? memory_kind::pinned
+                                                         : memory_kind::device;
   }
   return memory_kind::pageable;
 }
@@ -48,9 +47,9 @@ memory::~memory() {
 // --- Physical memory
 // --------------------------------------------------------------------------------
 
-driver_status memory::take(std::uint64_t bytes, memory_place place) {
+driver_status memory::take(std::uint64_t bytes, memory_location location) {
   if (bytes > absurd) return driver_status::out_of_memory;
-  if (place == memory_place::host) {
+  if (location == memory_location::host) {
     if (bytes > limits_.host_bytes - std::min(limits_.host_bytes, host_used_))
       return driver_status::out_of_memory;
     host_used_ += bytes;
@@ -62,8 +61,8 @@ driver_status memory::take(std::uint64_t bytes, memory_place place) {
   return driver_status::success;
 }
 
-void memory::give(std::uint64_t bytes, memory_place place) {
-  std::uint64_t& used = place == memory_place::host ? host_used_ : device_used_;
+void memory::give(std::uint64_t bytes, memory_location location) {
+  std::uint64_t& used = location == memory_location::host ? host_used_ : device_used_;
   MILLPOND_CHECK(used >= bytes, used, bytes);
   used -= bytes;
 }
@@ -73,13 +72,13 @@ std::uint64_t memory::device_free() const noexcept {
   return gone >= limits_.device_bytes ? 0 : limits_.device_bytes - gone;
 }
 
-std::shared_ptr<physical> memory::make_physical(std::uint64_t bytes, memory_place place) {
+std::shared_ptr<physical> memory::make_physical(std::uint64_t bytes, memory_location location) {
   auto p = std::make_shared<physical>();
   p->base = next_physical_;
   p->bytes = bytes;
-  p->place = place;
-  p->real = real() || place == memory_place::host;
-  p->host_written = place == memory_place::host;
+  p->location = location;
+  p->real = real() || location == memory_location::host;
+  p->host_written = location == memory_location::host;
   // A gap after each keeps neighbours apart in every map of physical ranges.
   next_physical_ += align_up(bytes, page_bytes) + page_bytes;
   return p;
@@ -88,7 +87,7 @@ std::shared_ptr<physical> memory::make_physical(std::uint64_t bytes, memory_plac
 void memory::drop_physical(const std::shared_ptr<physical>& p) {
   if (p->handles != 0 || p->mappings != 0) return;
   if (released_) released_(*p);
-  if (p->counted) give(p->bytes, p->place);
+  if (p->counted) give(p->bytes, p->location);
   if (p->fd >= 0) {
     ::close(p->fd);
     p->fd = -1;
@@ -111,19 +110,19 @@ void memory::add_region(std::uint64_t address, region r) {
 }
 
 driver_status memory::allocate(std::uint64_t bytes, std::uint64_t unit, region_kind kind,
-                               memory_place place, std::uint64_t& address) {
+                               memory_location location, std::uint64_t& address) {
   if (bytes > absurd) return driver_status::out_of_memory;
   const std::uint64_t taken = align_up(bytes, unit);
   // Managed pages are not counted against either memory: they are where they are needed, and only a
   // model of pages can say where that is.
   const bool counted = kind != region_kind::managed;
-  const driver_status status = counted ? take(taken, place) : driver_status::success;
+  const driver_status status = counted ? take(taken, location) : driver_status::success;
   if (status != driver_status::success) return status;
   const auto at = addresses_.take(taken, unit);
-  const auto p = at ? make_physical(taken, place) : nullptr;
+  const auto p = at ? make_physical(taken, location) : nullptr;
   if (p == nullptr || !show(*at, *p)) {
     if (at) addresses_.give(*at, *at + taken);
-    if (counted) give(taken, place);
+    if (counted) give(taken, location);
     return driver_status::out_of_memory;
   }
   p->counted = counted;
@@ -141,14 +140,14 @@ driver_status memory::allocate_small(std::uint64_t bytes, std::uint64_t& address
   const std::uint64_t taken = align_up(bytes, small_alignment);
   auto at = small_.take(taken, small_alignment);
   if (!at) {
-    const driver_status status = take(page_bytes, memory_place::device);
+    const driver_status status = take(page_bytes, memory_location::device);
     if (status != driver_status::success) return status;
     // Twice the addresses: a block must never lie across two pages that happen to be neighbours.
     const auto page = addresses_.take(2 * page_bytes, page_bytes);
-    const auto p = page ? make_physical(page_bytes, memory_place::device) : nullptr;
+    const auto p = page ? make_physical(page_bytes, memory_location::device) : nullptr;
     if (p == nullptr || !show(*page, *p)) {
       if (page) addresses_.give(*page, *page + 2 * page_bytes);
-      give(page_bytes, memory_place::device);
+      give(page_bytes, memory_location::device);
       return driver_status::out_of_memory;
     }
     small_.give(*page, *page + page_bytes);
@@ -171,16 +170,16 @@ driver_status memory::allocate_small(std::uint64_t bytes, std::uint64_t& address
 
 driver_status memory::allocate_device(std::uint64_t bytes, std::uint64_t& address) {
   if (bytes < small_limit && bytes <= largest_piece_) return allocate_small(bytes, address);
-  return allocate(bytes, page_bytes, region_kind::device, memory_place::device, address);
+  return allocate(bytes, page_bytes, region_kind::device, memory_location::device, address);
 }
 
 driver_status memory::allocate_pinned(std::uint64_t bytes, std::uint64_t& address) {
-  return allocate(bytes, host_page, region_kind::pinned, memory_place::host, address);
+  return allocate(bytes, host_page, region_kind::pinned, memory_location::host, address);
 }
 
 driver_status memory::allocate_managed(std::uint64_t bytes, std::uint64_t& address) {
   return allocate(bytes, bytes >= page_bytes ? page_bytes : host_page, region_kind::managed,
-                  memory_place::host, address);
+                  memory_location::host, address);
 }
 
 driver_status memory::register_host(std::uint64_t address, std::uint64_t bytes) {
@@ -192,9 +191,9 @@ driver_status memory::register_host(std::uint64_t address, std::uint64_t bytes) 
     // CUDA answers CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED.
     if (before->first + before->second.bytes > address) return static_cast<driver_status>(712);
   }
-  const driver_status status = take(align_up(bytes, host_page), memory_place::host);
+  const driver_status status = take(align_up(bytes, host_page), memory_location::host);
   if (status != driver_status::success) return status;
-  const auto p = make_physical(align_up(bytes, host_page), memory_place::host);
+  const auto p = make_physical(align_up(bytes, host_page), memory_location::host);
   p->real = false;  // the bytes are the program's own
   p->mappings = 1;
   region r;
@@ -239,10 +238,11 @@ void memory::free_region(std::uint64_t address) {
 // --- Pools
 // ------------------------------------------------------------------------------------------
 
-driver_status memory::add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address) {
+driver_status memory::add_range(std::uint64_t bytes, memory_location location,
+                                std::uint64_t& address) {
   const auto at = addresses_.take(bytes, page_bytes);
   if (!at) return driver_status::out_of_memory;
-  const auto p = make_physical(bytes, place);
+  const auto p = make_physical(bytes, location);
   p->counted = false;  // its segments are
   p->mappings = 1;
   ranges_.emplace(*at, p);
@@ -263,10 +263,10 @@ void memory::remove_range(std::uint64_t address) {
 driver_status memory::add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes,
                                    std::uint64_t step, pool_handle pool) {
   const std::shared_ptr<physical>& p = ranges_.at(range);
-  const driver_status status = take(bytes, p->place);
+  const driver_status status = take(bytes, p->location);
   if (status != driver_status::success) return status;
   if (p->real && !backing_->attach(address, bytes, -1, p->base + (address - range))) {
-    give(bytes, p->place);
+    give(bytes, p->location);
     return driver_status::out_of_memory;
   }
   for (std::uint64_t done = 0; done < bytes;) {
@@ -292,10 +292,10 @@ void memory::remove_segment(std::uint64_t address) {
     physical gone;
     gone.base = r.physical_begin();
     gone.bytes = r.bytes;
-    gone.place = r.memory->place;
+    gone.location = r.memory->location;
     released_(gone);
   }
-  give(r.bytes, r.memory->place);
+  give(r.bytes, r.memory->location);
   if (!r.memory->real) return;
   backing_->detach(address, r.bytes);
   backing_->discard(r.physical_begin(), r.bytes);

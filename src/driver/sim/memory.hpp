@@ -18,10 +18,13 @@
 #include "driver/sim/clocks.hpp"
 #include "driver/sim/extents.hpp"
 #include "driver/sim/interval_map.hpp"
-#include "millpond/driver/driver.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/driver/driver.hpp"
 
 namespace millpond::sim {
+
+// Sizes beyond this are refused before any rounding could wrap.
+inline constexpr std::uint64_t absurd = std::uint64_t{1} << 48;
 
 inline constexpr std::uint64_t page_bytes = 2 * MiB;  // the device's granularity
 
@@ -31,7 +34,7 @@ struct written {};
 struct physical {
   std::uint64_t base = 0;
   std::uint64_t bytes = 0;
-  memory_place place = memory_place::device;
+  memory_location location = memory_location::device;
   bool real = false;    // bytes exist behind it
   bool counted = true;  // against its place's limit
   int fd = -1;          // its own file where it is shareable
@@ -98,7 +101,7 @@ class memory {
   // Pools: a range of addresses, segments of memory that are put behind parts of it, and blocks,
   // which are regions that may lie over several segments. A range's physical numbers go with its
   // addresses.
-  driver_status add_range(std::uint64_t bytes, memory_place place, std::uint64_t& address);
+  driver_status add_range(std::uint64_t bytes, memory_location location, std::uint64_t& address);
   void remove_range(std::uint64_t address);  // its segments are gone
   // [address, address + bytes) of a range, in segments of `step` and a last one of what is left.
   driver_status add_segments(std::uint64_t range, std::uint64_t address, std::uint64_t bytes,
@@ -110,8 +113,8 @@ class memory {
   // Virtual memory.
   driver_status reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t& address);
   driver_status free_reservation(std::uint64_t address, std::uint64_t bytes);
-  driver_status create_handle(std::uint64_t bytes, memory_place place, driver::shareable share,
-                              physical_handle& handle);
+  driver_status create_handle(std::uint64_t bytes, memory_location location,
+                              driver::shareable share, physical_handle& handle);
   driver_status release_handle(physical_handle handle);
   driver_status map(std::uint64_t address, std::uint64_t bytes, physical_handle handle);
   // The mappings that [address, address + bytes) covers exactly; empty where it does not.
@@ -137,7 +140,9 @@ class memory {
   }
 
   // Called before a physical range is gone for good.
-  void on_release(std::function<void(const physical&)> told) { released_ = std::move(told); }
+  void on_release(std::function<void(const physical&)> observer) {
+    released_ = std::move(observer);
+  }
 
   void set_pressure(std::uint64_t largest_piece, std::uint64_t taken_bytes) noexcept {
     largest_piece_ = largest_piece;
@@ -155,13 +160,13 @@ class memory {
 
  private:
   memory(limits most, contents mode) : limits_(most), mode_(mode) {}
-  driver_status take(std::uint64_t bytes, memory_place place);
-  void give(std::uint64_t bytes, memory_place place);
-  std::shared_ptr<physical> make_physical(std::uint64_t bytes, memory_place place);
+  driver_status take(std::uint64_t bytes, memory_location location);
+  void give(std::uint64_t bytes, memory_location location);
+  std::shared_ptr<physical> make_physical(std::uint64_t bytes, memory_location location);
   void drop_physical(const std::shared_ptr<physical>& p);
   bool show(std::uint64_t address, const physical& p);
   driver_status allocate(std::uint64_t bytes, std::uint64_t unit, region_kind kind,
-                         memory_place place, std::uint64_t& address);
+                         memory_location location, std::uint64_t& address);
   driver_status allocate_small(std::uint64_t bytes, std::uint64_t& address);
   void add_region(std::uint64_t address, region r);
 

@@ -7,8 +7,6 @@
 namespace millpond::sim {
 namespace {
 
-constexpr std::uint64_t absurd = std::uint64_t{1} << 48;
-
 bool whole_pages(std::uint64_t bytes) noexcept {
   return bytes != 0 && is_aligned(bytes, page_bytes);
 }
@@ -38,12 +36,12 @@ driver_status memory::free_reservation(std::uint64_t address, std::uint64_t byte
   return driver_status::success;
 }
 
-driver_status memory::create_handle(std::uint64_t bytes, memory_place place,
+driver_status memory::create_handle(std::uint64_t bytes, memory_location location,
                                     driver::shareable share, physical_handle& handle) {
   if (!whole_pages(bytes)) return driver_status::invalid_value;
-  const driver_status status = take(bytes, place);
+  const driver_status status = take(bytes, location);
   if (status != driver_status::success) return status;
-  const auto p = make_physical(bytes, place);
+  const auto p = make_physical(bytes, location);
   p->share = share;
   // With tags alone, a file is made when somebody asks for it: most shareable memory is never
   // exported.
@@ -52,7 +50,7 @@ driver_status memory::create_handle(std::uint64_t bytes, memory_place place,
     backing::file_facts facts;
     if (p->fd < 0 || !backing::is_shareable(p->fd, facts)) {
       if (p->fd >= 0) ::close(p->fd);
-      give(bytes, place);
+      give(bytes, location);
       return driver_status::operating_system;
     }
     p->inode = facts.inode;
@@ -175,7 +173,7 @@ driver_status memory::import_handle(int fd, physical_handle& handle) {
   const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return driver_status::operating_system;
   // Another process's memory: it has counted it, so here it takes none.
-  const auto p = make_physical(facts.bytes, memory_place::device);
+  const auto p = make_physical(facts.bytes, memory_location::device);
   p->counted = false;
   p->share = driver::shareable::posix_fd;
   p->fd = own;

@@ -40,7 +40,7 @@ struct host_work {
 struct prefetch_work {
   device_address at = 0;
   std::uint64_t bytes = 0;
-  memory_place to = memory_place::device;
+  memory_location to = memory_location::device;
 };
 // A plain allocation that cuMemFreeAsync was given.
 struct release_work {

@@ -44,7 +44,7 @@ driver_status pool::add_range(std::uint64_t bytes) {
                        << ranges_.size();
   for (size = std::max(size, bytes);; size = std::max(align_up(size / 2, page_bytes), bytes)) {
     std::uint64_t address = 0;
-    const driver_status status = memory_.add_range(size, place_, address);
+    const driver_status status = memory_.add_range(size, location_, address);
     if (status == driver_status::success) {
       ranges_.emplace(address, range{address + size, address});
       last_range_ = address;

@@ -26,9 +26,9 @@ namespace millpond::sim {
 
 class pool {
  public:
-  pool(memory& from, order_book& order, memory_place place, std::uint64_t max_bytes,
+  pool(memory& from, order_book& order, memory_location location, std::uint64_t max_bytes,
        std::uint64_t step)
-      : memory_(from), order_(order), place_(place), max_(max_bytes), step_(step) {}
+      : memory_(from), order_(order), location_(location), max_(max_bytes), step_(step) {}
   ~pool();
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
@@ -58,7 +58,7 @@ class pool {
   [[nodiscard]] driver::pool_usage usage() const noexcept {
     return {reserved_, reserved_high_, used_, used_high_};
   }
-  [[nodiscard]] memory_place place() const noexcept { return place_; }
+  [[nodiscard]] memory_location location() const noexcept { return location_; }
   [[nodiscard]] std::size_t blocks() const noexcept { return blocks_.size(); }
   // Destroyed while blocks live: it goes when the last of them does.
   bool dying = false;
@@ -91,7 +91,7 @@ class pool {
 
   memory& memory_;
   order_book& order_;
-  memory_place place_;
+  memory_location location_;
   std::uint64_t max_;
   std::uint64_t step_;
   std::uint64_t threshold_ = 0;

@@ -1,8 +1,8 @@
 // The built-in profile: what one H200 was measured to do, as tables.
 #include <algorithm>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {
@@ -197,8 +197,8 @@ gpu_profile gpu_profile::h200() {
   // millpond's own paths, in the calls of the recorded traces over a driver that does nothing. The
   // fixed arena's are fitted to the means of its calls on a card, by the holes in its books (none
   // in `inference`, some 25 in llama_train).
-  p.allocator_path_ns = {{"lane_hit", 72},
-                         {"shelf_hit", 166},
+  p.allocator_path_ns = {{"branch_hit", 72},
+                         {"stream_cache_hit", 166},
                          {"heap_hit", 353},
                          {"growth", 5582},
                          {"move", 16843},

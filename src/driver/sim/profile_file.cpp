@@ -169,7 +169,7 @@ struct field_reader {
   }
 };
 
-std::string quoted(std::string_view text) {
+std::string toml_string(std::string_view text) {
   std::ostringstream out;
   out << toml::value<std::string>(std::string(text));
   return out.str();
@@ -186,7 +186,7 @@ std::string digits(double value) {
 struct field_writer {
   std::string& out;
   void operator()(const char* name, const std::string& value) {
-    out += fmt::format("{} = {}\n", name, quoted(value));
+    out += fmt::format("{} = {}\n", name, toml_string(value));
   }
   void operator()(const char* name, int value) { out += fmt::format("{} = {}\n", name, value); }
   void operator()(const char* name, std::uint64_t value) {
@@ -263,7 +263,7 @@ result<void> save_profile(const gpu_profile& profile, const std::string& path) {
       "# A millpond profile: what one GPU and its host cost. Times in nanoseconds, sizes in "
       "bytes.\n"
       "name = {}\nsource = {}\nhost_bytes = {}\n\n[device]\n",
-      quoted(p.name), quoted(p.source), p.host_bytes);
+      toml_string(p.name), toml_string(p.source), p.host_bytes);
   visit_device(p.device, field_writer{out});
   out += "\n[rates]\n";
   visit_rates(p, field_writer{out});
@@ -272,12 +272,12 @@ result<void> save_profile(const gpu_profile& profile, const std::string& path) {
       "{}\n\n[calls]\n",
       p.pool_step_bytes, rows_of(p.pool_growth), rows_of(p.pool_shrink));
   for (const auto& [call, table] : p.calls)
-    out += fmt::format("{} = {}\n", quoted(call), rows_of(table));
+    out += fmt::format("{} = {}\n", toml_string(call), rows_of(table));
   if (!p.allocator_path_ns.empty()) {
     out += fmt::format("\n[allocator]\nsource = {}\n[allocator.path_ns]\n",
-                       quoted(p.allocator_path_source));
+                       toml_string(p.allocator_path_source));
     for (const auto& [name, cost] : p.allocator_path_ns)
-      out += fmt::format("{} = {}\n", quoted(name), digits(cost));
+      out += fmt::format("{} = {}\n", toml_string(name), digits(cost));
   }
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << out;

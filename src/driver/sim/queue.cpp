@@ -25,7 +25,7 @@ void touch(sim::region& region, sim::point work, const sim::order_book& order) {
 bool host_side(const std::vector<sim::piece>& pieces) {
   const sim::region* const in = pieces.front().in;
   if (in == nullptr) return true;
-  return in->memory->place == memory_place::host && in->kind != sim::region_kind::managed;
+  return in->memory->location == memory_location::host && in->kind != sim::region_kind::managed;
 }
 
 bool pageable(const std::vector<sim::piece>& pieces) {

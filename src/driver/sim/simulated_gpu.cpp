@@ -67,7 +67,7 @@ result<std::shared_ptr<simulated_gpu>> simulated_gpu::create(simulated_gpu_optio
 
 simulated_gpu::simulated_gpu(std::unique_ptr<state> inside) : state_(std::move(inside)) {}
 
-// What captures and graphs retained is told that it ends, as at the end of a context.
+// What captures and graphs retained is reported that it ends, as at the end of a context.
 simulated_gpu::~simulated_gpu() {
   std::unique_lock lock(state_->mutex);
   while (!state_->captures.empty()) state_->end_capture(*state_->captures.begin()->second);
@@ -231,26 +231,26 @@ void simulated_gpu::set_faults(fault_plan plan) {
 // ------------------------------------------------------------------------------------
 
 void simulated_gpu::note_allocate(device_address at, std::uint64_t bytes, stream_handle stream,
-                                  std::string_view place) {
+                                  std::string_view call_site) {
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || bytes == 0) return;
   state_->join_legacy(*s);
-  state_->check->note_allocate(at, bytes, s->current(), s->name(), place, state_->now_ns);
+  state_->check->note_allocate(at, bytes, s->current(), s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_free(device_address at, std::uint64_t bytes, stream_handle stream,
-                              std::string_view place) {
+                              std::string_view call_site) {
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
   state_->join_legacy(*s);
-  state_->check->note_free(at, bytes, s->current(), s->name(), place, state_->now_ns);
+  state_->check->note_free(at, bytes, s->current(), s->name(), call_site, state_->now_ns);
 }
-void simulated_gpu::note_use(device_address at, stream_handle stream, std::string_view place) {
+void simulated_gpu::note_use(device_address at, stream_handle stream, std::string_view call_site) {
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
-  state_->check->note_use(at, s->current(), s->name(), place, state_->now_ns);
+  state_->check->note_use(at, s->current(), s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_shared_captures(std::uint64_t one, std::uint64_t other) {
   const std::lock_guard lock(state_->mutex);

@@ -36,8 +36,8 @@ struct stream_record {
   std::uint64_t end_ns = 0;  // of the last work queued
   bool blocking = false;     // waits for the legacy stream and is waited for by it
   capture_record* capture = nullptr;
-  capture_lane* lane = nullptr;
-  [[nodiscard]] timeline& current() noexcept { return lane != nullptr ? lane->line : line; }
+  capture_branch* branch = nullptr;
+  [[nodiscard]] timeline& current() noexcept { return branch != nullptr ? branch->line : line; }
   [[nodiscard]] stream_name name() const noexcept {
     return {line.number, capture != nullptr ? capture->id : 0};
   }

@@ -1,4 +1,4 @@
-// A lock that its owner takes for a few plain instructions and others for a system call: a lane
+// A lock that its owner takes for a few plain instructions and others for a system call: a cache
 // belongs to one thread, which takes it millions of times a second, and under memory pressure
 // another thread empties it.
 //
@@ -53,7 +53,7 @@ class biased_lock {
   void foreign_lock() noexcept;
   void foreign_unlock() noexcept;
   // The same for many locks with one barrier: begin on each, one process_barrier, then arrive on
-  // each. Several are held at once only under the pool's lanes mutex.
+  // each. Several are held at once only under the pool's caches mutex.
   void foreign_begin() noexcept;
   void foreign_arrive() noexcept;
 

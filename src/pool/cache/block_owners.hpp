@@ -1,6 +1,6 @@
-// Which lane a block belongs to, by its address, for a free on another thread: the block's own
-// record says it too, but lies in the other core's cache. What comes by mail is noted here, once;
-// so the table is read at every free and hardly ever written.
+// Which cache a block belongs to, by its address, for a free on another thread: the block's own
+// record says it too, but lies in the other core's cache. What comes through a remote free queue is
+// noted here, once; so the table is read at every free and hardly ever written.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,10 +12,10 @@
 namespace millpond {
 
 // Any thread, but for open(). A hint: an entry may be overwritten by another block's, or name a
-// lane that has the block no more. What must be told of a block by its own record (other streams'
-// uses, a capture, a tag) has it forgotten here first; whoever frees it later was told of the block
-// after that.
-class block_homes {
+// cache that has the block no more. What must be informed of a block by its own record (other
+// streams' uses, a capture, a tag) has it forgotten here first; whoever frees it later was informed
+// of the block after that.
+class block_owners {
  public:
   // Before the first note; false without host memory. One thread at a time.
   bool open() noexcept {
@@ -24,43 +24,43 @@ class block_homes {
     slots_.store(mine_.get(), std::memory_order_release);
     return mine_ != nullptr;
   }
-  void note(std::uint64_t address, std::uint32_t lane) noexcept {
+  void note(std::uint64_t address, std::uint32_t cache) noexcept {
     std::atomic<std::uint64_t>* const slots = slots_.load(std::memory_order_acquire);
-    if (slots == nullptr || lane > most_lane || address >= address_end) return;
-    std::atomic<std::uint64_t>& slot = slots[place_of(address)];
-    const std::uint64_t word = word_of(address) | lane;
+    if (slots == nullptr || cache > most_owner || address >= address_end) return;
+    std::atomic<std::uint64_t>& slot = slots[slot_of(address)];
+    const std::uint64_t word = word_of(address) | cache;
     if (slot.load(std::memory_order_relaxed) != word) slot.store(word, std::memory_order_relaxed);
   }
   void forget(std::uint64_t address) noexcept {
     std::atomic<std::uint64_t>* const slots = slots_.load(std::memory_order_acquire);
     if (slots == nullptr) return;
-    std::atomic<std::uint64_t>& slot = slots[place_of(address)];
-    if ((slot.load(std::memory_order_relaxed) & ~most_lane) == word_of(address))
+    std::atomic<std::uint64_t>& slot = slots[slot_of(address)];
+    if ((slot.load(std::memory_order_relaxed) & ~most_owner) == word_of(address))
       slot.store(0, std::memory_order_relaxed);
   }
-  // The number of the lane; 0: not known.
-  [[nodiscard]] std::uint32_t lane_of(std::uint64_t address) const noexcept {
+  // The number of the cache; 0: not known.
+  [[nodiscard]] std::uint32_t owner_of(std::uint64_t address) const noexcept {
     const std::atomic<std::uint64_t>* const slots = slots_.load(std::memory_order_acquire);
     if (slots == nullptr || address % heap::granule != 0 || address >= address_end) return 0;
-    const std::uint64_t word = slots[place_of(address)].load(std::memory_order_relaxed);
-    return (word & ~most_lane) == word_of(address) ? static_cast<std::uint32_t>(word & most_lane)
-                                                   : 0;
+    const std::uint64_t word = slots[slot_of(address)].load(std::memory_order_relaxed);
+    return (word & ~most_owner) == word_of(address) ? static_cast<std::uint32_t>(word & most_owner)
+                                                    : 0;
   }
   [[nodiscard]] std::uint64_t bytes() const noexcept {
     return slots_.load(std::memory_order_relaxed) != nullptr ? count * sizeof(std::uint64_t) : 0;
   }
 
  private:
-  // Of a word: the address in granules above, the lane's number below.
-  static constexpr unsigned lane_bits = 25;
-  static constexpr std::uint64_t most_lane = (std::uint64_t{1} << lane_bits) - 1;
-  static constexpr std::uint64_t address_end = heap::granule << (64 - lane_bits);
+  // Of a word: the address in granules above, the cache's number below.
+  static constexpr unsigned owner_bits = 25;
+  static constexpr std::uint64_t most_owner = (std::uint64_t{1} << owner_bits) - 1;
+  static constexpr std::uint64_t address_end = heap::granule << (64 - owner_bits);
   static constexpr unsigned power = 16;
   static constexpr std::size_t count = std::size_t{1} << power;
   [[nodiscard]] static std::uint64_t word_of(std::uint64_t address) noexcept {
-    return address / heap::granule << lane_bits;
+    return address / heap::granule << owner_bits;
   }
-  [[nodiscard]] static std::size_t place_of(std::uint64_t address) noexcept {
+  [[nodiscard]] static std::size_t slot_of(std::uint64_t address) noexcept {
     return static_cast<std::size_t>((address * 0x9e3779b97f4a7c15ULL) >> (64 - power));
   }
 

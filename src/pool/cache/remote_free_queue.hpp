@@ -1,10 +1,10 @@
-// A mailbox: what one lane frees of what another lane of the same stream handed out, on its way
-// back. A word says which block and with how many bytes it was freed; the sender reads and writes
-// nothing else of the block, so that its record stays in the cache of the thread that hands it out.
-// Words travel by the cache line, up to seven with a word that says so: the sender collects them
-// where only it looks, and a line is written once and read once, so that it is the only thing that
-// passes between the two cores. Neither side makes an atomic read-modify-write. On an H200's host a
-// line takes 100 to 150 ns from one core to the other (2026-11-30).
+// A remote_free_queue: what one cache frees of what another cache of the same stream handed out, on
+// its route back. A word says which block and with how many bytes it was freed; the sender reads
+// and writes nothing else of the block, so that its record stays in the cache of the thread that
+// hands it out. Words travel by the cache line, up to seven with a word that says so: the sender
+// collects them where only it looks, and a line is written once and read once, so that it is the
+// only thing that passes between the two cores. Neither side makes an atomic read-modify-write. On
+// an H200's host a line takes 100 to 150 ns from one core to the other (2026-11-30).
 #pragma once
 #include <array>
 #include <atomic>
@@ -14,18 +14,18 @@
 
 namespace millpond {
 
-struct stream_lane;
+struct thread_cache;
 
-// One sender at a time and one receiver at a time: whoever holds the lock of the sending lane, and
+// One sender at a time and one receiver at a time: whoever holds the lock of the sending cache, and
 // of the receiving one.
-class mailbox {
+class remote_free_queue {
  public:
-  mailbox(stream_lane& sender, stream_lane& receiver) noexcept
+  remote_free_queue(thread_cache& sender, thread_cache& receiver) noexcept
       : sender_(&sender), receiver_(&receiver) {}
 
-  // The lanes; neither is asked once it has left the pool.
-  [[nodiscard]] stream_lane& sender() const noexcept { return *sender_; }
-  [[nodiscard]] stream_lane& receiver() const noexcept { return *receiver_; }
+  // The caches; neither is asked once it has left the pool.
+  [[nodiscard]] thread_cache& sender() const noexcept { return *sender_; }
+  [[nodiscard]] thread_cache& receiver() const noexcept { return *receiver_; }
 
   // A word has the address in granules above, the bytes below: larger blocks and higher addresses
   // do not travel.
@@ -34,7 +34,7 @@ class mailbox {
   static constexpr std::uint64_t address_end = heap::granule << (64 - size_bits);
   static constexpr std::size_t words_a_line = 7;
   static constexpr std::size_t lines = 8;
-  // Opened, under way and not sent yet.
+  // Opened, under route and not sent yet.
   static constexpr std::size_t most_blocks = 64 + lines * words_a_line + words_a_line;
 
   // Sender. False where the box is full, or would hold blocks of more than `limit` bytes, or the
@@ -43,8 +43,8 @@ class mailbox {
   [[nodiscard]] bool put(std::uint64_t address, std::uint64_t bytes, std::uint64_t limit) noexcept {
     if (__builtin_expect(bytes > most_bytes || address >= address_end, 0)) return false;
     if (__builtin_expect(full(bytes, limit), 0)) {
-      seen_opened_ = told_lines_.load(std::memory_order_acquire);
-      seen_taken_bytes_ = told_bytes_.load(std::memory_order_relaxed);
+      seen_opened_ = reported_lines_.load(std::memory_order_acquire);
+      seen_taken_bytes_ = reported_bytes_.load(std::memory_order_relaxed);
       if (full(bytes, limit)) return false;
     }
     unsent_[unsent_count_++] = address / heap::granule << size_bits | bytes;
@@ -77,9 +77,9 @@ class mailbox {
     }
   }
   // The oldest block that was opened, or nullptr.
-  [[nodiscard]] heap::segment* front() noexcept {
+  [[nodiscard]] heap::extent* front() noexcept {
     while (next_ != opened_) {
-      if (heap::segment* const block = places_[next_ % places].block) return block;
+      if (heap::extent* const block = places_[next_ % places].block) return block;
       pass();  // refused
     }
     return nullptr;
@@ -88,15 +88,15 @@ class mailbox {
     bytes_ -= places_[next_ % places].block->bytes;
     pass();
   }
-  // What was taken makes room, once that is told. Lines are told as opened only while few blocks
-  // are open: so that open_all() always finds places for what is under way, however often it is
-  // called by somebody who takes nothing.
+  // What was taken makes room, once that is reported. Lines are reported as opened only while few
+  // blocks are open: so that open_all() always finds places for what is under route, however often
+  // it is called by somebody who takes nothing.
   void tell() noexcept {
-    if (told_bytes_.load(std::memory_order_relaxed) != taken_bytes_)
-      told_bytes_.store(taken_bytes_, std::memory_order_relaxed);
+    if (reported_bytes_.load(std::memory_order_relaxed) != taken_bytes_)
+      reported_bytes_.store(taken_bytes_, std::memory_order_relaxed);
     if (opened_ - next_ > most_open) return;
-    if (told_lines_.load(std::memory_order_relaxed) != opened_lines_)
-      told_lines_.store(opened_lines_, std::memory_order_release);
+    if (reported_lines_.load(std::memory_order_relaxed) != opened_lines_)
+      reported_lines_.store(opened_lines_, std::memory_order_release);
   }
   // Bytes of the blocks that were opened and not taken.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
@@ -115,7 +115,7 @@ class mailbox {
     std::array<std::uint64_t, words_a_line> words{};
   };
   struct place {
-    heap::segment* block = nullptr;
+    heap::extent* block = nullptr;
     std::uint64_t bytes = 0;  // that it was freed with
   };
 
@@ -127,7 +127,7 @@ class mailbox {
     const line& in = lines_[opened_lines_ % lines];
     const std::uint64_t head = in.head.load(std::memory_order_acquire);
     if (head >> count_bits != opened_lines_ + 1) return false;
-    // The next one may be under way already, and is wanted when this one is used up.
+    // The next one may be under route already, and is wanted when this one is used up.
     __builtin_prefetch(&lines_[(opened_lines_ + 1) % lines]);
     for (std::uint64_t i = 0; i < (head & ((1u << count_bits) - 1)); ++i) {
       const std::uint64_t bytes = in.words[i] & most_bytes;
@@ -145,16 +145,17 @@ class mailbox {
 
   // What nobody writes, the sender's own, what the receiver tells, its own, and what travels, lines
   // of their own each.
-  stream_lane* const sender_;
-  stream_lane* const receiver_;
+  thread_cache* const sender_;
+  thread_cache* const receiver_;
   alignas(128) std::uint64_t unsent_count_ = 0;
   std::array<std::uint64_t, words_a_line> unsent_{};
   std::uint64_t unsent_bytes_ = 0, put_bytes_ = 0;
   std::uint64_t sent_lines_ = 0;
   std::uint64_t seen_opened_ = 0, seen_taken_bytes_ = 0;
-  alignas(128) std::atomic<std::uint64_t> told_lines_{
+  alignas(128) std::atomic<std::uint64_t> reported_lines_{
       0};  // publishes that the lines before it may be written again
-  std::atomic<std::uint64_t> told_bytes_{0};  // for the limit: an older or newer one does no harm
+  std::atomic<std::uint64_t> reported_bytes_{
+      0};  // for the limit: an older or newer one does no harm
   alignas(128) std::uint64_t next_ = 0;
   std::uint64_t opened_ = 0, opened_lines_ = 0;
   std::uint64_t taken_bytes_ = 0;

@@ -1,4 +1,4 @@
-// Small sizes are rounded to classes, so that a lane's few stacks serve them all: steps of 512
+// Small sizes are rounded to classes, so that a cache's few stacks serve them all: steps of 512
 // bytes up to 4 KiB, then eight a doubling up to 512 KiB. Larger blocks keep their exact size (in
 // granules): rounding those wastes 5 to 7% of the peak on recorded workloads.
 #pragma once

@@ -1,6 +1,7 @@
-// A stream's shelf: free blocks of the stream that any lane of it may take. What one thread frees
-// another allocates through here, so nobody waits for anybody: blocks of a class go in and out as
-// whole chains by one exchange, large blocks one by one through words that say size and record.
+// A stream's stream cache: free blocks of the stream that any cache of it may take. What one thread
+// frees another allocates through here, so nobody waits for anybody: blocks of a class go in and
+// out as whole chains by one exchange, large blocks one by one through words that say size and
+// record.
 #pragma once
 #include <array>
 #include <atomic>
@@ -13,12 +14,12 @@ namespace millpond {
 
 // Any thread, at any time. Putting a block here publishes what its record says, taking it sees
 // that.
-class shelf {
+class stream_cache {
  public:
   // Blocks of one class, linked, the last one's link being nullptr.
   struct chain {
-    heap::segment* head = nullptr;
-    heap::segment* tail = nullptr;  // nullptr: not known
+    heap::extent* head = nullptr;
+    heap::extent* tail = nullptr;  // nullptr: not known
     std::uint32_t count = 0;
   };
 
@@ -35,15 +36,15 @@ class shelf {
 
   // At most `most` blocks of the class (at least one), or an empty chain.
   [[nodiscard]] chain take(unsigned size_class, std::uint64_t most) noexcept {
-    std::atomic<heap::segment*>& box = boxes_[size_class];
+    std::atomic<heap::extent*>& box = boxes_[size_class];
     if (box.load(std::memory_order_relaxed) == nullptr) return {};
     chain out{box.exchange(nullptr, std::memory_order_acquire), nullptr, 0};
     if (out.head == nullptr) return {};
     out.count = out.head->holder_number;
     if (out.count > most) {
-      heap::segment* last = out.head;
+      heap::extent* last = out.head;
       for (std::uint64_t i = 1; i < most; ++i) last = last->link;
-      heap::segment* const rest = last->link;
+      heap::extent* const rest = last->link;
       last->link = nullptr;
       put_counted(size_class, {rest, nullptr, static_cast<std::uint32_t>(out.count - most)});
       out.count = static_cast<std::uint32_t>(most);
@@ -52,9 +53,9 @@ class shelf {
     return out;
   }
 
-  // Large blocks by their exact size. False where the shelf's part for this size is full, or all
-  // large blocks here would pass `limit` bytes.
-  [[nodiscard]] bool put_large(const heap::segment& block, std::uint64_t limit) noexcept {
+  // Large blocks by their exact size. False where the stream cache's part for this size is full, or
+  // all large blocks here would pass `limit` bytes.
+  [[nodiscard]] bool put_large(const heap::extent& block, std::uint64_t limit) noexcept {
     const std::uint64_t granules = block.bytes / heap::granule;
     if (granules > ~std::uint32_t{0}) return false;
     if (large_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) + block.bytes <= limit) {
@@ -116,21 +117,21 @@ class shelf {
   }
 
  private:
-  [[nodiscard]] static heap::segment* tail_of(heap::segment* head) noexcept {
+  [[nodiscard]] static heap::extent* tail_of(heap::extent* head) noexcept {
     while (head->link != nullptr) head = head->link;
     return head;
   }
   void put_counted(unsigned size_class, chain blocks) noexcept {
-    std::atomic<heap::segment*>& box = boxes_[size_class];
+    std::atomic<heap::extent*>& box = boxes_[size_class];
     for (;;) {
       blocks.head->holder_number = blocks.count;
-      heap::segment* there = nullptr;
+      heap::extent* there = nullptr;
       if (box.compare_exchange_strong(there, blocks.head, std::memory_order_release,
                                       std::memory_order_relaxed))
         return;
       // What is there comes behind ours. Chains are only taken whole, so a box holds what its head
       // says.
-      heap::segment* const old = box.exchange(nullptr, std::memory_order_acquire);
+      heap::extent* const old = box.exchange(nullptr, std::memory_order_acquire);
       if (old == nullptr) continue;
       (blocks.tail != nullptr ? blocks.tail : tail_of(blocks.head))->link = old;
       blocks.count += old->holder_number;
@@ -151,7 +152,7 @@ class shelf {
   // Counted before a block is there and after it has gone.
   alignas(64) std::atomic<std::uint64_t> small_bytes_{0};
   alignas(64) std::atomic<std::uint64_t> large_bytes_{0};
-  alignas(64) std::array<std::atomic<heap::segment*>, small_classes> boxes_{};
+  alignas(64) std::array<std::atomic<heap::extent*>, small_classes> boxes_{};
   std::array<part, 1u << part_bits> parts_{};
 };
 

@@ -1,4 +1,4 @@
-// A lane: what one thread keeps of one stream's free blocks. Its owner pops and pushes with no
+// A cache: what one thread keeps of one stream's free blocks. Its owner pops and pushes with no
 // atomic read-modify-write and no shared cache line; a stranger empties it under memory pressure.
 #pragma once
 #include <array>
@@ -8,12 +8,12 @@
 #include <memory>
 
 #include "base/bits.hpp"
+#include "base/own_counter.hpp"
 #include "base/prefetch.hpp"
 #include "heap/extent.hpp"
 #include "millpond/driver/driver.hpp"
 #include "pool/cache/biased_lock.hpp"
 #include "pool/cache/remote_free_queue.hpp"
-#include "base/own_counter.hpp"
 #include "pool/cache/size_classes.hpp"
 
 namespace millpond {
@@ -27,136 +27,136 @@ struct stream_state;
 }
 
 // Where a block is between the heap's carving it and the heap's having it back. Kept in
-// segment::holder_state: any thread may read it to tell a double free.
+// extent::holder_state: any thread may read it to tell a double free.
 enum class block_state : std::uint8_t {
   none,     // not handed out: the record is free, or belongs to free memory
   live,     // the user has it
   special,  // the user has it, and its free takes the slow path: record_use or a capture
-  cached,   // in a lane or on a stream's shelf
-  sent,  // freed by one lane and on its way to another. Most are yet as they were handed out there:
-         // who sends may not look
-  guarded,  // freed, waits for the streams that were told by record_use
+  cached,   // in a cache or on a stream's stream cache
+  sent,     // freed by one cache and on its route to another. Most are yet as they were handed out
+            // there: who sends may not look
+  guarded,  // freed, waits for the streams that were reported by record_use
 };
-[[nodiscard]] inline block_state state_of(const heap::segment& block) noexcept {
+[[nodiscard]] inline block_state state_of(const heap::extent& block) noexcept {
   return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
 }
-inline void set_state(heap::segment& block, block_state to) noexcept {
+inline void set_state(heap::extent& block, block_state to) noexcept {
   block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
 }
 
-struct lane_counters {
+struct cache_counters {
   own_counter allocations, deallocations, bytes_in, bytes_out;
-  own_counter misses;  // allocations that the lane could not serve
-  own_counter shelf_hits,
-      heap_hits;  // of the misses: served by the stream's shelf; by what the heap held
-  void add(const lane_counters& more) noexcept {
+  own_counter misses;  // allocations that the cache could not serve
+  own_counter stream_cache_hits,
+      heap_hits;  // of the misses: served by the stream's stream cache; by what the heap held
+  void add(const cache_counters& more) noexcept {
     allocations.add(more.allocations.get());
     deallocations.add(more.deallocations.get());
     bytes_in.add(more.bytes_in.get());
     bytes_out.add(more.bytes_out.get());
     misses.add(more.misses.get());
-    shelf_hits.add(more.shelf_hits.get());
+    stream_cache_hits.add(more.stream_cache_hits.get());
     heap_hits.add(more.heap_hits.get());
   }
 };
 
-// Which lanes send to this one, and to which it sends. Written under the pool's lanes mutex and
-// this lane's lock.
-struct lane_mail {
+// Which caches send to this one, and to which it sends. Written under the pool's caches mutex and
+// this cache's lock.
+struct remote_routes {
   static constexpr std::size_t most = 4;  // of each
-  struct way {
-    std::uint32_t number = 0;      // of the other lane; 0: none
-    std::shared_ptr<mailbox> box;  // nullptr: that lane takes none from here
+  struct route {
+    std::uint32_t number = 0;                // of the other cache; 0: none
+    std::shared_ptr<remote_free_queue> box;  // nullptr: that cache takes none from here
   };
-  std::array<std::shared_ptr<mailbox>, most> in;
-  std::array<way, most> out;
-  // Sender's: a lane to which there is no way yet and whose blocks come here, and how often it was
-  // seen.
+  std::array<std::shared_ptr<remote_free_queue>, most> in;
+  std::array<route, most> out;
+  // Sender's: a cache to which there is no route yet and whose blocks come here, and how often it
+  // was seen.
   std::uint32_t candidate = 0;
   std::uint32_t seen = 0;
-  std::uint32_t in_vain = 0;  // blocks that stayed here since there is no way
+  std::uint32_t in_vain = 0;  // blocks that stayed here since there is no route
   std::uint8_t next_out = 0;
 
-  static constexpr std::uint32_t worth_a_way = 16;
+  static constexpr std::uint32_t worth_a_route = 16;
   static constexpr std::uint32_t worth_asking_again =
-      1024;  // blocks in vain: the other lane may take some now
-  // A block of this lane came here. True where it is worth making a way: other lanes' blocks in
+      1024;  // blocks in vain: the other cache may take some now
+  // A block of this cache came here. True where it is worth making a route: other caches' blocks in
   // between count against it.
   [[nodiscard]] bool saw(std::uint32_t number) noexcept {
-    if (candidate == number) return ++seen >= worth_a_way;
+    if (candidate == number) return ++seen >= worth_a_route;
     if (seen > 0)
       --seen;
     else
       candidate = number;
     return false;
   }
-  [[nodiscard]] way* to(std::uint32_t number) noexcept {
-    for (way& each : out) {
+  [[nodiscard]] route* to(std::uint32_t number) noexcept {
+    for (route& each : out) {
       if (each.number == number) return &each;
     }
     return nullptr;
   }
   [[nodiscard]] bool sends_any() const noexcept {
-    for (const way& each : out) {
+    for (const route& each : out) {
       if (each.box != nullptr) return true;
     }
     return false;
   }
   // Everything that was put is the receivers' to see.
   void send_all() noexcept {
-    for (const way& each : out) {
+    for (const route& each : out) {
       if (each.box != nullptr) each.box->send();
     }
   }
 };
 
-struct alignas(128) stream_lane {
+struct alignas(128) thread_cache {
   biased_lock lock;
   // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it
   // without.
   std::atomic<bool> dead{false};
   std::atomic<bool> sends{
-      false};  // it has a way out: a hint to its owner, who looks before it takes the lock
+      false};  // it has a route out: a hint to its owner, who looks before it takes the lock
   std::uint8_t next_large = 0;  // the large slot that is given up next
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;
   std::uint64_t small_bytes = 0;
   std::uint64_t filled = 0;  // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
-  std::uint32_t number = 0;   // of the pool's lanes, from 1; 0: in a capture
-  std::uint32_t in_call = 0;  // slow calls of its owner that are under way with it: until they end
-                              // it is not dropped. The owner's alone
+  std::uint32_t number = 0;   // of the pool's caches, from 1; 0: in a capture
+  std::uint32_t in_call = 0;  // slow calls of its owner that are under route with it: until they
+                              // end it is not dropped. The owner's alone
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;
   stream_state* stream = nullptr;
-  std::uint64_t calls_seen = 0;  // its thread's table: calls when it last looked for idle lanes
-  lane_counters counts;          // written by the owner
+  std::uint64_t calls_seen = 0;  // its thread's table: calls when it last looked for idle caches
+  cache_counters counts;         // written by the owner
 
   static constexpr std::size_t large_slots = 8;
   struct large_slot {
     std::uint64_t bytes = 0;
-    heap::segment* block = nullptr;
+    heap::extent* block = nullptr;
   };
   std::array<large_slot, large_slots> large{};
   static_assert(small_classes <= 64);
-  std::array<heap::segment*, small_classes> small{};
-  lane_mail mail;
+  std::array<heap::extent*, small_classes> small{};
+  remote_routes remote;
 
   // All under the lock. bytes: what the user asked for.
-  [[nodiscard]] heap::segment* pop(std::uint64_t bytes) noexcept {
+  [[nodiscard]] heap::extent* pop(std::uint64_t bytes) noexcept {
     if (bytes <= small_limit) return pop_class(class_of(bytes));
     const std::uint64_t exact = align_up(bytes, heap::granule);
     for (large_slot& slot : large) {
       if (slot.bytes != exact) continue;
-      heap::segment* const out = slot.block;
+      heap::extent* const out = slot.block;
       slot = {};
       large_bytes -= exact;
       return out;
     }
     return nullptr;
   }
-  [[nodiscard]] heap::segment* pop_class(unsigned of) noexcept {
-    heap::segment* const out = small[of];
+  [[nodiscard]] heap::extent* pop_class(unsigned of) noexcept {
+    heap::extent* const out = small[of];
     if (out == nullptr) return nullptr;
     small[of] = out->link;
     // What comes next may have been written by another thread.
@@ -168,15 +168,15 @@ struct alignas(128) stream_lane {
     return out;
   }
   // False: kept, and the caller is to flush small blocks.
-  [[nodiscard]] bool push_small(heap::segment* block) noexcept {
+  [[nodiscard]] bool push_small(heap::extent* block) noexcept {
     block->link = small[block->holder_class];
     small[block->holder_class] = block;
     filled |= std::uint64_t{1} << block->holder_class;
     small_bytes += block->bytes;
     return small_bytes <= small_limit_bytes;
   }
-  // `count` blocks of one class, linked. Only where the lane has none of it.
-  void adopt(heap::segment* chain, unsigned size_class, std::uint32_t count) noexcept {
+  // `count` blocks of one class, linked. Only where the cache has none of it.
+  void adopt(heap::extent* chain, unsigned size_class, std::uint32_t count) noexcept {
     small[size_class] = chain;
     filled |= std::uint64_t{1} << size_class;
     small_bytes += count * class_bytes(size_class);
@@ -184,7 +184,7 @@ struct alignas(128) stream_lane {
   // Keeps a large block. The answer is what is kept no more: nothing, the oldest block in whose
   // place it fits, or the block itself. One at most, since it goes where a lock is, and no free
   // should pay for many.
-  [[nodiscard]] heap::segment* push_large(heap::segment* block) noexcept {
+  [[nodiscard]] heap::extent* push_large(heap::extent* block) noexcept {
     const std::uint64_t bytes = block->bytes;
     if (bytes > large_limit_bytes) return block;
     if (large_bytes + bytes <= large_limit_bytes) {
@@ -199,7 +199,7 @@ struct alignas(128) stream_lane {
       const std::size_t at = (next_large + i) % large_slots;
       large_slot& slot = large[at];
       if (slot.block == nullptr || large_bytes - slot.bytes + bytes > large_limit_bytes) continue;
-      heap::segment* const out = slot.block;
+      heap::extent* const out = slot.block;
       large_bytes += bytes - slot.bytes;
       slot = {bytes, block};
       next_large = static_cast<std::uint8_t>((at + 1) % large_slots);
@@ -208,12 +208,12 @@ struct alignas(128) stream_lane {
     return block;
   }
   // Whether the block is what a request of `bytes` gets.
-  [[nodiscard]] static bool serves(const heap::segment& block, std::uint64_t bytes) noexcept {
+  [[nodiscard]] static bool serves(const heap::extent& block, std::uint64_t bytes) noexcept {
     if (bytes <= small_limit) return block.holder_class == class_of(bytes);
     return block.holder_class == large_class && block.bytes == align_up(bytes, heap::granule);
   }
   // Keeps the block if that puts nothing out.
-  [[nodiscard]] bool keep(heap::segment* block) noexcept {
+  [[nodiscard]] bool keep(heap::extent* block) noexcept {
     if (block->holder_class != large_class) {
       if (small_bytes + block->bytes > small_limit_bytes) return false;
       return push_small(block);
@@ -227,15 +227,15 @@ struct alignas(128) stream_lane {
     }
     return false;
   }
-  // Bytes of blocks that other lanes sent and that were opened.
-  [[nodiscard]] std::uint64_t mail_bytes() const noexcept {
+  // Bytes of blocks that other caches sent and that were opened.
+  [[nodiscard]] std::uint64_t remote_bytes() const noexcept {
     std::uint64_t sum = 0;
-    for (const auto& box : mail.in) sum += box != nullptr ? box->bytes() : 0;
+    for (const auto& box : remote.in) sum += box != nullptr ? box->bytes() : 0;
     return sum;
   }
-  // All that was opened of a box that this lane receives, before a chain.
-  [[nodiscard]] static heap::segment* empty(mailbox& box, heap::segment* chain) noexcept {
-    while (heap::segment* const block = box.front()) {
+  // All that was opened of a box that this cache receives, before a chain.
+  [[nodiscard]] static heap::extent* empty(remote_free_queue& box, heap::extent* chain) noexcept {
+    while (heap::extent* const block = box.front()) {
       box.take_front();
       block->link = chain;
       chain = block;
@@ -243,12 +243,13 @@ struct alignas(128) stream_lane {
     box.tell();
     return chain;
   }
-  // Everything, what was opened of other lanes' mail too, as one chain through segment::link.
-  [[nodiscard]] heap::segment* empty() noexcept {
-    heap::segment* chain = nullptr;
+  // Everything, what was opened of other caches' remote frees too, as one chain through
+  // extent::link.
+  [[nodiscard]] heap::extent* empty() noexcept {
+    heap::extent* chain = nullptr;
     while (filled != 0) {
       const auto c = static_cast<unsigned>(std::countr_zero(filled));
-      while (heap::segment* const s = pop_class(c)) {
+      while (heap::extent* const s = pop_class(c)) {
         s->link = chain;
         chain = s;
       }
@@ -260,7 +261,7 @@ struct alignas(128) stream_lane {
       slot = {};
     }
     large_bytes = 0;
-    for (const auto& box : mail.in) {
+    for (const auto& box : remote.in) {
       if (box != nullptr) chain = empty(*box, chain);
     }
     return chain;

@@ -84,17 +84,17 @@ heap::owner_id pool::core::owner_in(capture_state& capture, std::uint64_t key) {
 
 // What the arena has free: the stream's own, then what no stream of the capture has used yet, which
 // is in order with all of them. Under the captures mutex.
-heap::segment* pool::core::from_arena(const request& what, capture_state& capture) {
-  const auto own = [&]() -> heap::segment* {
+heap::extent* pool::core::from_arena(const request& what, capture_state& capture) {
+  const auto own = [&]() -> heap::extent* {
     if (heap_.free_bytes(what.owner) < what.size) return nullptr;
-    heap::segment* block = heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own);
+    heap::extent* block = heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own);
     if (block == nullptr)
       block = heap_.allocate_run(what.size, what.alignment, what.owner, heap::reach::own);
     if (block != nullptr) take(*block, what);
     return block;
   };
   const std::lock_guard lock(heap_mutex_);
-  heap::segment* block = own();
+  heap::extent* block = own();
   if (block != nullptr || capture.untouched == heap::anyone || capture.untouched == what.owner)
     return block;
   heap_.reassign(capture.untouched, arena_batch::untouched, what.owner, arena_batch::untouched);
@@ -102,10 +102,10 @@ heap::segment* pool::core::from_arena(const request& what, capture_state& captur
   return own();
 }
 
-result<heap::segment*> pool::core::acquire_captured(const capture_info& capture, std::uint64_t key,
-                                                    request& what) {
+result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, std::uint64_t key,
+                                                   request& what) {
   std::shared_ptr<arena_state> arena;
-  heap::segment* block = nullptr;
+  heap::extent* block = nullptr;
   {
     const std::lock_guard lock(captures_mutex_);
     const auto opened = open_capture(capture, nullptr);
@@ -120,7 +120,7 @@ result<heap::segment*> pool::core::acquire_captured(const capture_info& capture,
     block = *found;
   }
   block->holder = arena.get();
-  homes_.forget(block->start());  // whoever frees it looks at its state
+  block_owners_.forget(block->start());  // whoever frees it looks at its state
   {
     const std::lock_guard lock(captures_mutex_);
     if (!arena->ended.load(std::memory_order_relaxed)) {
@@ -148,10 +148,10 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
   what.alignment = std::max(alignment, heap::granule);
   const auto found = acquire_captured(capture, capture_key(stream), what);
   if (!found) return found.error();
-  heap::segment* const block = *found;
+  heap::extent* const block = *found;
   block->requested = bytes;
   set_state(*block, block_state::special);
-  const std::lock_guard lock(lanes_mutex_);
+  const std::lock_guard lock(caches_mutex_);
   past_.allocations.add(1);
   past_.misses.add(1);
   past_.bytes_out.add(bytes);
@@ -159,7 +159,7 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
 }
 
 // Under the heap mutex.
-void pool::core::put_back(heap::segment& block, heap::owner_id owner) noexcept {
+void pool::core::put_back(heap::extent& block, heap::owner_id owner) noexcept {
   carved_ -= block.bytes;
   set_state(block, block_state::none);
   heap_.release(&block, owner, arena_batch::used, heap::absorb_idle::no);
@@ -168,8 +168,8 @@ void pool::core::put_back(heap::segment& block, heap::owner_id owner) noexcept {
 // Who may have the block next: the same stream of a capture of the arena that runs now; captures
 // attached later; or, freed on a stream outside, those attached when that stream has passed the
 // free.
-void pool::core::free_in_capture(heap::segment* block, stream_handle stream,
-                                 stream_state* home) noexcept {
+void pool::core::free_in_capture(heap::extent* block, stream_handle stream,
+                                 stream_state* freed_on) noexcept {
   stream_state* to_seal = nullptr;
   {
     const std::lock_guard lock(captures_mutex_);
@@ -181,13 +181,13 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream,
     const auto running =
         known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
     const bool here = running != captures_.end() && running->second->arena.get() == &arena;
-    if (arena.number != 0 && used != other_use::outside && !here && home != nullptr) {
+    if (arena.number != 0 && used != other_use::outside && !here && freed_on != nullptr) {
       // In another arena's capture it is that graph's too, and nobody knows when that will run.
       const bool outside = known && now.status == capture_status::none;
       set_state(*block, block_state::guarded);
-      arena.kept.push_back(
-          {block, outside ? home->line : nullptr, outside ? home->line->join(block->bytes) : 0});
-      if (outside) to_seal = home;
+      arena.kept.push_back({block, outside ? freed_on->batches : nullptr,
+                            outside ? freed_on->batches->join(block->bytes) : 0});
+      if (outside) to_seal = freed_on;
     } else if (arena.number != 0 && used == other_use::outside) {
       set_state(*block, block_state::guarded);
       arena.kept.push_back({block, nullptr, 0});
@@ -201,7 +201,7 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream,
   }
   if (to_seal == nullptr) return;
   if (to_seal == &limbo_) {
-    static_cast<void>(wide_seal());
+    static_cast<void>(seal_context());
   } else {
     seal(*to_seal);
   }
@@ -213,7 +213,7 @@ void pool::core::free_in_capture(heap::segment* block, stream_handle stream,
 void pool::core::drain_released() noexcept {
   // A fence that a running capture forbade is tried again each time; one that the options forbid is
   // not.
-  const bool fence_due = options_.fences != context_fences::never && limbo_.line->dirty();
+  const bool fence_due = options_.fences != context_fences::never && limbo_.batches->dirty();
   if (!released_->any.load(std::memory_order_relaxed) && !fence_due) return;
   std::vector<std::uint64_t> captures, arenas;
   {
@@ -248,7 +248,7 @@ void pool::core::drain_released() noexcept {
   }
   for (const auto& arena : over) end_arena(*arena);
   const relaxed_capture_scope relaxed(*gpu_);
-  wide_seal();
+  seal_context();
   poll_fences();
 }
 

@@ -49,7 +49,7 @@ inline constexpr std::uint64_t used = all - 1;
 inline constexpr std::uint64_t untouched = all - 2;
 }  // namespace arena_batch
 
-// The memory of one capture, or of several that share it. segment::holder of its blocks points
+// The memory of one capture, or of several that share it. extent::holder of its blocks points
 // here.
 struct arena_state {
   std::uint64_t number = 0;                  // of its graph_arena; 0: one capture's own
@@ -57,13 +57,13 @@ struct arena_state {
   std::atomic<bool> ended{false};            // nothing here is the arena's any more
   std::unordered_set<std::uint64_t> graphs;  // captures whose graphs are not gone
   heap::owner_id parked = heap::anyone;      // free for captures that are attached from now on
-  std::unordered_map<heap::segment*, std::uint64_t>
-      out;  // carved for it: live, or in a capture's lane; by which capture
+  std::unordered_map<heap::extent*, std::uint64_t>
+      out;  // carved for it: live, or in a capture's cache; by which capture
   // Freed where no capture of the arena ran: for later captures once the batch has passed; without
   // a line, not before the end.
   struct kept_block {
-    heap::segment* block;
-    std::shared_ptr<order::line> line;
+    heap::extent* block;
+    std::shared_ptr<order::stream_batches> batches;
     std::uint64_t batch;
   };
   std::vector<kept_block> kept;
@@ -78,17 +78,17 @@ struct capture_state {
       heap::anyone;  // the owner that holds what no stream of it has used yet, if one does
 };
 
-// segment::holder_note of an arena's block: who was told to use it besides, by record_use.
+// extent::holder_note of an arena's block: who was reported to use it besides, by record_use.
 enum class other_use : std::uint32_t {
   none,
   in_capture,  // a stream of the capture: no other allocation of that capture may have it
   outside,     // a stream outside: nobody may have it before the arena's end
 };
 
-// A lane inside a capture: a thread's few free blocks of one stream of one capture. The lane's own
-// lock guards it.
-struct captured_lane {
-  stream_lane lane;  // its stream is nullptr
+// A cache inside a capture: a thread's few free blocks of one stream of one capture. The cache's
+// own lock guards it.
+struct captured_cache {
+  thread_cache cache;  // its stream is nullptr
   std::shared_ptr<arena_state> arena;
   std::uint64_t capture_id = 0;
   std::uint64_t key = 0;  // of its stream in the capture

@@ -67,7 +67,7 @@ void pool::core::inherit(capture_state& capture, heap::owner_id first) {
 // Blocks freed outside captures whose stream has passed the free.
 void pool::core::settle_kept(arena_state& arena) {
   std::erase_if(arena.kept, [&](const arena_state::kept_block& k) {
-    if (k.line == nullptr || k.line->completed() < k.batch) return false;
+    if (k.batches == nullptr || k.batches->completed() < k.batch) return false;
     const std::lock_guard lock(heap_mutex_);
     put_back(*k.block, arena.parked);
     return true;
@@ -94,25 +94,25 @@ void pool::core::empty_arenas() noexcept {
     settle_kept(*arena);
     const std::lock_guard heap_lock(heap_mutex_);
     if (heap_.free_bytes(arena->parked) == 0) continue;
-    heap_.reassign(arena->parked, arena_batch::all, limbo_.owner, limbo_.line->join(0));
+    heap_.reassign(arena->parked, arena_batch::all, limbo_.owner, limbo_.batches->join(0));
   }
 }
 
 // Marked as ended, so that nobody adds to it. No lock is held.
 void pool::core::end_arena(arena_state& gone) noexcept {
   {
-    // Held over the lanes' locks: a lane is deleted only after it left this list. What a lane has
-    // is in `out` as well.
-    const std::lock_guard lock(lanes_mutex_);
-    for (captured_lane* const l : captured_lanes_) {
+    // Held over the caches' locks: a cache is deleted only after it left this list. What a cache
+    // has is in `out` as well.
+    const std::lock_guard lock(caches_mutex_);
+    for (captured_cache* const l : capture_caches_) {
       if (l->arena.get() != &gone) continue;
-      l->lane.lock.foreign_lock();
-      static_cast<void>(l->lane.empty());
-      l->lane.dead.store(true, std::memory_order_relaxed);
-      l->lane.lock.foreign_unlock();
+      l->cache.lock.foreign_lock();
+      static_cast<void>(l->cache.empty());
+      l->cache.dead.store(true, std::memory_order_relaxed);
+      l->cache.lock.foreign_unlock();
     }
   }
-  std::unordered_map<heap::segment*, std::uint64_t> out;
+  std::unordered_map<heap::extent*, std::uint64_t> out;
   {
     const std::lock_guard lock(captures_mutex_);
     out.swap(gone.out);
@@ -127,7 +127,7 @@ void pool::core::end_arena(arena_state& gone) noexcept {
   std::uint64_t orphaned_bytes = 0;
   {
     const std::lock_guard lock(heap_mutex_);
-    const std::uint64_t batch = limbo_.line->join(0);
+    const std::uint64_t batch = limbo_.batches->join(0);
     for (const auto& [block, capture] : out) {
       if (state_of(*block) == block_state::special) {
         ++orphaned;
@@ -140,7 +140,7 @@ void pool::core::end_arena(arena_state& gone) noexcept {
     heap_.reassign(gone.parked, arena_batch::all, limbo_.owner, batch);
     free_owners_.push_back(gone.parked);
   }
-  const std::lock_guard lock(lanes_mutex_);
+  const std::lock_guard lock(caches_mutex_);
   past_.deallocations.add(orphaned);
   past_.bytes_in.add(orphaned_bytes);
 }

@@ -36,7 +36,7 @@ void pool::core::give_budget(std::uint64_t bytes) noexcept {
 
 call_result pool::core::create_physical(physical_handle* out, std::uint64_t bytes) {
   if (!take_budget(bytes)) return {driver_status::out_of_memory, "memory_budget"};
-  const call_result answer = gpu_->physical_create(out, bytes, place(), driver::shareable::no);
+  const call_result answer = gpu_->physical_create(out, bytes, location(), driver::shareable::no);
   if (!answer.ok()) give_budget(bytes);
   return answer;
 }
@@ -75,7 +75,7 @@ std::uint64_t pool::core::reclaim_from_others(std::uint64_t bytes) {
   return budget_ == nullptr ? 0 : budget_->budget().reclaim(bytes, budget_.get());
 }
 
-// More memory at the end of the home, in one stretch with what is free there.
+// More memory at the end of the primary range, in one stretch with what is free there.
 bool pool::core::grow_for_later(const request& what) {
   const std::lock_guard growing(growth_mutex_);
   if (!serving()) return false;
@@ -108,7 +108,7 @@ result<void> pool::core::reserve(std::uint64_t bytes) {
       const std::lock_guard lock(heap_mutex_);
       if (heap_.largest_free(heap::anyone) >= what.size) return {};
     }
-    // Not by moving pages: a window would answer a block, and here none is wanted yet.
+    // Not by moving pages: a stitched range would answer a block, and here none is wanted yet.
     if (grow_for_later(what)) continue;
     if (tries == 0 && (give_back(0) > 0 || reclaim_from_others(what.size) > 0)) continue;
     break;
@@ -147,13 +147,13 @@ pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream)
   if (limit_bytes() != 0) room = std::min(room, limit_bytes() - std::min(limit_bytes(), reserved_));
   if (std::max(heap_.largest_free(owner), heap_.largest_free(heap::anyone)) >= size)
     return {pool::fit::now, 0, 0};
-  // Growth at the end of the home view, or a window of free spans with fewer new bytes.
+  // Growth at the end of the primary view, or a stitched range of free spans with fewer new bytes.
   std::uint64_t grown = align_up(size, granularity);
   if (granularity_ != 0) {
-    grown = align_up(size - std::min(size, has_home_ ? heap_.tail_bytes(home_, owner) : 0),
+    grown = align_up(size - std::min(size, has_primary_ ? heap_.tail_bytes(primary_, owner) : 0),
                      granularity);
-    const auto window = heap::plan_window(heap_, size, owner);
-    if (window.possible) grown = std::min(grown, align_up(window.new_bytes, granularity));
+    const auto stitched = heap::plan_stitch(heap_, size, owner);
+    if (stitched.possible) grown = std::min(grown, align_up(stitched.new_bytes, granularity));
   } else {
     grown += 2 * MiB;
   }

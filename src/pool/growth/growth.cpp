@@ -4,10 +4,10 @@
 
 #include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "millpond/memory/host_pinner.hpp"
 #include "millpond/base/units.hpp"
-#include "pool/core.hpp"
+#include "millpond/memory/host_pinner.hpp"
 #include "pool/cache/thread_caches.hpp"
+#include "pool/core.hpp"
 
 namespace millpond {
 namespace {
@@ -24,13 +24,13 @@ constexpr std::uint64_t smallest_bulk = 8 * MiB;
 constexpr std::uint64_t largest_bulk = 64 * MiB;
 // What mapping costs does not grow with the pool, so neither does what is kept to save it.
 constexpr std::uint64_t slack_counts_to = 3 * GiB;
-// A pool of a few MiB would otherwise empty its lanes for every other request.
+// A pool of a few MiB would otherwise empty its caches for every other request.
 constexpr std::uint64_t least_slack = 8 * MiB;
-// What a lane may keep of a small pool, where the options leave it open.
-constexpr std::uint64_t least_small_lane = 1 * MiB;
-constexpr std::uint64_t least_large_lane = 4 * MiB;
-constexpr std::uint64_t small_pool_a_lane =
-    32 * MiB;  // up to here what lanes keep is most of what there is
+// What a cache may keep of a small pool, where the options leave it open.
+constexpr std::uint64_t least_small_cache = 1 * MiB;
+constexpr std::uint64_t least_large_cache = 4 * MiB;
+constexpr std::uint64_t small_pool_a_cache =
+    32 * MiB;  // up to here what caches keep is most of what there is
 constexpr std::uint64_t least_small_share = 256 * KiB;
 constexpr std::uint64_t least_large_share = 1 * MiB;
 // The unit in which a handle's pages can serve elsewhere: small against the pool, so that little is
@@ -42,13 +42,15 @@ constexpr std::uint64_t smallest_chunk = 32 * MiB;
 
 pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
     : gpu_(std::move(gpu)), options_(std::move(options)), events_(*gpu_) {
-  limbo_.line = std::make_shared<order::line>(0, nullptr);
-  limbo_.line->set_gone();
+  limbo_.batches = std::make_shared<order::stream_batches>(0, nullptr);
+  limbo_.batches->set_gone();
   limbo_.owner = new_owner();
-  lane_small_.store(options_.lane_small_bytes != 0 ? options_.lane_small_bytes : least_small_lane,
-                    std::memory_order_relaxed);
-  lane_large_.store(options_.lane_large_bytes != 0 ? options_.lane_large_bytes : least_large_lane,
-                    std::memory_order_relaxed);
+  cache_small_.store(
+      options_.cache_small_bytes != 0 ? options_.cache_small_bytes : least_small_cache,
+      std::memory_order_relaxed);
+  cache_large_.store(
+      options_.cache_large_bytes != 0 ? options_.cache_large_bytes : least_large_cache,
+      std::memory_order_relaxed);
 }
 
 pool::core::~core() = default;
@@ -63,7 +65,7 @@ result<void> pool::core::open() {
   }
   if (granularity_ != 0) {
     const std::lock_guard lock(growth_mutex_);
-    if (auto made = open_home(options_.initial_bytes); !made) return made;
+    if (auto made = open_primary(options_.initial_bytes); !made) return made;
   }
   if (options_.initial_bytes > 0) {
     const relaxed_capture_scope relaxed(*gpu_);
@@ -73,17 +75,17 @@ result<void> pool::core::open() {
   return {};
 }
 
-// A window of addresses for the home view: twice the device's memory, so that holes left by trim
-// never end it early. Addresses cost nothing until they are mapped.
-result<void> pool::core::open_home(std::uint64_t at_least) {
+// A stitched range of addresses for the primary view: twice the device's memory, so that holes left
+// by trim never end it early. Addresses cost nothing until they are mapped.
+result<void> pool::core::open_primary(std::uint64_t at_least) {
   std::uint64_t total = gpu_->info().total_bytes;
   if (options_.kind == memory_kind::pinned) total = std::max<std::uint64_t>(total, 256 * GiB);
   std::uint64_t bytes =
       align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
   device_address base = 0;
   const relaxed_capture_scope relaxed(*gpu_);
-  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller window
-  // serves; the next one is opened when it is full.
+  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller stitched
+  // range serves; the next one is opened when it is full.
   call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   const std::uint64_t least = std::max<std::uint64_t>(2 * at_least, GiB);
   while (!answer.ok() && answer.status == driver_status::out_of_memory && bytes / 2 >= least) {
@@ -94,8 +96,8 @@ result<void> pool::core::open_home(std::uint64_t at_least) {
   reservations_.emplace_back(base, bytes);
   const std::lock_guard lock(heap_mutex_);
   heap_.add_region(base, bytes);
-  home_ = heap_.add_view(base, bytes);
-  has_home_ = true;
+  primary_ = heap_.add_view(base, bytes);
+  has_primary_ = true;
   return {};
 }
 
@@ -116,21 +118,22 @@ std::uint64_t pool::core::slack_bytes(std::uint64_t size, std::uint32_t times) c
   return std::max(static_cast<std::uint64_t>(options_.slack * times * peak), least_slack);
 }
 
-// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather squeezes it
-// in. Where threads queue, all of them wait for what a squeeze costs: there the slack counts once
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather reclaims it
+// in. Where threads queue, all of them wait for what a reclaim costs: there the slack counts once
 // for each. Where squeezing has not ended it counts from what is reserved.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   const std::uint64_t peak = std::max(peak_carved_, carved_ + size);
-  const std::uint64_t granted =
-      std::min(squeezes_.granted_bytes(), peak + slack_bytes(size, crowd::most_slack_times));
+  const std::uint64_t granted = std::min(
+      reclaims_.granted_bytes(), peak + slack_bytes(size, contention_estimate::most_slack_times));
   return std::max(peak + slack_bytes(size, queue_.slack_times()), granted);
 }
 
-// Under heap_mutex_. New bytes that would make room for the request at the end of the home.
+// Under heap_mutex_. New bytes that would make room for the request at the end of the primary
+// range.
 std::uint64_t pool::core::missing_bytes(const request& what) const {
   const std::uint64_t need =
       what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
-  const std::uint64_t tail = has_home_ ? heap_.tail_bytes(home_, what.owner) : 0;
+  const std::uint64_t tail = has_primary_ ? heap_.tail_bytes(primary_, what.owner) : 0;
   return align_up(need - std::min(need, tail),
                   std::max<std::uint64_t>(granularity_, heap::granule));
 }
@@ -157,10 +160,10 @@ std::uint64_t pool::core::span_bytes() const {
   return out;
 }
 
-// Makes room for a request: at the end of the home while that stays within the slack, or by moving
-// pages where that costs no more; beyond the slack by moving pages, which may answer the block
-// itself; else by more memory. last_failure_ says why there is none.
-pool::core::growth pool::core::grow(const request& what, heap::segment** block) {
+// Makes room for a request: at the end of the primary range while that stays within the slack, or
+// by moving pages where that costs no more; beyond the slack by moving pages, which may answer the
+// block itself; else by more memory. last_failure_ says why there is none.
+pool::core::growth pool::core::grow(const request& what, heap::extent** block) {
   const std::lock_guard lock(growth_mutex_);
   if (!serving()) {
     note_failure(not_serving());
@@ -183,14 +186,13 @@ pool::core::growth pool::core::grow(const request& what, heap::segment** block) 
     pays = reserved_ + missing <= allowed_bytes(what.size) && !over_limit(reserved_, missing);
   }
   if (pays) {
-    if (const growth moved = move_pages(what, {.as_cheap_as = pieces}, block);
-        moved != growth::none)
+    if (const growth moved = stitch(what, {.as_cheap_as = pieces}, block); moved != growth::none)
       return moved;
     const auto grown = extend(missing);
     if (grown) return growth::more;
     note_failure(grown.error());
   }
-  if (const growth moved = move_pages(what, {.instead_of = missing}, block); moved != growth::none)
+  if (const growth moved = stitch(what, {.instead_of = missing}, block); moved != growth::none)
     return moved;
   if (pays) return growth::none;
   const auto grown = extend(missing);
@@ -198,18 +200,18 @@ pool::core::growth pool::core::grow(const request& what, heap::segment** block) 
   return grown ? growth::more : growth::none;
 }
 
-// Under growth_mutex_: new memory at the end of the home; all of it or nothing.
+// Under growth_mutex_: new memory at the end of the primary range; all of it or nothing.
 result<void> pool::core::extend(std::uint64_t new_bytes) {
   std::uint64_t at = 0;
   {
     const std::lock_guard lock(heap_mutex_);
-    const auto& home = heap_.views()[home_];
+    const auto& home = heap_.views()[primary_];
     at = home.end - home.base + new_bytes + largest_bulk <= home.capacity ? home.end : 0;
   }
   if (at == 0) {
-    if (auto opened = open_home(new_bytes + largest_bulk); !opened) return opened;
+    if (auto opened = open_primary(new_bytes + largest_bulk); !opened) return opened;
     const std::lock_guard lock(heap_mutex_);
-    at = heap_.views()[home_].end;
+    at = heap_.views()[primary_].end;
   }
   struct piece {
     physical_handle name;
@@ -264,37 +266,37 @@ result<void> pool::core::extend(std::uint64_t new_bytes) {
     }
     mapped += p.bytes;
   }
-  if (const call_result answer = gpu_->set_access(at, fresh, place()); !answer.ok()) {
+  if (const call_result answer = gpu_->set_access(at, fresh, location()); !answer.ok()) {
     undo(mapped);
     return to_error(answer, "giving access to " + format_bytes(fresh));
   }
   const std::lock_guard lock(heap_mutex_);
   for (const piece& p : pieces) {
-    heap_.map_handle(home_, at, heap_.add_handle(p.bytes, span_bytes(), p.name));
+    heap_.map_handle(primary_, at, heap_.add_handle(p.bytes, span_bytes(), p.name));
     at += p.bytes;
     counts_.growths.fetch_add(1, std::memory_order_relaxed);
   }
   reserved_ += fresh;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
-  set_lane_limits();
+  set_cache_limits();
   return {};
 }
 
-// Under heap_mutex_. A lane may keep 0.5% of the peak in small blocks, where that is more than 1
+// Under heap_mutex_. A cache may keep 0.5% of the peak in small blocks, where that is more than 1
 // MiB, and 0.1% in large ones, where that is more than 4 MiB: those lie in the way of larger
-// blocks. Several lanes in a pool that is not small share 0.25% and 1%: four that kept 5 MiB each
-// cost a recorded program of four streams 5% of its peak. A lane learns it when it next misses.
-void pool::core::set_lane_limits() noexcept {
-  const std::uint64_t lanes =
-      std::max<std::uint64_t>(1, lane_count_.load(std::memory_order_relaxed));
-  std::uint64_t small = std::max(least_small_lane, peak_carved_ / 200);
-  std::uint64_t large = std::max(least_large_lane, peak_carved_ / 1000);
-  if (lanes > 1 && peak_carved_ > lanes * small_pool_a_lane) {
-    small = std::min(small, std::max(least_small_share, peak_carved_ / 400 / lanes));
-    large = std::min(large, std::max(least_large_share, peak_carved_ / 100 / lanes));
+// blocks. Several caches in a pool that is not small share 0.25% and 1%: four that kept 5 MiB each
+// cost a recorded program of four streams 5% of its peak. A cache learns it when it next misses.
+void pool::core::set_cache_limits() noexcept {
+  const std::uint64_t caches =
+      std::max<std::uint64_t>(1, cache_count_.load(std::memory_order_relaxed));
+  std::uint64_t small = std::max(least_small_cache, peak_carved_ / 200);
+  std::uint64_t large = std::max(least_large_cache, peak_carved_ / 1000);
+  if (caches > 1 && peak_carved_ > caches * small_pool_a_cache) {
+    small = std::min(small, std::max(least_small_share, peak_carved_ / 400 / caches));
+    large = std::min(large, std::max(least_large_share, peak_carved_ / 100 / caches));
   }
-  if (options_.lane_small_bytes == 0) lane_small_.store(small, std::memory_order_relaxed);
-  if (options_.lane_large_bytes == 0) lane_large_.store(large, std::memory_order_relaxed);
+  if (options_.cache_small_bytes == 0) cache_small_.store(small, std::memory_order_relaxed);
+  if (options_.cache_large_bytes == 0) cache_large_.store(large, std::memory_order_relaxed);
 }
 
 // A program that gives everything back begins something new: what it needed before is no measure of
@@ -304,8 +306,8 @@ void pool::core::forget_peak() noexcept {
   peak_out_ = std::max(peak_out_, peak_carved_);
   peak_carved_ = carved_;
   fallen_ = 0;
-  squeezes_.forget();
-  set_lane_limits();
+  reclaims_.forget();
+  set_cache_limits();
 }
 
 // Under growth_mutex_: managed memory, or pinned where the driver maps no host handles. A chunk is
@@ -367,17 +369,17 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (!serving()) return 0;
-  // To nothing, the pool is as new: streams that are not used any more are not to be told apart for
-  // ever.
+  // To nothing, the pool is as new: streams that are not used any more are not to be distinguished
+  // for ever.
   if (keep_bytes == 0)
-    thread_lanes::drop_all(this);
+    thread_caches::drop_all(this);
   else
-    thread_lanes::drop_idle(this);
+    thread_caches::drop_idle(this);
   drain_released();
   empty_arenas();
-  flush_lanes_of(nullptr);
+  flush_caches_of(nullptr);
   const relaxed_capture_scope relaxed(*gpu_);
-  wide_seal();
+  seal_context();
   poll_fences();
   collect_dead_streams();
   if (keep_bytes == 0) forget_peak();
@@ -402,11 +404,11 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
       const auto idle = [this](heap::span_id s) { return heap_.wholly_free(s, heap::anyone); };
       if (h.present && std::all_of(h.spans.begin(), h.spans.end(), idle)) candidates.push_back(id);
     }
-    const auto place = [this](heap::handle_id id) {
-      return heap_.spans()[heap_.handles()[id].spans.front()].home.at;
+    const auto location = [this](heap::handle_id id) {
+      return heap_.spans()[heap_.handles()[id].spans.front()].primary.at;
     };
     std::sort(candidates.begin(), candidates.end(),
-              [&](heap::handle_id a, heap::handle_id b) { return place(a) > place(b); });
+              [&](heap::handle_id a, heap::handle_id b) { return location(a) > location(b); });
   }
   for (const heap::handle_id id : candidates) {
     std::uint64_t bytes = 0;
@@ -425,9 +427,9 @@ std::uint64_t pool::core::give_back(std::uint64_t keep_bytes) {
 std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
   if (!serving() || granularity_ == 0) return 0;
   const relaxed_capture_scope relaxed(*gpu_);
-  thread_lanes::drop_idle(this);
-  flush_lanes_of(nullptr);  // a few MiB in lanes would keep whole handles
-  wide_seal();
+  thread_caches::drop_idle(this);
+  flush_caches_of(nullptr);  // a few MiB in caches would keep whole handles
+  seal_context();
   poll_fences();
   // Without a clock a call is a moment: what was unused at the last one is old enough.
   const bool timed = static_cast<bool>(options_.clock);
@@ -475,12 +477,12 @@ std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64
 // Takes the handle's spans out of use, then asks the driver. Where the driver refuses, what was
 // unmapped is mapped again and the handle goes on as before.
 bool pool::core::give_back_handle(heap::handle_id id) {
-  std::vector<heap::segment*> held;
+  std::vector<heap::extent*> held;
   std::vector<heap::heap::mapping> mappings;
   physical_handle name = 0;
   std::uint64_t bytes = 0;
   const auto let_go = [&] {
-    for (heap::segment* const s : held) heap_.release(s, heap::anyone, 0, heap::absorb_idle::no);
+    for (heap::extent* const s : held) heap_.release(s, heap::anyone, 0, heap::absorb_idle::no);
   };
   {
     const std::lock_guard lock(heap_mutex_);
@@ -489,8 +491,8 @@ bool pool::core::give_back_handle(heap::handle_id id) {
     name = handle.name;
     bytes = handle.bytes;
     for (const heap::span_id span : handle.spans) {
-      heap::segment* const s =
-          heap_.allocate_at(heap_.spans()[span].home.at, heap_.spans()[span].bytes);
+      heap::extent* const s =
+          heap_.allocate_at(heap_.spans()[span].primary.at, heap_.spans()[span].bytes);
       if (s == nullptr) {  // taken meanwhile
         let_go();
         return false;
@@ -510,7 +512,7 @@ bool pool::core::give_back_handle(heap::handle_id id) {
     bool restored = true;
     for (std::size_t i = 0; i < unmapped; ++i) {
       restored = gpu_->map(mappings[i].at, bytes, name).ok() &&
-                 gpu_->set_access(mappings[i].at, bytes, place()).ok() && restored;
+                 gpu_->set_access(mappings[i].at, bytes, location()).ok() && restored;
     }
     note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
     const std::lock_guard lock(heap_mutex_);

@@ -1,6 +1,6 @@
-// Moving pages: free spans from anywhere side by side in a window, so that a large block finds room
-// although the home is in pieces. Nothing is copied: their handles are mapped once more, and stay
-// so for the next such block.
+// Moving pages: free spans from anywhere side by side in a stitched range, so that a large block
+// finds room although the primary range is in pieces. Nothing is copied: their handles are mapped
+// once more, and stay so for the next such block.
 #include <algorithm>
 
 #include "base/bits.hpp"
@@ -11,24 +11,24 @@
 namespace millpond {
 namespace {
 
-// A window can be made longer at the end of its view alone, so there are several views.
-constexpr std::uint64_t views_of_windows = 8;
+// A stitched range can be made longer at the end of its view alone, so there are several views.
+constexpr std::uint64_t stitched_views = 8;
 
 }  // namespace
 
-// Under growth_mutex_. The block itself where a window gave it; `none` where plain growth is the
-// better bargain, or the driver refused.
-pool::core::growth pool::core::move_pages(const request& what, const bargain& against,
-                                          heap::segment** block) {
+// Under growth_mutex_. The block itself where a stitched range gave it; `none` where plain growth
+// is the better bargain, or the driver refused.
+pool::core::growth pool::core::stitch(const request& what, const bargain& against,
+                                      heap::extent** block) {
   for (int tries = 0; tries < 2; ++tries) {
-    heap::window_plan plan;
+    heap::stitch_plan plan;
     std::uint64_t largest_alignment = granularity_;
     {
       const std::lock_guard lock(heap_mutex_);
       if (what.alignment > largest_alignment) return growth::none;
-      plan = heap::plan_window(heap_, what.size, what.owner);
+      plan = heap::plan_stitch(heap_, what.size, what.owner);
       if (plan.possible && plan.new_bytes == 0 && plan.handles.empty()) {
-        *block = heap_.allocate_window(plan.view, plan.at, plan.bytes, what.owner);
+        *block = heap_.allocate_stitched(plan.view, plan.at, plan.bytes, what.owner);
         if (*block == nullptr) return growth::none;
         take(**block, what);
         counts_.activations.fetch_add(1, std::memory_order_relaxed);
@@ -41,7 +41,7 @@ pool::core::growth pool::core::move_pages(const request& what, const bargain& ag
         return growth::none;
     }
     if (plan.new_bytes > 0) {
-      // New memory has its home first; then the window is planned again over it.
+      // New memory has its primary range first; then the stitched range is planned again over it.
       const std::uint64_t more = align_up(plan.new_bytes, granularity_);
       if (tries > 0 || more >= against.instead_of) return growth::none;
       if (const auto grown = extend(more); !grown) {
@@ -50,13 +50,13 @@ pool::core::growth pool::core::move_pages(const request& what, const bargain& ag
       }
       continue;
     }
-    const auto mapped = map_window(plan);
+    const auto mapped = map_stitched(plan);
     if (!mapped) {
       note_failure(mapped.error());
       return growth::none;
     }
     const std::lock_guard lock(heap_mutex_);
-    *block = heap_.allocate_window(mapped->view, mapped->at, plan.bytes, what.owner);
+    *block = heap_.allocate_stitched(mapped->view, mapped->at, plan.bytes, what.owner);
     if (*block == nullptr)
       return growth::more;  // another thread took of it meanwhile: the caller tries again
     take(**block, what);
@@ -65,9 +65,9 @@ pool::core::growth pool::core::move_pages(const request& what, const bargain& ag
   return growth::none;
 }
 
-// Under growth_mutex_: the plan's handles at the end of a view of windows; all of them or none.
-// Answers where the block begins.
-result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan) {
+// Under growth_mutex_: the plan's handles at the end of a view of stitched ranges; all of them or
+// none. Answers where the block begins.
+result<heap::heap::mapping> pool::core::map_stitched(const heap::stitch_plan& plan) {
   struct piece {
     physical_handle name;
     std::uint64_t bytes;
@@ -84,14 +84,14 @@ result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan
     if (plan.view != heap::new_view) {
       const auto& in = heap_.views()[plan.view];
       if (in.end - in.base + total > in.capacity)
-        return error{error_code::out_of_memory, "a view of windows is full"};
+        return error{error_code::out_of_memory, "a view of stitched is full"};
       where = {plan.view, in.end};
     } else {
-      where = place_for_window(total);
+      where = address_for_stitch(total);
     }
   }
   if (where.view == heap::new_view) {
-    const auto opened = open_window(total);
+    const auto opened = open_stitched_view(total);
     if (!opened) return opened.error();
     const std::lock_guard lock(heap_mutex_);
     where = {*opened, heap_.views()[*opened].end};
@@ -104,7 +104,7 @@ result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan
     if (!answer.ok()) break;
     mapped += pieces[done].bytes;
   }
-  if (answer.ok()) answer = gpu_->set_access(where.at, total, place());
+  if (answer.ok()) answer = gpu_->set_access(where.at, total, location());
   if (!answer.ok()) {
     mapped = 0;
     for (std::size_t i = 0; i < done; ++i) {
@@ -124,15 +124,15 @@ result<heap::heap::mapping> pool::core::map_window(const heap::window_plan& plan
                              plan.view != heap::new_view ? plan.at : where.at + plan.skip};
 }
 
-// Under heap_mutex_: the end of a view that has room for a new window, or new_view. The view with
-// the fewest mappings, so that windows stand behind each other late, and can be made longer until
-// then.
-heap::heap::mapping pool::core::place_for_window(std::uint64_t bytes) const {
+// Under heap_mutex_: the end of a view that has room for a new stitched range, or new_view. The
+// view with the fewest mappings, so that stitched ranges stand behind each other late, and can be
+// made longer until then.
+heap::heap::mapping pool::core::address_for_stitch(std::uint64_t bytes) const {
   heap::heap::mapping out{heap::new_view, 0};
   std::size_t fewest = 0;
   for (heap::view_id id = 0; id < heap_.views().size(); ++id) {
     const auto& in = heap_.views()[id];
-    if (in.kind != heap::view_kind::window || in.end - in.base + bytes > in.capacity) continue;
+    if (in.kind != heap::view_kind::stitched || in.end - in.base + bytes > in.capacity) continue;
     if (out.view != heap::new_view && in.slots.size() >= fewest) continue;
     out = {id, in.end};
     fewest = in.slots.size();
@@ -140,8 +140,8 @@ heap::heap::mapping pool::core::place_for_window(std::uint64_t bytes) const {
   return out;
 }
 
-// Under growth_mutex_: empty views for windows, with addresses for many; the first of them.
-result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
+// Under growth_mutex_: empty views for stitched ranges, with addresses for many; the first of them.
+result<heap::view_id> pool::core::open_stitched_view(std::uint64_t at_least) {
   if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
   const std::uint64_t unit = std::max<std::uint64_t>(granularity_, 2 * MiB);
   std::uint64_t bytes = align_up(std::max(2 * gpu_->info().total_bytes, 4 * at_least), unit);
@@ -155,14 +155,14 @@ result<heap::view_id> pool::core::open_window(std::uint64_t at_least) {
   if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
   reservations_.emplace_back(base, bytes);
   const std::lock_guard lock(heap_mutex_);
-  std::uint64_t part = align_down(bytes / views_of_windows, unit);
+  std::uint64_t part = align_down(bytes / stitched_views, unit);
   if (part < 2 * at_least) part = bytes;
   heap::view_id first = heap::new_view;
   for (std::uint64_t at = 0; at + part <= bytes && !heap_.regions_full(); at += part) {
     heap_.add_region(
         base + at,
         part);  // each one of its own: the books of a region reach up to what is used in it
-    const heap::view_id made = heap_.add_view(base + at, part, heap::view_kind::window);
+    const heap::view_id made = heap_.add_view(base + at, part, heap::view_kind::stitched);
     if (first == heap::new_view) first = made;
   }
   return first;

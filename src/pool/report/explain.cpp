@@ -53,7 +53,7 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
   if (what != nullptr && what->stream != nullptr) {
     // What the stream itself freed is no obstacle to it, only the pieces that it is in.
     for (memory_keeper& k : out.keepers) {
-      if (k.what == keeper_kind::fence && k.stream_id == what->stream->line->id())
+      if (k.what == keeper_kind::fence && k.stream_id == what->stream->batches->id())
         k.what = keeper_kind::idle_between;
     }
   }
@@ -76,7 +76,7 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
 void pool::core::find_keepers(memory_report& out) {
   std::map<keeper_key, memory_keeper> keepers;
   std::map<heap::owner_id, owner_facts> owners;
-  std::map<const heap::segment*, owner_facts> captured;  // blocks carved for captures
+  std::map<const heap::extent*, owner_facts> captured;  // blocks carved for captures
   owners[limbo_.owner] = {keeper_kind::dead_stream, 0, 0, 0};
   const auto add = [&](keeper_kind kind, const owner_facts& whose, std::uint64_t bytes,
                        std::uint64_t pieces) {
@@ -94,28 +94,29 @@ void pool::core::find_keepers(memory_report& out) {
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) {
-      const owner_facts facts{stream->line->gone() ? keeper_kind::dead_stream : keeper_kind::fence,
-                              id, reinterpret_cast<std::uintptr_t>(stream->line->handle()), 0};
+      const owner_facts facts{
+          stream->batches->gone() ? keeper_kind::dead_stream : keeper_kind::fence, id,
+          reinterpret_cast<std::uintptr_t>(stream->batches->handle()), 0};
       owners[stream->owner] = facts;
       states[stream.get()] = facts;
       const std::uint64_t bytes = stream->shared.bytes();
-      if (bytes > 0) add(keeper_kind::shelf, facts, bytes, 1);
+      if (bytes > 0) add(keeper_kind::stream_cache, facts, bytes, 1);
     }
   }
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const std::lock_guard lock(caches_mutex_);
     struct held {
       const stream_state* stream;
       std::uint64_t kept, sent;
     };
     std::vector<held> all;
-    all.reserve(lanes_.size());
-    with_lanes_locked(nullptr, [&](stream_lane& l) {
-      all.push_back({l.stream, l.small_bytes + l.large_bytes, l.mail_bytes()});
+    all.reserve(caches_.size());
+    with_caches_locked(nullptr, [&](thread_cache& l) {
+      all.push_back({l.stream, l.small_bytes + l.large_bytes, l.remote_bytes()});
     });
     for (const held& each : all) {
-      if (each.kept > 0) add(keeper_kind::lane, states[each.stream], each.kept, 1);
-      if (each.sent > 0) add(keeper_kind::shelf, states[each.stream], each.sent, 1);
+      if (each.kept > 0) add(keeper_kind::cache, states[each.stream], each.kept, 1);
+      if (each.sent > 0) add(keeper_kind::stream_cache, states[each.stream], each.sent, 1);
     }
   }
   {
@@ -149,9 +150,9 @@ void pool::core::find_keepers(memory_report& out) {
       const std::uint64_t end = slot.at + slot.bytes;
       const heap::handle_id in = heap_.spans()[slot.span].handle;
       memory_neighbour& here = by_handle[in];
-      // A segment that crosses spans is counted with the part that lies here, and as a piece where
+      // A extent that crosses spans is counted with the part that lies here, and as a piece where
       // it starts.
-      for (const heap::segment* s = heap_.segment_at(slot.at); s != nullptr && s->start() < end;
+      for (const heap::extent* s = heap_.extent_at(slot.at); s != nullptr && s->start() < end;
            s = s->after) {
         const std::uint64_t from = std::max(s->start(), slot.at);
         const std::uint64_t bytes = std::min(s->end(), end) - from;
@@ -167,7 +168,7 @@ void pool::core::find_keepers(memory_report& out) {
           k->pieces += pieces;
           k->largest_bytes = std::max(k->largest_bytes, s->bytes);
         };
-        if (s->state == heap::segment_state::free) {
+        if (s->state == heap::extent_state::free) {
           if (s->owner == heap::anyone) {
             here.free_bytes += bytes;
             count(loose[in] ? keeper_kind::idle_span : keeper_kind::idle_between, {});
@@ -177,7 +178,7 @@ void pool::core::find_keepers(memory_report& out) {
           }
           continue;
         }
-        if (s->state != heap::segment_state::used) continue;
+        if (s->state != heap::extent_state::used) continue;
         switch (static_cast<block_state>(s->holder_state.load(std::memory_order_relaxed))) {
           case block_state::live:
           case block_state::special:
@@ -195,12 +196,12 @@ void pool::core::find_keepers(memory_report& out) {
             if (const auto found = captured.find(s); found != captured.end()) {
               count(keeper_kind::graph, found->second);
             } else {
-              count(keeper_kind::told_use, {});
+              count(keeper_kind::recorded_use, {});
             }
             break;
           case block_state::sent:
           case block_state::cached:
-            // In a capture's lane; those of other lanes and of shelves are counted there.
+            // In a capture's cache; those of other caches and of stream caches are counted there.
             if (const auto found = captured.find(s); found != captured.end())
               count(keeper_kind::graph, found->second);
             break;
@@ -236,7 +237,7 @@ void pool::core::explain_reason(memory_report& out) const {
   };
   const std::uint64_t idle = sum({keeper_kind::idle_between, keeper_kind::idle_span});
   const std::uint64_t waiting =
-      sum({keeper_kind::fence, keeper_kind::dead_stream, keeper_kind::told_use});
+      sum({keeper_kind::fence, keeper_kind::dead_stream, keeper_kind::recorded_use});
   const std::uint64_t graphs = sum({keeper_kind::graph, keeper_kind::capture_live});
   const std::uint64_t live = sum({keeper_kind::live});
   const std::string asked = format_bytes(out.asked_bytes);

@@ -30,8 +30,9 @@ std::string pieces_text(const memory_keeper& k, const char* one, const char* man
 std::string keeper_text(const memory_keeper& k) {
   switch (k.what) {
     case keeper_kind::live: return "held by the program: " + pieces_text(k, "block", "blocks");
-    case keeper_kind::lane: return "freed, kept by a thread for its next call on " + stream_text(k);
-    case keeper_kind::shelf:
+    case keeper_kind::cache:
+      return "freed, kept by a thread for its next call on " + stream_text(k);
+    case keeper_kind::stream_cache:
       return "freed, kept for the next call of any thread on " + stream_text(k);
     case keeper_kind::fence:
       return "freed on " + stream_text(k) + ", whose work has not been seen to pass the free: " +
@@ -41,7 +42,7 @@ std::string keeper_text(const memory_keeper& k) {
              (k.stream_id == 0 ? std::string("streams that are gone, or by released graphs")
                                : stream_text(k) + ", which is gone") +
              "; waits for a fence over the whole context: " + pieces_text(k, "piece", "pieces");
-    case keeper_kind::told_use:
+    case keeper_kind::recorded_use:
       return "freed, waits for other streams that record_use named: " +
              pieces_text(k, "block", "blocks");
     case keeper_kind::capture_live:
@@ -126,11 +127,11 @@ class json_text {
 const char* to_string(keeper_kind kind) noexcept {
   switch (kind) {
     case keeper_kind::live: return "live";
-    case keeper_kind::lane: return "lane";
-    case keeper_kind::shelf: return "shelf";
+    case keeper_kind::cache: return "cache";
+    case keeper_kind::stream_cache: return "stream_cache";
     case keeper_kind::fence: return "fence";
     case keeper_kind::dead_stream: return "dead_stream";
-    case keeper_kind::told_use: return "told_use";
+    case keeper_kind::recorded_use: return "recorded_use";
     case keeper_kind::capture_live: return "capture_live";
     case keeper_kind::graph: return "graph";
     case keeper_kind::idle_between: return "idle_between";

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "millpond/driver/driver.hpp"
-#include "millpond/pool/pool.hpp"
 #include "millpond/memory/adaptors.hpp"
+#include "millpond/pool/pool.hpp"
 
 namespace millpond {
 namespace {
@@ -34,11 +34,11 @@ constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_peak_reserved_bytes",
                 "The most physical memory that the pool has held.", gauge, &p::peak_reserved_bytes},
     pool_metric{"millpond_pool_peak_out_bytes",
-                "The largest sum of blocks that were live or kept by a lane.", gauge,
+                "The largest sum of blocks that were live or kept by a cache.", gauge,
                 &p::peak_out_bytes},
     pool_metric{"millpond_pool_mapped_bytes", "Addresses mapped; memory counts once a mapping.",
                 gauge, &p::mapped_bytes},
-    pool_metric{"millpond_pool_cached_bytes", "Free blocks in lanes and shelves.", gauge,
+    pool_metric{"millpond_pool_cached_bytes", "Free blocks in caches and stream_caches.", gauge,
                 &p::cached_bytes},
     pool_metric{"millpond_pool_pending_bytes",
                 "Freed, waiting for a fence before other streams may have it.", gauge,
@@ -52,21 +52,21 @@ constexpr std::array pool_metrics{
                 &p::metadata_bytes},
     pool_metric{"millpond_pool_streams", "Streams that the pool keeps books of.", gauge,
                 &p::streams},
-    pool_metric{"millpond_pool_lanes", "Lanes: a thread on a stream.", gauge, &p::lanes},
+    pool_metric{"millpond_pool_thread_caches", "Lanes: a thread on a stream.", gauge, &p::caches},
     pool_metric{"millpond_pool_captures", "Captures and graphs that own memory.", gauge,
                 &p::captures},
     pool_metric{"millpond_pool_graph_arenas", "Arenas that captured graphs share.", gauge,
                 &p::graph_arenas},
     pool_metric{"millpond_pool_allocations_total", "Allocations served.", counter, &p::allocations},
     pool_metric{"millpond_pool_deallocations_total", "Blocks freed.", counter, &p::deallocations},
-    pool_metric{"millpond_pool_lane_hits_total", "Allocations served by a lane, with no lock.",
-                counter, &p::lane_hits},
-    pool_metric{"millpond_pool_shelf_hits_total", "Allocations served by a shelf.", counter,
-                &p::shelf_hits},
+    pool_metric{"millpond_pool_thread_cache_hits_total",
+                "Allocations served by a cache, with no lock.", counter, &p::thread_cache_hits},
+    pool_metric{"millpond_pool_stream_cache_hits_total", "Allocations served by a stream_cache.",
+                counter, &p::stream_cache_hits},
     pool_metric{"millpond_pool_heap_hits_total", "Allocations served by the heap.", counter,
                 &p::heap_hits},
     pool_metric{"millpond_pool_growths_total", "Physical handles created.", counter, &p::growths},
-    pool_metric{"millpond_pool_moves_total", "Handles mapped once more, for a window.", counter,
+    pool_metric{"millpond_pool_moves_total", "Handles mapped once more, for a stitched.", counter,
                 &p::moves},
     pool_metric{"millpond_pool_given_back_bytes_total",
                 "Bytes given back to the driver by trim, age, pressure and sleep.", counter,
@@ -81,8 +81,9 @@ constexpr std::array pool_metrics{
                 "Times an allocation waited on the host for a fence.", counter, &p::host_waits},
     pool_metric{"millpond_pool_lock_waits_total", "Times a thread found the heap's lock taken.",
                 counter, &p::lock_waits},
-    pool_metric{"millpond_pool_lanes_flushed_total",
-                "Lanes of other threads emptied under pressure.", counter, &p::lanes_flushed},
+    pool_metric{"millpond_pool_thread_caches_flushed_total",
+                "Lanes of other threads emptied under pressure.", counter,
+                &p::thread_caches_flushed},
     pool_metric{"millpond_pool_pressure_callbacks_total", "Calls of the program's on_pressure.",
                 counter, &p::pressure_callbacks},
     pool_metric{"millpond_pool_soft_limit_passes_total", "Growths past the soft limit.", counter,
@@ -184,7 +185,7 @@ std::vector<metric_family> collect_metrics(std::span<const metric_source> source
   made.push_back(
       {size_histogram, "Sizes of allocations as asked for.", metric_type::histogram, {}});
   made.push_back(
-      {errors_counter, "Frees that failed and were told to the error sink.", counter, {}});
+      {errors_counter, "Frees that failed and were reported to the error sink.", counter, {}});
   const auto tell_errors = [&](const memory_resource& of, const labels& with) {
     made[errors].samples.push_back({with, static_cast<double>(of.deallocation_errors()), 0, {}});
   };

@@ -23,26 +23,27 @@ pool_statistics pool::core::statistics() {
   std::uint64_t in_bytes = 0;
   std::uint64_t misses = 0;
   {
-    const std::lock_guard lock(lanes_mutex_);
-    const auto add = [&](const lane_counters& c) {
+    const std::lock_guard lock(caches_mutex_);
+    const auto add = [&](const cache_counters& c) {
       out.allocations += c.allocations.get();
       out.deallocations += c.deallocations.get();
       out_bytes += c.bytes_out.get();
       in_bytes += c.bytes_in.get();
       misses += c.misses.get();
-      out.shelf_hits += c.shelf_hits.get();
+      out.stream_cache_hits += c.stream_cache_hits.get();
       out.heap_hits += c.heap_hits.get();
     };
     add(past_);
-    with_lanes_locked(nullptr, [&](stream_lane& l) {
-      out.cached_bytes += l.small_bytes + l.large_bytes + l.mail_bytes();
-      for (const auto& box : l.mail.in) out.metadata_bytes += box != nullptr ? sizeof(mailbox) : 0;
+    with_caches_locked(nullptr, [&](thread_cache& l) {
+      out.cached_bytes += l.small_bytes + l.large_bytes + l.remote_bytes();
+      for (const auto& box : l.remote.in)
+        out.metadata_bytes += box != nullptr ? sizeof(remote_free_queue) : 0;
     });
-    for (const stream_lane* const l : lanes_)
-      add(l->counts);  // behind the mail, of which some may have been refused
-    out.lanes = lanes_.size();
-    out.metadata_bytes += homes_.bytes();
-    for (captured_lane* const l : captured_lanes_) add(l->lane.counts);
+    for (const thread_cache* const l : caches_)
+      add(l->counts);  // behind the remote frees, of which some may have been refused
+    out.caches = caches_.size();
+    out.metadata_bytes += block_owners_.bytes();
+    for (captured_cache* const l : capture_caches_) add(l->cache.counts);
   }
   {
     const std::shared_lock lock(streams_mutex_);
@@ -52,7 +53,8 @@ pool_statistics pool::core::statistics() {
       const std::lock_guard heap_lock(heap_mutex_);
       out.pending_bytes += heap_.free_bytes(stream->owner);
     }
-    out.metadata_bytes += streams_.size() * sizeof(stream_state) + out.lanes * sizeof(stream_lane);
+    out.metadata_bytes +=
+        streams_.size() * sizeof(stream_state) + out.caches * sizeof(thread_cache);
   }
   {
     const std::lock_guard lock(captures_mutex_);
@@ -86,7 +88,7 @@ pool_statistics pool::core::statistics() {
   // a negative number.
   out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
   out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
-  out.lane_hits = out.allocations > misses ? out.allocations - misses : 0;
+  out.thread_cache_hits = out.allocations > misses ? out.allocations - misses : 0;
   out.lock_waits = heap_mutex_.waits();
   out.growths = counts_.growths.load(std::memory_order_relaxed);
   out.moves = counts_.moves.load(std::memory_order_relaxed);
@@ -95,7 +97,7 @@ pool_statistics pool::core::statistics() {
   out.fence_queries = counts_.fence_queries.load(std::memory_order_relaxed);
   out.stream_waits = counts_.stream_waits.load(std::memory_order_relaxed);
   out.host_waits = counts_.host_waits.load(std::memory_order_relaxed);
-  out.lanes_flushed = counts_.lanes_flushed.load(std::memory_order_relaxed);
+  out.thread_caches_flushed = counts_.thread_caches_flushed.load(std::memory_order_relaxed);
   out.pressure_callbacks = counts_.pressure_callbacks.load(std::memory_order_relaxed);
   out.out_of_memory = counts_.out_of_memory.load(std::memory_order_relaxed);
   out.soft_limit_passes = counts_.soft_limit_passes.load(std::memory_order_relaxed);
@@ -114,7 +116,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
                           to_string(options_.kind) + " pool, stream " + address_text(stream) +
                           "): ";
-  if (const heap::segment* const block = heap_.find(address); block != nullptr) {
+  if (const heap::extent* const block = heap_.find(address); block != nullptr) {
     switch (state_of(*block)) {
       case block_state::live:
       case block_state::special:
@@ -132,7 +134,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   }
   {
     const std::lock_guard lock(heap_mutex_);
-    if (const heap::segment* const block = heap_.covering(address); block != nullptr) {
+    if (const heap::extent* const block = heap_.covering(address); block != nullptr) {
       if (block->start() != address) {
         return {error_code::interior_pointer,
                 who + "it points " + std::to_string(address - block->start()) +
@@ -158,7 +160,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
 }
 
-// A free that was refused when its mail was opened, by what the block's record said then.
+// A free that was refused when its remote frees was opened, by what the block's record said then.
 error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
                                   stream_handle stream, block_state state) {
   const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
@@ -166,10 +168,11 @@ error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uin
                           "): ";
   switch (state) {
     case block_state::special:
-      return {error_code::invalid_argument,
-              who +
-                  "another use was told of it (record_use, a tag or a capture) after it was freed; "
-                  "the block stays allocated"};
+      return {
+          error_code::invalid_argument,
+          who +
+              "another use of it was declared (record_use, a tag or a capture) after it was freed; "
+              "the block stays allocated"};
     case block_state::live:
     case block_state::sent:
       return {error_code::invalid_argument,

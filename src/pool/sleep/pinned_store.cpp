@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/bits.hpp"
-#include "millpond/pool/sleep.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/sleep.hpp"
 
 namespace millpond {
 namespace {

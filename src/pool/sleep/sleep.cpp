@@ -1,6 +1,6 @@
 // The pool asleep: what goes away, what is kept, and what is still answered meanwhile. How memory
-// goes and comes back is told in sleeping_memory.hpp; what a call may do while the pool sleeps, in
-// pool.hpp.
+// goes and comes back is reported in sleeping_memory.hpp; what a call may do while the pool sleeps,
+// in pool.hpp.
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
@@ -16,7 +16,7 @@ error pool::core::not_serving() const {
 }
 
 result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
-  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state =
       block == nullptr
           ? block_state::none
@@ -27,7 +27,7 @@ result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   }
   const std::lock_guard lock(guarded_mutex_);
   tags_[block] = std::string(tag);
-  homes_.forget(block->start());  // whoever frees it looks at its state
+  block_owners_.forget(block->start());  // whoever frees it looks at its state
   block->holder_state.store(static_cast<std::uint8_t>(block_state::special),
                             std::memory_order_relaxed);
   return {};
@@ -64,14 +64,14 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
     phase_.store(phase::serving, std::memory_order_release);
     return {why.code, "sleep, with nothing changed: " + why.message};
   };
-  flush_lanes_of(nullptr);
+  flush_caches_of(nullptr);
   if (const call_result answer = gpu_->context_synchronize(); !answer.ok())
     return stay(to_error(answer, "waiting for the device"));
-  wide_seal();
+  seal_context();
   poll_fences();
   give_back(0);  // what nobody uses need not come back
 
-  std::unordered_map<const heap::segment*, bool> dropped;
+  std::unordered_map<const heap::extent*, bool> dropped;
   {
     const std::lock_guard lock(guarded_mutex_);
     for (const auto& [block, tag] : tags_) {
@@ -85,7 +85,8 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
   {
     const std::lock_guard lock(heap_mutex_);
     constexpr std::size_t nowhere = ~std::size_t{0};
-    std::vector<std::size_t> place_of(heap_.handles().size(), nowhere);  // in `spans`, by handle
+    std::vector<std::size_t> memory_side_of(heap_.handles().size(),
+                                            nowhere);  // in `spans`, by handle
     for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
       const auto& handle = heap_.handles()[id];
       if (!handle.present) continue;
@@ -95,20 +96,20 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
       for (const auto& m : handle.mappings) s.addresses.push_back(m.at);
       spans.push_back(std::move(s));
     }
-    // By their homes, so that what lies side by side is copied one behind the other.
+    // By their primary ranges, so that what lies side by side is copied one behind the other.
     std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
       return (a.addresses.empty() ? 0 : a.addresses.front()) <
              (b.addresses.empty() ? 0 : b.addresses.front());
     });
-    for (std::size_t i = 0; i < spans.size(); ++i) place_of[spans[i].key] = i;
+    for (std::size_t i = 0; i < spans.size(); ++i) memory_side_of[spans[i].key] = i;
     for (const auto& view : heap_.views()) {
       for (const auto& slot : view.slots) {
         if (slot.span == heap::no_span || !slot.active) continue;
-        sleeping_memory::span& s = spans[place_of[heap_.spans()[slot.span].handle]];
+        sleeping_memory::span& s = spans[memory_side_of[heap_.spans()[slot.span].handle]];
         const std::uint64_t end = slot.at + slot.bytes;
-        for (const heap::segment* x = heap_.segment_at(slot.at); x != nullptr && x->start() < end;
+        for (const heap::extent* x = heap_.extent_at(slot.at); x != nullptr && x->start() < end;
              x = x->after) {
-          if (x->state != heap::segment_state::used) continue;
+          if (x->state != heap::extent_state::used) continue;
           const auto state = state_of(*x);
           if (state != block_state::live && state != block_state::special) continue;
           const std::uint64_t at = std::max(slot.at, x->start());
@@ -195,7 +196,7 @@ result<wake_outcome> pool::core::wake() {
 }
 
 sleeping_memory::ways pool::core::sleeping_ways() {
-  return {*gpu_, place(),
+  return {*gpu_, location(),
           [this](physical_handle* out, std::uint64_t bytes) { return create_physical(out, bytes); },
           [this](physical_handle handle, std::uint64_t bytes) {
             return release_physical(handle, bytes);
@@ -219,7 +220,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
   const std::lock_guard sleep_lock(sleep_mutex_);  // a sleep or wake that runs ends first
   if (closed()) return not_serving();
   if (serving()) return slow_free(ptr, bytes, stream, nullptr);
-  heap::segment* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto state =
       block == nullptr
           ? block_state::none
@@ -235,7 +236,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
   }
   sleeping_.forget(block->start(), block->bytes);
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const std::lock_guard lock(caches_mutex_);
     past_.deallocations.add(1);
     past_.bytes_in.add(block->requested);
   }

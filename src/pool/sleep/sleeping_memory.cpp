@@ -199,7 +199,7 @@ call_result sleeping_memory::open(const ways& by, span& of) noexcept {
   }
   for (; of.accessible < of.mapped; ++of.accessible) {
     if (const call_result answer =
-            by.gpu.set_access(of.addresses[of.accessible], of.bytes, by.place);
+            by.gpu.set_access(of.addresses[of.accessible], of.bytes, by.location);
         !answer.ok())
       return answer;
   }

@@ -38,7 +38,7 @@ class sleeping_memory {
   // How memory is had from the driver and given back, within whoever's budget.
   struct ways {
     driver& gpu;
-    memory_place place;
+    memory_location location;
     std::function<call_result(physical_handle*, std::uint64_t)> create;
     std::function<call_result(physical_handle, std::uint64_t)> release;
   };

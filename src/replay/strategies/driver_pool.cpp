@@ -21,7 +21,7 @@ class driver_pool final : public strategy {
     pool_handle scratch = nullptr;
     device_address at = 0;
     const std::uint64_t before = clock();
-    call_result answer = gpu.pool_create(&scratch, memory_place::device, 0);
+    call_result answer = gpu.pool_create(&scratch, memory_location::device, 0);
     if (answer) {
       answer = gpu.pool_allocate(&at, 1, scratch, stream);
       if (answer) answer = gpu.pool_free(at, stream);
@@ -38,7 +38,7 @@ class driver_pool final : public strategy {
     gpu_ = setting.gpu;
     streams_.assign(setting.streams.begin(), setting.streams.end());
     if (auto done = order_.prepare(gpu_, setting.streams); !done) return done;
-    if (const auto made = gpu_->pool_create(&pool_, memory_place::device, 0); !made) {
+    if (const auto made = gpu_->pool_create(&pool_, memory_location::device, 0); !made) {
       return to_error(made, "making a driver pool");
     }
     if (const auto set = gpu_->pool_set_release_threshold(pool_, threshold_); !set) {

@@ -13,8 +13,8 @@ struct path {
   std::uint64_t pool_statistics::* count;
 };
 constexpr std::array paths{
-    path{"lane_hit", &pool_statistics::lane_hits},
-    path{"shelf_hit", &pool_statistics::shelf_hits},
+    path{"thread_cache_hit", &pool_statistics::thread_cache_hits},
+    path{"stream_cache_hit", &pool_statistics::stream_cache_hits},
     path{"heap_hit", &pool_statistics::heap_hits},
     path{"growth", &pool_statistics::growths},
     path{"move", &pool_statistics::moves},

@@ -197,7 +197,7 @@ function draw_layout(trace) {
   drawn.layout = {blocks: layout.live.length, holes: layout.holes.length, live_bytes: d3.sum(layout.live, n => b.bytes[n]), sums};
 }
 
-// A pattern beside the colour, so that holes are told apart without it.
+// A pattern beside the colour, so that holes are distinguished without it.
 function hatch(context, left, top, wide, high, why) {
   context.save();
   context.beginPath();

@@ -76,7 +76,7 @@ function step(by) {
   const next = by > 0 ? n : trace.op_event[n - 1] === at ? n - 2 : n - 1;
   set_cursor(trace.op_event[Math.max(0, Math.min(trace.ops.length - 1, next))]);
 }
-function highlight_site(site) { page.site = site; redraw(); say(site < 0 ? 'no place marked' : `marked ${current().sites[site].label}`); }
+function highlight_site(site) { page.site = site; redraw(); say(site < 0 ? 'no call site marked' : `marked ${current().sites[site].label}`); }
 function set_axis(axis) {
   const trace = current();
   page.axis = axis === 'time' && !trace.times_known ? 'event' : axis;
@@ -160,7 +160,7 @@ async function start() {
   if (report.traces.length > 1) {
     report.traces.forEach((trace, n) => { const tab = tabs.appendChild(document.createElement('button')); tab.textContent = `${n + 1} ${trace.name.split('/').pop()}`; tab.onclick = () => set_trace(n); });
   }
-  // Colours that tell something: with one kind, streams; with one stream, places.
+  // Colours that tell something: with one kind, streams; with one stream, call sites.
   const first = report.traces[0];
   if (new Set(first.b.kind).size < 2) set_group(first.streams.length > 1 ? 'stream' : 'site');
   attach();

@@ -114,7 +114,7 @@ function not_over(sorted, value) {
   return low;
 }
 
-// The address of a place on the compacted axis, as text.
+// The address of a call site on the compacted axis, as text.
 function address_at(trace, position) {
   for (const [begin, bytes, start] of trace.regions) {
     if (position >= start && position < start + bytes) return '0x' + (BigInt(begin) + BigInt(Math.round(position - start))).toString(16);

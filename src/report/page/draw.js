@@ -1,7 +1,7 @@
 'use strict';
 // What all charts share: colours, texts, a frame of canvas and axes, the tip.
 
-// Okabe and Ito's colours, darker and lighter for the two themes, and two more: each pair is told apart with every common kind
+// Okabe and Ito's colours, darker and lighter for the two themes, and two more: each pair is distinguished with every common kind
 // of colour blindness (tests/report/browser measures it).
 const palette = {
   light: ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d55e00', '#604800', '#c3c9ce'],

@@ -24,12 +24,12 @@ function flame_tree(trace, by) {
 function draw_flame(trace) {
   const by = page.flame, tree = flame_tree(trace, by), stacks = trace.sites.some(site => site.frames.length > 0);
   const text = value => by === 'ns' ? time_text(value) : by === 'blocks' ? count_text(value) : bytes_text(value);
-  document.getElementById('flame-note').textContent = (stacks ? 'Call stacks, the outermost frame on top; ' : 'No call stacks were recorded, so places are calls and sizes; ')
+  document.getElementById('flame-note').textContent = (stacks ? 'Call stacks, the outermost frame on top; ' : 'No call stacks were recorded, so call sites are calls and sizes; ')
     + `all together ${text(tree.total)}. Click to look into one; the last frame marks its blocks on the other charts.`;
   const root = d3.hierarchy(tree).sum(node => 0);
   root.each(node => { node.value = node.data.total; });
   d3.partition()(root);
-  // Partition sets breadths by value; a parent may be wider than its children where a place is also a caller.
+  // Partition sets breadths by value; a parent may be wider than its children where a call site is also a caller.
   let focus = root;
   for (const name of page.flame_path) {
     const next = (focus.children || []).find(child => child.data.name === name);

@@ -27,14 +27,14 @@ function draw_findings(trace) {
     one.id = `finding-${index}`;
     const cost = [finding.bytes ? bytes_text(finding.bytes) : '', finding.ns ? time_text(finding.ns) : '', finding.count > 1 ? `${count_text(finding.count)} times` : ''].filter(text => text).join(', ');
     // The innermost frame that has a line tells findings of one sort apart.
-    const frames = (finding.places[0] || {frames: []}).frames, at = frames.find(frame => /:\d+$/.test(frame)) || frames[0] || '';
+    const frames = (finding.call_sites[0] || {frames: []}).frames, at = frames.find(frame => /:\d+$/.test(frame)) || frames[0] || '';
     one.innerHTML = `<summary><span class="badge ${finding.severity === 'note' ? 'note-level' : finding.severity}">${finding.severity}</span><b>${escaped(finding.title)}</b>${cost ? ` <span class="quiet">${escaped(cost)}</span>` : ''}${at ? ` <span class="quiet where">${escaped(at)}</span>` : ''}</summary>
-      <p>${escaped(finding.summary)}</p>${finding.places.map(place => `<div>${escaped(place.what)}${place.frames.length ? `<pre>${escaped(place.frames.slice(0, 12).join('\n'))}</pre>` : ''}</div>`).join('')}
+      <p>${escaped(finding.summary)}</p>${finding.call_sites.map(call_site => `<div>${escaped(call_site.what)}${call_site.frames.length ? `<pre>${escaped(call_site.frames.slice(0, 12).join('\n'))}</pre>` : ''}</div>`).join('')}
       ${finding.seen ? `<p class="quiet">${escaped(finding.seen)}</p>` : ''}${finding.remedy.length ? `<pre>${escaped(finding.remedy.join('\n'))}</pre>` : ''}<div class="chips"></div>`;
     const chips = one.querySelector('.chips');
     const chip = (text, act) => { const button = chips.appendChild(document.createElement('button')); button.textContent = text; button.onclick = act; };
     finding.events.slice(0, 8).forEach(event => chip(`event ${count_text(event)}`, () => look_at(event)));
-    const stack = finding.places.map(place => place.stack).find(id => id !== 0), site = stack === undefined ? -1 : trace.sites.findIndex(each => each.stack === stack);
+    const stack = finding.call_sites.map(call_site => call_site.stack).find(id => id !== 0), site = stack === undefined ? -1 : trace.sites.findIndex(each => each.stack === stack);
     if (site >= 0) chip('mark its blocks', () => { highlight_site(site); document.getElementById('addresses').scrollIntoView(); });
     list.appendChild(one);
   });
@@ -72,8 +72,8 @@ function draw_compare() {
   const share = (a, b) => a > 0 ? `${b >= a ? '+' : '−'}${Math.abs(100 * (b - a) / a).toFixed(1)}%` : b > 0 ? 'new' : '';
   const row = (name, a, b, unit, worse) => `<tr><td>${escaped(name)}</td><td>${value(unit, a)}</td><td>${value(unit, b)}</td><td class="${worse ? 'worse' : ''}">${share(a, b)}${worse ? ', worse' : ''}</td></tr>`;
   const heads = `<tr><th></th><th>${escaped(before.name.split('/').pop())}</th><th>${escaped(after.name.split('/').pop())}</th><th>change</th></tr>`;
-  const {measures, places, appeared, gone} = report.change, list = (title, all) => all.length ? `<h3>${title}</h3><ul>${all.slice(0, 20).map(each => `<li>${escaped(each.title)}: ${escaped(each.summary)}</li>`).join('')}</ul>` : '';
+  const {measures, call_sites, appeared, gone} = report.change, list = (title, all) => all.length ? `<h3>${title}</h3><ul>${all.slice(0, 20).map(each => `<li>${escaped(each.title)}: ${escaped(each.summary)}</li>`).join('')}</ul>` : '';
   document.getElementById('changes').innerHTML = `<div class="scroll"><table>${heads}${measures.map(m => row(m.name, m.before, m.after, m.unit, m.worse)).join('')}</table></div>`
-    + (places.length ? `<h3>Places, bytes at the peak</h3><div class="scroll"><table>${heads}${places.slice(0, 15).map(p => row(p.place, p.peak_before, p.peak_after, 'bytes', p.worse)).join('')}</table></div>` : '')
+    + (call_sites.length ? `<h3>Call sites, bytes at the peak</h3><div class="scroll"><table>${heads}${call_sites.slice(0, 15).map(p => row(p.call_site, p.peak_before, p.peak_after, 'bytes', p.worse)).join('')}</table></div>` : '')
     + list('New findings', appeared) + list('Findings that are gone', gone);
 }

@@ -1,5 +1,5 @@
 'use strict';
-// Memory over time: stacked by kind, stream or place, exact where every event is known.
+// Memory over time: stacked by kind, stream or call site, exact where every event is known.
 
 const groups_of = trace => {
   if (page.group === 'kind') return trace.kinds;
@@ -267,18 +267,18 @@ function draw_overview(trace) {
 function listen(frame, trace, x, tip) {
   const shade = frame.g.append('rect').attr('height', frame.height).attr('fill', css('--accent')).attr('opacity', 0.18).attr('width', 0);
   let from = null;
-  const place = event => event.clientX - frame.canvas.getBoundingClientRect().left;
+  const cursor = event => event.clientX - frame.canvas.getBoundingClientRect().left;
   frame.svg.style('pointer-events', 'none');
   const canvas = frame.canvas;
-  canvas.onmousedown = event => { if (event.button === 0) from = place(event); };
+  canvas.onmousedown = event => { if (event.button === 0) from = cursor(event); };
   canvas.onmousemove = event => {
-    const at = place(event);
+    const at = cursor(event);
     if (from !== null && Math.abs(at - from) > 3) shade.attr('x', Math.min(at, from)).attr('width', Math.abs(at - from));
     show_tip(tip(at, event), event.clientX, event.clientY);
   };
   canvas.onmouseleave = () => { from = null; shade.attr('width', 0); hide_tip(); };
   canvas.onmouseup = event => {
-    const at = place(event), begun = from;
+    const at = cursor(event), begun = from;
     from = null;
     if (begun === null) return;
     if (Math.abs(at - begun) > 3) set_view([x.invert(Math.min(at, begun)), x.invert(Math.max(at, begun))]);
@@ -288,7 +288,7 @@ function listen(frame, trace, x, tip) {
   canvas.onwheel = event => {
     if (!event.ctrlKey) return;
     event.preventDefault();
-    zoom_by(event.deltaY > 0 ? 1.3 : 1 / 1.3, x.invert(place(event)));
+    zoom_by(event.deltaY > 0 ? 1.3 : 1 / 1.3, x.invert(cursor(event)));
   };
 }
 function nearest_event(trace, value) {

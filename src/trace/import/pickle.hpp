@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "millpond/base/result.hpp"
-#include "trace/input.hpp"
 #include "trace/import/pickle_memo.hpp"
 #include "trace/import/pickle_value.hpp"
+#include "trace/input.hpp"
 #include "trace/tables.hpp"
 
 namespace millpond::trace {

@@ -8,13 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/quote.hpp"
 #include "trace/address_map.hpp"
 #include "trace/import/csv_importer.hpp"
-#include "trace/mpt.hpp"
 #include "trace/import/pickle.hpp"
+#include "trace/import/text_importer.hpp"
+#include "trace/mpt.hpp"
 #include "trace/reader.hpp"
 #include "trace/spool.hpp"
-#include "trace/import/text_importer.hpp"
 
 namespace millpond::trace {
 namespace {
@@ -180,7 +181,7 @@ class shapes final : public dict_reader {
     timed_ = timed_ || time_us != 0;
     start_us_ = std::min(start_us_, time_us);
     if (known == nullptr) {
-      if (unknown_actions++ == 0) first_unknown = quoted(name);
+      if (unknown_actions++ == 0) first_unknown = in_quotes(name);
       return {};
     }
     made.what = known->what;

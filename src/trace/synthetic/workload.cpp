@@ -25,12 +25,12 @@ struct memory {
 // Host times of the calls: what the driver's own take on an H200 (empty kernel launch 3.7 us; the
 // others 0.3 to 1 us), so that a trace's pace is a program's.
 constexpr std::uint64_t launch_ns = 3700;
-constexpr std::uint64_t call_ns = 500;
+constexpr std::uint64_t workload_call_ns = 500;
 
 // Writes events one after another, as a recorder in the program would.
-class scribe {
+class trace_builder {
  public:
-  scribe(std::string name, std::uint64_t seed) {
+  trace_builder(std::string name, std::uint64_t seed) {
     made_.info.from = format::workload;
     made_.info.status = read_status::complete;
     made_.info.meta.program = name;
@@ -99,7 +99,7 @@ class scribe {
   trace_data finish() { return std::move(made_); }
 
  private:
-  void add(event next, std::uint64_t takes_ns = call_ns) {
+  void add(event next, std::uint64_t takes_ns = workload_call_ns) {
     next.sequence = made_.events.size();
     next.time_ns = time_ns_;
     time_ns_ += takes_ns;
@@ -142,7 +142,7 @@ result<trace_data> make_inference(const inference_options& options) {
     return bad("inference", "the smallest batch must be from 1 to the largest batch");
   }
   random numbers(o.seed);
-  scribe to("inference", o.seed);
+  trace_builder to("inference", o.seed);
   std::vector<memory> weights;
   for (std::uint64_t layer = 0; layer < o.layers; ++layer)
     weights.push_back(to.allocate(o.weights_bytes));
@@ -153,19 +153,19 @@ result<trace_data> make_inference(const inference_options& options) {
   }
   std::vector<memory> blocks;
   for (std::uint64_t request = 0; request < o.requests; ++request) {
-    const std::uint64_t lane = request % o.streams;
-    const std::uint64_t stream = lane + 1;
+    const std::uint64_t slot = request % o.streams;
+    const std::uint64_t stream = slot + 1;
     const std::uint64_t batch = numbers.between(o.smallest_batch, o.largest_batch);
     const std::uint64_t bytes = batch * o.item_bytes;
     to.mark("request", batch);
     blocks.clear();
     blocks.push_back(to.allocate(bytes, stream));
-    to.copy(blocks.back(), in[lane], bytes, stream);
+    to.copy(blocks.back(), in[slot], bytes, stream);
     for (std::uint64_t layer = 0; layer < o.layers; ++layer) {
       blocks.push_back(to.allocate(bytes, stream));
       to.kernel("layer", stream, {weights[layer], blocks[layer], blocks[layer + 1]});
     }
-    to.copy(out[lane], blocks.back(), bytes, stream);
+    to.copy(out[slot], blocks.back(), bytes, stream);
     to.synchronize(stream);
     for (const memory& each : blocks) to.free(each);
     if (o.gap_us > 0) to.wait_ns(numbers.below(2 * o.gap_us) * 1000);
@@ -186,7 +186,7 @@ result<trace_data> make_churn(const churn_options& options) {
     return bad("churn", "sizes must be 1 <= smallest <= largest <= live bytes <= 1 TiB");
   }
   random numbers(o.seed);
-  scribe to("churn", o.seed);
+  trace_builder to("churn", o.seed);
   std::vector<memory> live;
   std::uint64_t live_bytes = 0;
   const auto free_any = [&] {
@@ -371,7 +371,7 @@ class training_run {
 
   training_options o_;
   random numbers_;
-  scribe to_;
+  trace_builder to_;
   std::uint64_t tokens_ = 0;
   std::vector<std::uint64_t> parameter_bytes_;
   std::vector<memory> parameters_, gradients_, states_;
@@ -379,7 +379,7 @@ class training_run {
   memory ids_, host_ids_, host_loss_, loss_, gradient_;
 };
 
-constexpr std::array<std::string_view, 3> names{"inference", "churn", "training"};
+constexpr std::array<std::string_view, 3> all_workload_names{"inference", "churn", "training"};
 
 }  // namespace
 
@@ -400,7 +400,7 @@ result<trace_data> make_training(const training_options& options) {
 }
 
 std::span<const std::string_view> workload_names() noexcept {
-  return names;
+  return all_workload_names;
 }
 
 result<trace_data> make_workload(std::string_view name, const workload_options& options) {

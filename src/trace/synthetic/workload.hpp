@@ -68,7 +68,8 @@ struct training_options {
 [[nodiscard]] result<trace_data> make_churn(const churn_options& options = {});
 [[nodiscard]] result<trace_data> make_training(const training_options& options = {});
 
-// By name, for the command: "inference", "churn", "training", or a shape (trace/synthetic/shapes.hpp).
+// By name, for the command: "inference", "churn", "training", or a shape
+// (trace/synthetic/shapes.hpp).
 struct workload_options {
   std::uint64_t seed = 1;
   std::uint64_t length = 0;   // requests, operations or steps; 0 the workload's own default

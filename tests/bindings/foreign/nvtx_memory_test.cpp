@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "millpond/base/units.hpp"
 #include "millpond/bindings/nvtx_memory.hpp"
 #include "millpond/memory/adaptors.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/base/units.hpp"
 
 namespace {
 
@@ -78,17 +78,17 @@ int main() {
   auto gpu = simulated_gpu::create({}).value();
   auto memory = pool::create(gpu).value();
   {
-    nvtx_memory_resource told(*memory, "pool");
-    guard_resource guarded(told, std::make_shared<pointer_registry>());
+    nvtx_memory_resource reported(*memory, "pool");
+    guard_resource guarded(reported, std::make_shared<pointer_registry>());
     void* first = guarded.try_allocate(1000, 256, nullptr).value();
     expect(heard.regions.size() == 1 && heard.regions.begin()->second.first == 1000,
            "a block is a region of its requested size");
     expect(heard.regions.begin()->second.second == NVTX_MEM_HEAP_HANDLE_PROCESS_WIDE,
            "outside of heaps it is the process's");
-    expect(told.add_heap(first, 1 * MiB).has_value(), "a heap is taken");
-    expect(!told.add_heap(static_cast<char*>(first) + 4096, 4096).has_value(),
+    expect(reported.add_heap(first, 1 * MiB).has_value(), "a heap is taken");
+    expect(!reported.add_heap(static_cast<char*>(first) + 4096, 4096).has_value(),
            "heaps do not overlap");
-    expect(!told.add_heap(nullptr, 0).has_value(), "a heap is not empty");
+    expect(!reported.add_heap(nullptr, 0).has_value(), "a heap is not empty");
     expect(heard.heaps.size() == 1 && heard.heap_name == "pool", "the tool hears of the heap");
     expect(guarded.try_deallocate(first, 1000, nullptr).has_value(), "a free");
     expect(heard.regions.empty(), "the region goes with the block");
@@ -100,9 +100,9 @@ int main() {
       expect(heard.regions.begin()->second.second == heard.heaps.begin()->first,
              "inside the heap it is the heap's");
     expect(guarded.try_deallocate(again, 2000, nullptr).has_value(), "a free");
-    told.remove_heap(first);
+    reported.remove_heap(first);
     expect(heard.heaps.empty(), "the heap goes");
-    expect(told.add_heap(first, 4096).has_value(), "and comes again");
+    expect(reported.add_heap(first, 4096).has_value(), "and comes again");
   }
   expect(heard.heaps.empty() && heard.regions.empty(), "nothing stays behind");
   return failures == 0 ? 0 : 1;

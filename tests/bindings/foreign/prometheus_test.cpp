@@ -15,10 +15,10 @@
 #include <sstream>
 #include <string>
 
+#include "millpond/base/units.hpp"
+#include "millpond/memory/adaptors.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond/memory/adaptors.hpp"
-#include "millpond/base/units.hpp"
 
 namespace {
 
@@ -92,7 +92,7 @@ int main() {
     const auto found = served.find(name);
     check(found != served.end(), name + " is served");
     check(found->second == value, name + ": " + std::to_string(found->second) + " served, " +
-                                      std::to_string(value) + " told");
+                                      std::to_string(value) + " reported");
   }
   check(served.size() == own.size(), "and nothing else of millpond's");
   counted.deallocate(kept, 3 * millpond::MiB, stream);

@@ -95,7 +95,7 @@ def check_serves_and_counts():
     e.millpond_entry_reset()
     after = ours.memory_stats(0)["reserved_bytes.all.current"]
     assert before >= 200 << 20 and after <= 50 << 20, (before, after)
-    # A block of nobody: told, counted, and no crash.
+    # A block of nobody: reported, counted, and no crash.
     assert library.millpond_torch_free(0x1234000, 8, 0, None) != 0
     assert b"not of this pool" in library.millpond_last_error(), library.millpond_last_error()
 
@@ -213,11 +213,11 @@ def check_use_wires_everything():
     import millpond.torch
     import torch
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         made = millpond.torch.use(limit_bytes=1 << 30)
-    assert any("RuntimeError" in str(w.message) for w in told), (
-        told
+    assert any("RuntimeError" in str(w.message) for w in reported), (
+        reported
     )  # no c10: the shim does not compile
     assert torch.calls["current"] is made and millpond.torch.in_use()
     wanted = {
@@ -252,7 +252,7 @@ def check_too_late_is_said():
     import torch
 
     torch.refuse_change = True
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         try:
             millpond.torch.use()
@@ -260,7 +260,7 @@ def check_too_late_is_said():
             assert "too late" in str(why), why
         else:
             raise AssertionError("the refusal was lost")
-    assert any("no C++ compiler" in str(w.message) for w in told), told
+    assert any("no C++ compiler" in str(w.message) for w in reported), reported
     assert not millpond.torch.in_use()
     del torch._C._cuda_customAllocator
     try:

@@ -51,15 +51,15 @@ listed = subprocess.run(
 assert "torch" not in listed and "millpond==0.1.0" in listed, listed
 work = Path(scratch) / "work"
 work.mkdir()
-told = subprocess.run(
+reported = subprocess.run(
     [python, "-c", "import millpond, millpond.torch; print(millpond.doctor())"],
     cwd=work,
     capture_output=True,
     text=True,
 )
-assert told.returncode == 0 and len(told.stdout) > 100, told
+assert reported.returncode == 0 and len(reported.stdout) > 100, reported
 if from_source:
-    print(told.stdout)
+    print(reported.stdout)
     sys.exit(0)
 for example in sorted((Path(source) / "examples/python").glob("*.py")):
     done = subprocess.run([python, example], cwd=work, capture_output=True, text=True)

@@ -171,7 +171,7 @@ int shim_run(const std::string& name, const std::string& trace) {
     meta.recorded_by = "tests/programs over the simulated GPU";
     meta.simulated = true;
     auto to = record::recorder::start(how, meta);
-    if (!to || !here->gpu->pool_create(&here->pool, memory_place::device, 0).ok()) _exit(97);
+    if (!to || !here->gpu->pool_create(&here->pool, memory_location::device, 0).ok()) _exit(97);
     here->to = std::move(*to);
     record::driver_entries entries;
     entries.function_parameter = function_parameter;
@@ -315,7 +315,7 @@ cudaError_t cudaMemPrefetchAsync(const void* at, std::size_t bytes, cudaMemLocat
   return call(
       ID(cuMemPrefetchAsync_v2), "cudaMemPrefetchAsync", "cuMemPrefetchAsync_v2", with, [&] {
         return here->gpu->prefetch_async(
-            bits(at), bytes, device ? memory_place::device : memory_place::host, sim(stream));
+            bits(at), bytes, device ? memory_location::device : memory_location::host, sim(stream));
       });
 }
 cudaError_t cudaMemAdvise(const void* at, std::size_t bytes, cudaMemoryAdvise advice,
@@ -325,7 +325,7 @@ cudaError_t cudaMemAdvise(const void* at, std::size_t bytes, cudaMemoryAdvise ad
   with.location.type = device ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
   return call(ID(cuMemAdvise_v2), "cudaMemAdvise", "cuMemAdvise_v2", with, [&] {
     return here->gpu->advise(bits(at), bytes, static_cast<managed_advice>(advice - 1),
-                             device ? memory_place::device : memory_place::host);
+                             device ? memory_location::device : memory_location::host);
   });
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned flags) {

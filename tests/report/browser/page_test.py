@@ -163,7 +163,7 @@ def a_whole_trace():
     drawn = lambda name: value(page, f"window.millpond.drawn.{name}")
     check(drawn("memory")["operations"] == allocations + frees, "every operation is in the chart")
     check(drawn("memory")["most"] == peak, "the chart's highest column is the peak of the CSV")
-    check(drawn("addresses")["blocks"] == allocations, "each block has its place")
+    check(drawn("addresses")["blocks"] == allocations, "each block has its call_site")
     check(drawn("lifetimes")["blocks"] == allocations, "each block has its life")
     check(
         len(page.find_elements(By.CSS_SELECTOR, ".cell")) == drawn("lifetimes")["cells"] > 5,
@@ -248,7 +248,7 @@ def a_whole_trace():
         brushed[0] != zoomed[0] and brushed[1] - brushed[0] < (view[1] - view[0]) / 8,
         "the overview's brush chooses a part",
     )
-    # A finding leads to its place.
+    # A finding leads to its call_site.
     if drawn("findings")["count"]:
         key(page, "f")
         check(

@@ -19,9 +19,9 @@ namespace millpond::sim::pages {
 
 // What cudaMemAdvise has said of a block.
 struct block_policy {
-  enum class place : std::uint8_t { none, host, device };
+  enum class location : std::uint8_t { none, host, device };
   bool read_mostly = false;
-  place preferred = place::none;
+  location preferred = location::none;
   bool accessed_by_device = false;
   bool accessed_by_host = false;
   bool operator==(const block_policy&) const = default;

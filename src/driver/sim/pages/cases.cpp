@@ -25,17 +25,17 @@ constexpr names<measured, 6> parts{{{"kernel", measured::kernel},
 constexpr names<access_kind, 3> accesses{{{"read", access_kind::read},
                                           {"write", access_kind::write},
                                           {"read-write", access_kind::read_write}}};
-constexpr names<start_place, 3> starts{{{"untouched", start_place::untouched},
-                                        {"host", start_place::host},
-                                        {"device", start_place::device}}};
+constexpr names<start_location, 3> starts{{{"untouched", start_location::untouched},
+                                           {"host", start_location::host},
+                                           {"device", start_location::device}}};
 constexpr names<run_options::before, 2> prefetches{
     {{"no", run_options::before::nothing}, {"yes", run_options::before::prefetch}}};
 constexpr names<advice_given, 5> advices{
-    {{"read-mostly", {managed_advice::set_read_mostly, memory_place::device}},
-     {"preferred-host", {managed_advice::set_preferred_location, memory_place::host}},
-     {"preferred-device", {managed_advice::set_preferred_location, memory_place::device}},
-     {"accessed-by-host", {managed_advice::set_accessed_by, memory_place::host}},
-     {"accessed-by-device", {managed_advice::set_accessed_by, memory_place::device}}}};
+    {{"read-mostly", {managed_advice::set_read_mostly, memory_location::device}},
+     {"preferred-host", {managed_advice::set_preferred_location, memory_location::host}},
+     {"preferred-device", {managed_advice::set_preferred_location, memory_location::device}},
+     {"accessed-by-host", {managed_advice::set_accessed_by, memory_location::host}},
+     {"accessed-by-device", {managed_advice::set_accessed_by, memory_location::device}}}};
 
 template <class Value, std::size_t Count>
 const Value* by_name(const names<Value, Count>& list, std::string_view wanted) {
@@ -148,7 +148,7 @@ std::string case_line(const page_case& one) {
   std::string advice;
   for (const advice_given& each : o.advice) {
     for (const auto& [name, value] : advices) {
-      if (value.what != each.what || value.place != each.place) continue;
+      if (value.what != each.what || value.location != each.location) continue;
       if (!advice.empty()) advice += '+';
       advice += name;
     }
@@ -176,12 +176,12 @@ double predict_ms(const page_case& one, const page_costs& costs) {
     space s(costs);
     s.add(block_bytes, one.what.bytes);
     for (const advice_given& each : one.what.advice)
-      s.advise(block_bytes, one.what.bytes, each.what, each.place);
+      s.advise(block_bytes, one.what.bytes, each.what, each.location);
     double now = s.touch_by_host(block_bytes, one.what.bytes, access_kind::write, 0);
-    now += s.prefetch(block_bytes, one.what.bytes, memory_place::device, now) +
+    now += s.prefetch(block_bytes, one.what.bytes, memory_location::device, now) +
            2 * costs.thrash_reset_ns;
     if (one.part == measured::prefetch_back)
-      return s.prefetch(block_bytes, one.what.bytes, memory_place::host, now) / 1e6;
+      return s.prefetch(block_bytes, one.what.bytes, memory_location::host, now) / 1e6;
     return s.touch_by_host(block_bytes, one.what.bytes, access_kind::write, now) / 1e6;
   }
   run_options what = one.what;

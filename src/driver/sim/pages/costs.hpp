@@ -6,8 +6,8 @@
 #pragma once
 #include <cstdint>
 
-#include "millpond/sim/simulated_gpu.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond::sim::pages {
 

@@ -48,14 +48,14 @@ class machine {
   run_report run() {
     space_.add(base, options_.bytes);
     for (const advice_given& each : options_.advice)
-      space_.advise(base, options_.bytes, each.what, each.place);
+      space_.advise(base, options_.bytes, each.what, each.location);
     place_data();
     space_.reset_counts();
     for (std::uint64_t round = 0; round < options_.rounds; ++round) {
       const double before = now_ns_;
       if (options_.pattern == pattern_kind::ping_pong) by_host(access_kind::write);
       if (options_.each_kernel == run_options::before::prefetch) {
-        const double ns = space_.prefetch(base, options_.bytes, memory_place::device, now_ns_);
+        const double ns = space_.prefetch(base, options_.bytes, memory_location::device, now_ns_);
         report_.prefetch_ns += ns;
         now_ns_ += ns;
       }
@@ -80,10 +80,10 @@ class machine {
   };
 
   void place_data() {
-    if (options_.start == start_place::untouched) return;
+    if (options_.start == start_location::untouched) return;
     now_ns_ += space_.touch_by_host(base, options_.bytes, access_kind::write, now_ns_);
-    if (options_.start == start_place::device) {
-      now_ns_ += space_.prefetch(base, options_.bytes, memory_place::device, now_ns_);
+    if (options_.start == start_location::device) {
+      now_ns_ += space_.prefetch(base, options_.bytes, memory_location::device, now_ns_);
     }
     now_ns_ += 2 * costs_.thrash_reset_ns;  // setting up is long ago when the first kernel runs
   }

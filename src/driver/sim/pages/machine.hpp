@@ -11,11 +11,11 @@
 
 namespace millpond::sim::pages {
 
-enum class start_place : std::uint8_t { untouched, host, device };
+enum class start_location : std::uint8_t { untouched, host, device };
 
 struct advice_given {
   managed_advice what = managed_advice::set_read_mostly;
-  memory_place place = memory_place::device;
+  memory_location location = memory_location::device;
 };
 
 struct run_options {
@@ -24,8 +24,8 @@ struct run_options {
   std::uint64_t stride = 0;
   std::uint64_t touches = 0;
   access_kind access = access_kind::read_write;
-  start_place start = start_place::host;  // where the data is when the first kernel runs
-  std::vector<advice_given> advice;       // given before the data is written
+  start_location start = start_location::host;  // where the data is when the first kernel runs
+  std::vector<advice_given> advice;             // given before the data is written
   enum class before : std::uint8_t { nothing, prefetch };
   before each_kernel = before::nothing;
   std::uint64_t rounds = 1;  // kernels; in ping-pong the CPU writes before each and reads after it

@@ -9,7 +9,7 @@
 namespace millpond::sim::pages {
 namespace {
 
-constexpr std::array<std::pair<pattern_kind, const char*>, 5> names{
+constexpr std::array<std::pair<pattern_kind, const char*>, 5> pattern_names{
     {{pattern_kind::stream, "stream"},
      {pattern_kind::stride, "stride"},
      {pattern_kind::random, "random"},
@@ -19,14 +19,14 @@ constexpr std::array<std::pair<pattern_kind, const char*>, 5> names{
 }  // namespace
 
 std::optional<pattern_kind> parse_pattern(std::string_view name) noexcept {
-  for (const auto& [kind, text] : names) {
+  for (const auto& [kind, text] : pattern_names) {
     if (name == text) return kind;
   }
   return std::nullopt;
 }
 
 const char* to_string(pattern_kind kind) noexcept {
-  for (const auto& [each, text] : names) {
+  for (const auto& [each, text] : pattern_names) {
     if (each == kind) return text;
   }
   return "";

@@ -54,8 +54,8 @@ block* space::find(std::uint64_t address, unsigned& page, std::uint64_t& blocks_
 }
 
 void space::advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice,
-                   memory_place place) {
-  using where = block_policy::place;
+                   memory_location location) {
+  using where = block_policy::location;
   visit(address, bytes, [&](block& b, unsigned, unsigned, std::uint64_t) {
     block_policy& p = b.policy;
     switch (advice) {
@@ -78,16 +78,16 @@ void space::advise(std::uint64_t address, std::uint64_t bytes, managed_advice ad
         break;
       }
       case managed_advice::set_preferred_location:
-        p.preferred = place == memory_place::host ? where::host : where::device;
+        p.preferred = location == memory_location::host ? where::host : where::device;
         break;
       case managed_advice::unset_preferred_location: p.preferred = where::none; break;
       case managed_advice::set_accessed_by:
-        (place == memory_place::host ? p.accessed_by_host : p.accessed_by_device) = true;
+        (location == memory_location::host ? p.accessed_by_host : p.accessed_by_device) = true;
         // The device's mappings are made now for pages that are on the host.
-        if (place == memory_place::device) map_remotely(b, b.on_host & ~b.on_device);
+        if (location == memory_location::device) map_remotely(b, b.on_host & ~b.on_device);
         break;
       case managed_advice::unset_accessed_by:
-        (place == memory_place::host ? p.accessed_by_host : p.accessed_by_device) = false;
+        (location == memory_location::host ? p.accessed_by_host : p.accessed_by_device) = false;
         break;
     }
   });
@@ -150,7 +150,7 @@ void space::release_pins(double now_ns) {
       if (over.any()) {
         const page_mask remote = over & ~b.on_device;
         b.pinned_known &= ~over;
-        if (!b.policy.accessed_by_device && b.policy.preferred != block_policy::place::host) {
+        if (!b.policy.accessed_by_device && b.policy.preferred != block_policy::location::host) {
           b.mapped &= ~remote;
           b.writable &= ~remote;
           ++b.generation;
@@ -238,7 +238,7 @@ double space::collapse(block& b, const page_mask& written, std::uint64_t blocks_
   const page_mask twice = written & b.duplicated();
   counts_.collapses += twice.count();
   ++b.generation;
-  if (b.policy.preferred != block_policy::place::host) {
+  if (b.policy.preferred != block_policy::location::host) {
     b.on_host &= ~twice;
     b.writable |= twice;
     return static_cast<double>(twice.count()) * costs_.collapse_ns;
@@ -275,9 +275,9 @@ double space::serve(block& b, std::uint64_t blocks_of_range, const page_mask& fa
   ++counts_.block_services;
   double ns = costs_.block_service_ns + each;
   const bool duplicates = b.policy.read_mostly && !writes(kind);
-  const bool stays = b.policy.preferred == block_policy::place::host && !duplicates;
-  const bool mapped_there =
-      b.policy.accessed_by_device && b.policy.preferred == block_policy::place::none && !duplicates;
+  const bool stays = b.policy.preferred == block_policy::location::host && !duplicates;
+  const bool mapped_there = b.policy.accessed_by_device &&
+                            b.policy.preferred == block_policy::location::none && !duplicates;
   if (stays || mapped_there) {
     // Mapped where it is: no growth, since the prefetcher does not work away from the preferred
     // location. What nobody has touched is made on the host where that is preferred, else on the
@@ -325,7 +325,7 @@ double space::count_remote(block& b, std::uint64_t touches) {
       b.remote_touches < costs_.counter_threshold)
     return 0;
   b.remote_touches = 0;
-  if (b.policy.preferred == block_policy::place::host || (b.on_host & ~b.on_device).none())
+  if (b.policy.preferred == block_policy::location::host || (b.on_host & ~b.on_device).none())
     return 0;
   ++counts_.counter_moves;
   return costs_.block_service_ns + bring_to_device(b, b.on_host, keep::nothing);
@@ -347,7 +347,7 @@ double space::stream(std::uint64_t address, std::uint64_t bytes, access_kind kin
       if (missing.none()) return;
       faulted = true;
       // Growth serves eight pages for one fault; a page mapped where it is has a fault of its own.
-      const bool grows = !(b.policy.preferred == block_policy::place::host &&
+      const bool grows = !(b.policy.preferred == block_policy::location::host &&
                            !(b.policy.read_mostly && !writes(step))) &&
                          !(writes(step) && (missing & b.duplicated()).any()) &&
                          (missing & b.thrash.thrashing()).none();
@@ -416,13 +416,13 @@ double space::touch_by_host(std::uint64_t address, std::uint64_t bytes, access_k
   return ns;
 }
 
-double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_place to, double) {
+double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_location to, double) {
   double ns = 0;
   bool moved = false;
   visit(address, bytes, [&](block& b, unsigned first, unsigned last, std::uint64_t) {
     const page_mask wanted = mask_of(first, last);
     const keep what = b.policy.read_mostly ? keep::original : keep::nothing;
-    if (to == memory_place::device) {
+    if (to == memory_location::device) {
       note_use(b);
       b.thrash.forget(wanted);
       const std::size_t missing = (wanted & ~b.on_device).count();
@@ -437,8 +437,8 @@ double space::prefetch(std::uint64_t address, std::uint64_t bytes, memory_place 
       if (b.policy.accessed_by_device) map_remotely(b, wanted & b.on_host & ~b.on_device);
     }
   });
-  return moved ? ns + (to == memory_place::device ? costs_.prefetch_call_ns
-                                                  : costs_.prefetch_back_call_ns)
+  return moved ? ns + (to == memory_location::device ? costs_.prefetch_call_ns
+                                                     : costs_.prefetch_back_call_ns)
                : ns;
 }
 

@@ -1,6 +1,6 @@
 // The driver's side of managed memory: ranges, their blocks, and what is done to serve a fault, a
-// prefetch or an advice. It keeps no clock: each call is told the time and answers what the work
-// costs.
+// prefetch or an advice. It keeps no clock: each call is reported the time and answers what the
+// work costs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -53,7 +53,7 @@ class space {
 
   // cudaMemAdvise. Acts on every block that the range touches.
   void advise(std::uint64_t address, std::uint64_t bytes, managed_advice advice,
-              memory_place place);
+              memory_location location);
 
   // The device has touched a block.
   void note_use(block& b) {
@@ -88,7 +88,7 @@ class space {
   // The CPU touches every page of a range in order. Nanoseconds beyond the touches themselves.
   double touch_by_host(std::uint64_t address, std::uint64_t bytes, access_kind kind, double now_ns);
   // cudaMemPrefetchAsync.
-  double prefetch(std::uint64_t address, std::uint64_t bytes, memory_place to, double now_ns);
+  double prefetch(std::uint64_t address, std::uint64_t bytes, memory_location to, double now_ns);
 
   [[nodiscard]] std::uint64_t resident(std::uint64_t address, std::uint64_t bytes);
   [[nodiscard]] const page_counts& counts() const noexcept { return counts_; }

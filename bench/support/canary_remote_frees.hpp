@@ -1,7 +1,7 @@
 // Two threads of the canary that hand each other blocks: one allocates on a stream and has
 // identities written, the other has them checked on the same stream and frees them, half of the
-// time by a lane handle. So blocks go home between the lanes of one stream, in both directions, at
-// any speed of the two.
+// time by a cache handle. So blocks go home between the caches of one stream, in both directions,
+// at any speed of the two.
 //
 // The stream goes with work pending and is made anew when all that was handed over has been freed:
 // who frees names a stream only while blocks of it are his.
@@ -13,8 +13,8 @@
 
 #include "base/random.hpp"
 #include "bench/support/canary.hpp"
-#include "millpond/pool/pool.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/pool/pool.hpp"
 
 namespace millpond::canary {
 
@@ -82,8 +82,8 @@ class pen_pal {
   }
   // When both have read all: the other's blocks of this stream are freed.
   void finish() {
-    lane_.reset();
-    read_lane_.reset();
+    cache_.reset();
+    read_cache_.reset();
     static_cast<void>(gpu_.stream_synchronize(stream_));
     static_cast<void>(gpu_.stream_destroy(stream_));
   }
@@ -94,9 +94,9 @@ class pen_pal {
     sums_.launches.fetch_add(1, std::memory_order_relaxed);
   }
   [[nodiscard]] void* allocate(std::uint64_t bytes) {
-    if (lane_) {
+    if (cache_) {
       try {
-        return lane_->allocate(bytes);
+        return cache_->allocate(bytes);
       } catch (const std::bad_alloc&) {
         return nullptr;
       }
@@ -106,9 +106,9 @@ class pen_pal {
   }
   void write() {
     if (pick_.chance(0.05))
-      lane_.reset();
-    else if (!lane_ && pick_.chance(0.05))
-      lane_.emplace(memory_.lane(stream_));
+      cache_.reset();
+    else if (!cache_ && pick_.chance(0.05))
+      cache_.emplace(memory_.cache(stream_));
     handover::batch made{stream_, generation_, {}};
     std::vector<identity_block> blocks;
     // Mostly few sizes, as programs have them, so that what comes back is wanted.
@@ -136,15 +136,15 @@ class pen_pal {
     for (const held& h : got->blocks) blocks.push_back(block_of(h));
     launch(gpu_.identity_check(blocks, report_, got->stream));
     // A handle of a stream that went is let go: a call by it would name that.
-    if (read_generation_ != got->generation) read_lane_.reset();
+    if (read_generation_ != got->generation) read_cache_.reset();
     read_generation_ = got->generation;
-    if (!read_lane_ && pick_.chance(0.5))
-      read_lane_.emplace(memory_.lane(got->stream));
+    if (!read_cache_ && pick_.chance(0.5))
+      read_cache_.emplace(memory_.cache(got->stream));
     else if (pick_.chance(0.02))
-      read_lane_.reset();
+      read_cache_.reset();
     for (const held& h : got->blocks) {
-      if (read_lane_)
-        read_lane_->deallocate(h.ptr, h.bytes);
+      if (read_cache_)
+        read_cache_->deallocate(h.ptr, h.bytes);
       else
         memory_.deallocate(h.ptr, h.bytes, got->stream);
     }
@@ -155,7 +155,7 @@ class pen_pal {
   }
   void renew() {
     if (!out_.done()) return;
-    lane_.reset();
+    cache_.reset();
     static_cast<void>(gpu_.spin(50'000, stream_));
     static_cast<void>(gpu_.stream_destroy(stream_));
     static_cast<void>(gpu_.stream_create(&stream_));
@@ -174,7 +174,7 @@ class pen_pal {
   stream_handle stream_ = nullptr;
   std::uint64_t generation_ = 1;
   std::uint64_t read_generation_ = 0;
-  std::optional<pool::lane_handle> lane_, read_lane_;
+  std::optional<pool::cache_handle> cache_, read_cache_;
 };
 
 }  // namespace millpond::canary
