@@ -238,7 +238,7 @@ int main(int count, char** arguments) {
       ->capture_default_str();
   app.add_option("--repeats", repeats, "of each case that takes less than a second")
       ->capture_default_str();
-  app.add_flag("--table", table, "with --gpu sim: the rows of docs/managed_memory.md");
+  app.add_flag("--table", table, "with --gpu sim: the rows of docs/measured/managed_memory.md");
   app.add_flag("--calibrated", calibrated,
                "measure this machine's rates first, and predict for them");
   app.add_flag(

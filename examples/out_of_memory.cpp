@@ -1,6 +1,6 @@
 // A server that runs out of memory, and the report that it gets. Weights, a captured graph, a
 // stream whose work is not done, and long-lived blocks between short-lived ones all keep memory;
-// docs/out_of_memory.md reads the report line by line.
+// docs/how_to/out_of_memory.md reads the report line by line.
 //
 //     out_of_memory [sim] [--json]    always on the simulated GPU, so that it is the same
 //     everywhere

@@ -1,4 +1,4 @@
-"""Fills the tables of docs/pytorch.md and docs/install.md from the result files in bench/results.
+"""Fills the tables of docs/how_to/pytorch.md and docs/guide/install.md from the result files in bench/results.
 
     python3 bench/pytorch/tables.py            writes the documents
     python3 bench/pytorch/tables.py --check    ends with 1 where a document says something else than the files
@@ -13,7 +13,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts"))
+from markdown_form import between_marks  # noqa: E402
+
 RESULTS = ROOT / "bench/results"
+# Result files keep the words of the build that wrote them: the name since 0.2.0, and the one before.
+OLD_NAMES = {"thread_cache_hits": "lane_hits", "thread_caches_flushed": "lanes_flushed"}
 
 
 def load(name):
@@ -137,7 +142,7 @@ def pytorch():
             "",
             "What millpond did in a timed round, on average:",
             "",
-            "| workload | allocations | of them past the caches | new pages | moves | events recorded | fences asked | caches emptied |",
+            "| workload | allocations | of them past the thread caches | new pages | moves | events recorded | fences asked | thread caches emptied |",
             "| --- | --- | --- | --- | --- | --- | --- | --- |",
         ]
     for name, r in by.get("millpond", {}).items():
@@ -146,7 +151,8 @@ def pytorch():
             continue
 
         def mean(key):
-            return sum(each.get(key, 0) for each in timed) / len(timed)
+            before = OLD_NAMES.get(key, key)
+            return sum(each.get(key, each.get(before, 0)) for each in timed) / len(timed)
 
         rows.append(
             f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('thread_cache_hits'):.0f} | "
@@ -235,16 +241,16 @@ def preload():
 
 
 TABLES = {
-    "docs/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks},
-    "docs/install.md": {"preload": preload},
+    "docs/how_to/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks},
+    "docs/guide/install.md": {"preload": preload},
 }
 
 
 def filled(document, text):
     for name, make in TABLES[document].items():
-        pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end of table -->)", re.S)
-        assert pattern.search(text), f"{document} has no table {name}"
-        text = pattern.sub(lambda m: m.group(1) + "\n".join(make()) + "\n" + m.group(2), text)
+        begin = f"<!-- table: {name} -->"
+        assert begin in text, f"{document} has no table {name}"
+        text = between_marks(text, begin, "<!-- end of table -->", "\n".join(make()))
     return text
 
 

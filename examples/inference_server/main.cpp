@@ -6,7 +6,7 @@
 //
 // 16 clients send requests of 1 to 4 items and wait for the answers; a dispatcher makes batches of
 // up to 32 items and runs them through 8 layers of matrix products on several streams.
-// docs/inference.md has the results.
+// docs/measured/inference.md has the results.
 #include <sched.h>
 #include <millpond/base/units.hpp>
 #include <millpond/memory/memory_resource.hpp>

@@ -19,7 +19,7 @@ constexpr std::uint64_t small_bytes = 64 * KiB;
 // The same machine: medians of one call to allocate and one to free.
 constexpr double device_pair_ns = 82'000, pinned_pair_ns = 723'000, managed_pair_ns = 15'600,
                  driver_pool_pair_ns = 46'440;
-// A pair from the pool where no replay says: docs/performance.md.
+// A pair from the pool where no replay says: docs/measured/performance.md.
 constexpr double pool_pair_ns = 100;
 
 double measured_pair(trace::kind of) {

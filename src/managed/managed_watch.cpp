@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t block_bytes = 2 * MiB;  // the driver's books are by it
 constexpr std::uint64_t few_faults = 8;  // "seldom": less than two blocks brought over by faults
-                                         // (docs/managed_memory.md: six a block)
+                                         // (docs/how_to/managed_memory.md: six a block)
 
 class simulated_watch final : public managed_watch {
  public:

@@ -45,7 +45,7 @@ struct comparison {
 
 // Tables of at most 80 columns, each number with its unit.
 [[nodiscard]] std::string comparison_text(const comparison& of);
-// One document; the keys are in docs/command.md.
+// One document; the keys are in docs/guide/command.md.
 [[nodiscard]] std::string comparison_json(const comparison& of);
 
 }  // namespace millpond::report

@@ -18,7 +18,7 @@ struct explanation_options {
 [[nodiscard]] std::string explanation_text(const advise::explanation& of,
                                            const trace::trace_info& trace,
                                            const explanation_options& options = {});
-// One document; the keys are in docs/diagnosis.md.
+// One document; the keys are in docs/guide/diagnosis.md.
 [[nodiscard]] std::string explanation_json(const advise::explanation& of,
                                            const trace::trace_info& trace);
 

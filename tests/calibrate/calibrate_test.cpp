@@ -80,7 +80,7 @@ TEST(calibrate, gives_the_simulated_gpus_own_profile_back) {
   expect_near(measured->host_memory_bytes_per_s, truth.host_memory_bytes_per_s, 0.01,
               "kernel on pinned");
   // The page machine has parts that do not scale with bytes, and its own fit to many rows:
-  // docs/managed_memory.md.
+  // docs/measured/managed_memory.md.
   expect_near(measured->managed_fault_in_bytes_per_s, truth.managed_fault_in_bytes_per_s, 0.15,
               "fault in");
   expect_near(measured->managed_fault_back_bytes_per_s, truth.managed_fault_back_bytes_per_s, 0.25,

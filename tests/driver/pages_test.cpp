@@ -47,7 +47,7 @@ TEST(pages, the_textbooks_faults_of_a_gibibyte) {
 }
 
 // The rows of the first runs within 30%, those of later ones within 40%, but for those that
-// docs/managed_memory.md names as missed: one that is met leaves the list.
+// docs/measured/managed_memory.md names as missed: one that is met leaves the list.
 TEST(pages, predicts_the_measured_rows) {
   std::size_t rows = 0;
   const std::set<std::tuple<std::string, std::string, std::uint64_t>> missed{
@@ -83,7 +83,7 @@ TEST(pages, predicts_the_measured_rows) {
       if (missed.contains({file, one.name, one.what.bytes})) {
         EXPECT_GT(std::abs(predicted / one.middle_ms() - 1), bound)
             << one.name
-            << " is met now: take it off the list, and say so in docs/managed_memory.md";
+            << " is met now: take it off the list, and say so in docs/measured/managed_memory.md";
         continue;
       }
       EXPECT_NEAR(predicted / one.middle_ms(), 1, bound)
@@ -295,11 +295,11 @@ TEST(pages, is_the_same_on_every_run) {
   EXPECT_EQ(a.total_ns(), b.total_ns());
 }
 
-// docs/managed_memory.md shows every row as it is predicted now. A failure prints the line that
-// belongs there.
+// docs/measured/managed_memory.md shows every row as it is predicted now. A failure prints the line
+// that belongs there.
 TEST(page_cases, the_documents_table_is_what_the_machine_predicts) {
   std::stringstream document;
-  document << std::ifstream(MILLPOND_SOURCE_DIR "/docs/managed_memory.md").rdbuf();
+  document << std::ifstream(MILLPOND_SOURCE_DIR "/docs/measured/managed_memory.md").rdbuf();
   for (const char* file : {"h200_fitted", "h200_fitted_2", "h200_checked", "h200_seen_4"}) {
     const std::string path = MILLPOND_SOURCE_DIR "/data/managed/" + std::string(file) + ".csv";
     // Later files tell the rates of the machine that they were measured on.

@@ -221,9 +221,9 @@ TEST_F(metrics, without_sources_there_is_no_text) {
   EXPECT_EQ(metrics_text(std::span<const metric_source>()), "");
 }
 
-// docs/metrics.md is what people build dashboards from.
+// docs/how_to/metrics.md is what people build dashboards from.
 TEST_F(metrics, the_document_names_each_and_no_other) {
-  std::ifstream file(std::string(MILLPOND_SOURCE_DIR) + "/docs/metrics.md");
+  std::ifstream file(std::string(MILLPOND_SOURCE_DIR) + "/docs/how_to/metrics.md");
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   std::map<std::string, std::string> reported;
   std::istringstream lines(text);

@@ -1,5 +1,5 @@
 // Each rule that must hold, twice: kept with an honest driver, and broken on purpose, which must be
-// noticed. docs/testing.md has the table.
+// noticed. docs/internals/testing.md has the table.
 #include <gmock/gmock.h>
 
 #include <set>

@@ -50,8 +50,8 @@ struct operation {
 };
 using program = std::vector<operation>;
 
-// The rules that must hold (docs/architecture.md), each with how often a program could have broken
-// it.
+// The rules that must hold (docs/internals/what_must_hold.md), each with how often a program could
+// have broken it.
 enum class rule : std::uint8_t {
   order,      // memory handed out that another stream had freed
   own_order,  // memory handed out again on the stream that freed it while its work was pending

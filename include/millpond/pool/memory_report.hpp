@@ -1,6 +1,6 @@
 // Where a pool's memory is: who keeps each byte that it has reserved, why a request was refused,
-// and what was tried. Plain data, with its words and its JSON. docs/out_of_memory.md reads one line
-// by line.
+// and what was tried. Plain data, with its words and its JSON. docs/how_to/out_of_memory.md reads
+// one line by line.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -3,8 +3,8 @@
 //     const millpond::metric_source sources[] = {{"activations", &pool}, {"requests", &counted}};
 //     answer(millpond::metrics_text(sources));   // content type: millpond::metrics_content_type
 //
-// docs/metrics.md lists the names. Serving them over HTTP is the program's own affair, or that of
-// millpond/bindings/prometheus.hpp (prometheus-cpp).
+// docs/how_to/metrics.md lists the names. Serving them over HTTP is the program's own affair, or
+// that of millpond/bindings/prometheus.hpp (prometheus-cpp).
 #pragma once
 #include <cstdint>
 #include <span>

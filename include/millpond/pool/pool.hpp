@@ -2,7 +2,7 @@
 //
 // A block freed on a stream serves the next allocation of that stream at once, and other streams
 // once the freeing stream has passed the free. The life of an allocation through caches, stream
-// caches, the heap and growth is reported in docs/architecture.md.
+// caches, the heap and growth is reported in docs/internals/life_of_an_allocation.md.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -63,7 +63,7 @@ struct pool_options {
   // moving pages over growing. Up to there it grows unless moving costs no more. Where several
   // threads queue for memory that is not there the slack counts once for each, at most 8 times.
   // Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in
-  // docs/fragmentation.md.
+  // docs/measured/fragmentation.md.
   double slack = 0.04;
   // What one cache (a thread on a stream) may keep in small blocks, and in large blocks by exact
   // size; 0 for the default: 0.5% and 0.1% of the peak of live bytes, or 1 MiB and 4 MiB where that

@@ -4,8 +4,8 @@
 // takes device time, and its effect on memory happens when it completes, so that a program that
 // races sees corruption. A checker: reported which blocks an allocator hands out, it finds every
 // reuse that its stream order does not allow, whatever the timing happened to be. A fault injector:
-// any call can fail. docs/simulated_gpu.md says what is modelled, from which measurement, and what
-// is not.
+// any call can fail. docs/internals/simulated_gpu.md says what is modelled, from which measurement,
+// and what is not.
 //
 // Thread-safe by one mutex. There is one host clock, shared by all threads. A run is deterministic
 // when one OS thread makes the calls (it may speak for many logical threads, see set_thread).
@@ -64,7 +64,8 @@ struct gpu_profile {
   double host_to_device_bytes_per_s = 0, device_to_host_bytes_per_s = 0;  // pinned
   double pageable_to_device_bytes_per_s = 0, device_to_pageable_bytes_per_s = 0;
   double host_memory_bytes_per_s = 0;  // a kernel straight on pinned memory
-  // Managed memory, 256 MiB at once: what the page machine (docs/managed_memory.md) is scaled by.
+  // Managed memory, 256 MiB at once: what the page machine (docs/how_to/managed_memory.md) is
+  // scaled by.
   double managed_fault_in_bytes_per_s = 0;  // faulted to the device by a kernel
   double managed_together_share = 1;        // of that time, where one kernel touches several blocks
   double managed_prefetch_bytes_per_s = 0;  // cuMemPrefetchAsync to the device
@@ -129,7 +130,7 @@ struct kernel_description {
   std::function<void()> body = {};
 };
 
-// One broken rule. The rules' names are in docs/simulated_gpu.md.
+// One broken rule. The rules' names are in docs/internals/simulated_gpu.md.
 struct violation {
   std::string rule;              // "reuse_before_order"
   std::string first_call_site;   // where the block, access or mapping came from

@@ -10,8 +10,8 @@ namespace millpond::advise {
 namespace {
 
 // Microseconds of an allocation and its free, and of the same through a pool that keeps its memory:
-// medians measured on an H200, driver 580.159, 2026-11-30 (docs/performance.md). For traces without
-// recorded times.
+// medians measured on an H200, driver 580.159, 2026-11-30 (docs/measured/performance.md). For
+// traces without recorded times.
 constexpr double device_pair_us = 82, managed_pair_us = 15.6, pool_pair_us = 0.76;
 double pinned_pair_us(std::uint64_t bytes) {
   return bytes <= 4 * MiB ? 723

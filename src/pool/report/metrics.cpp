@@ -23,7 +23,7 @@ constexpr auto gauge = metric_type::gauge;
 constexpr auto counter = metric_type::counter;
 using p = pool_statistics;
 
-// In the order of docs/metrics.md.
+// In the order of docs/how_to/metrics.md.
 constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_live_bytes", "Bytes asked for and not freed.", gauge,
                 &p::live_bytes},

@@ -1,6 +1,6 @@
 // Measurements of managed memory as lines of a CSV file: what was done, what it took, and what the
 // page machine predicts of it. bench/managed.cpp measures such lines on a card; tests and
-// docs/managed_memory.md compare them.
+// docs/measured/managed_memory.md compare them.
 #pragma once
 #include <string>
 #include <vector>
@@ -39,8 +39,8 @@ inline constexpr const char* case_columns =
 // --calibrated` writes. False, and nothing changed, where there is none.
 bool read_rates(const std::string& path, gpu_profile& into);
 [[nodiscard]] std::string case_line(const page_case& one);
-// A row of the table in docs/managed_memory.md: name, size, measured, predicted, error against the
-// middle.
+// A row of the table in docs/measured/managed_memory.md: name, size, measured, predicted, error
+// against the middle.
 [[nodiscard]] std::string table_line(const page_case& one, const page_costs& costs);
 [[nodiscard]] double predict_ms(const page_case& one, const page_costs& costs);
 

@@ -2,7 +2,7 @@
 //
 // "measured" is one NVIDIA H200, driver 580.159, CUDA 13.0, 2026-11-30; "driver" is the
 // unified-memory module of open-gpu-kernel-modules 595.45.04; "fitted" follows from measured rows
-// of two sizes, as docs/managed_memory.md shows.
+// of two sizes, as docs/measured/managed_memory.md shows.
 #pragma once
 #include <cstdint>
 
