@@ -43,6 +43,16 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
   return parse_number(read_line(path));
 }
 
+// The lines "cpu0 ...", "cpu1 ..." of /proc/stat: one for each processor that is online.
+unsigned count_in_stat(const std::string& text) {
+  unsigned count = 0;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("cpu") && line.size() > 3 && line[3] >= '0' && line[3] <= '9') ++count;
+  }
+  return count;
+}
+
 // "MemTotal:   131 kB" of /proc/meminfo.
 std::optional<std::uint64_t> meminfo(const std::string& text, const std::string& key) {
   std::istringstream in(text);
@@ -171,6 +181,8 @@ host_facts read_host_facts(const std::string& root) {
   host_facts host;
   host.kernel = read_line(root + "/proc/sys/kernel/osrelease");
   host.cpus = count_list(read_line(root + "/sys/devices/system/cpu/online"));
+  // A chroot or a small container may be without /sys.
+  if (host.cpus == 0) host.cpus = count_in_stat(read_text(root + "/proc/stat"));
   const std::string memory = read_text(root + "/proc/meminfo");
   host.ram_bytes = meminfo(memory, "MemTotal");
   host.ram_available_bytes = meminfo(memory, "MemAvailable");

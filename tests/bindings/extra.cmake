@@ -17,14 +17,14 @@ binding_test(c_abi c_abi_test)
 add_dependencies(binding_tests c_abi_test)
 
 # Nothing but what the version script names is shown, each with its version.
-find_package(Python3 COMPONENTS Interpreter)
+find_package(Python3 QUIET COMPONENTS Interpreter)
 if(Python3_FOUND)
   binding_test(exports ${Python3_EXECUTABLE} ${here}/check_exports.py $<TARGET_FILE:millpond_shared>
     ${PROJECT_SOURCE_DIR}/include/millpond.h)
 endif()
 if(NOT MILLPOND_SANITIZE)  # an outside program has no sanitizer's runtime
   binding_test(install_shared ${here}/install_shared.sh ${CMAKE_COMMAND} ${PROJECT_BINARY_DIR}
-    ${PROJECT_BINARY_DIR}/bindings-installed ${here} ${CMAKE_C_COMPILER})
+    ${PROJECT_BINARY_DIR}/bindings-installed ${here} ${CMAKE_C_COMPILER} ${CMAKE_GENERATOR})
 endif()
 
 # The Python package, in a clean virtual environment. A sanitizer's runtime would have to be in Python itself.
@@ -38,11 +38,10 @@ if(Python3_FOUND AND TARGET python_package AND NOT MILLPOND_SANITIZE)
   set_tests_properties(bindings.wheel_from_source PROPERTIES LABELS "bindings;slow" TIMEOUT 3000 RUN_SERIAL ON)
 endif()
 
-# What needs foreign headers is built where they are: the CUDA toolkit's CCCL, another CCCL (MILLPOND_CCCL_DIR, a folder that
+# What needs foreign headers is built where they are: CUDA's and its CCCL (cmake/cuda_headers.cmake), another CCCL (MILLPOND_CCCL_DIR, a folder that
 # holds cuda/, thrust/ and cub/), RMM (MILLPOND_RMM_DIR, as for the benchmarks), NCCL. Not in sanitizer builds: their
 # templates are heavy, and what they call is tested there by itself.
 set(MILLPOND_CCCL_DIR "" CACHE PATH "The include folder of a newer CCCL, for the tests of the cuda::mr binding")
-find_package(CUDAToolkit QUIET)
 # The binding's source compiled and run with these include folders, in this order.
 function(foreign_test name source)
   add_executable(binding_${name} ${here}/foreign/${source})
@@ -52,32 +51,32 @@ function(foreign_test name source)
   binding_test(${name} binding_${name})
   add_dependencies(binding_tests binding_${name})
 endfunction()
-if(CUDAToolkit_FOUND AND NOT MILLPOND_SANITIZE)
-  set(toolkit ${CUDAToolkit_INCLUDE_DIRS})
+if(millpond_cuda_includes AND NOT MILLPOND_SANITIZE)
+  set(toolkit ${millpond_cuda_includes})
   list(GET toolkit 0 toolkit)
   if(EXISTS ${toolkit}/nvtx3/nvToolsExtMem.h)
     foreign_test(nvtx_memory nvtx_memory_test.cpp ${toolkit})
   endif()
-  if(EXISTS ${toolkit}/cccl/cuda/memory_resource)
-    foreign_test(cuda_mr cuda_mr_test.cpp ${toolkit}/cccl ${toolkit})
+  if(millpond_cccl_include)
+    foreign_test(cuda_mr cuda_mr_test.cpp ${millpond_cccl_include} ${toolkit})
     if(Python3_FOUND)
       binding_test(cuda_mr_newest ${Python3_EXECUTABLE} ${here}/foreign/newest_cccl.py ${PROJECT_SOURCE_DIR}
         ${PROJECT_BINARY_DIR}/bindings-cccl ${CMAKE_CXX_COMPILER} ${toolkit} $<TARGET_FILE:millpond>)
     endif()
-    foreign_test(thrust thrust_test.cpp ${toolkit}/cccl ${toolkit})
+    foreign_test(thrust thrust_test.cpp ${millpond_cccl_include} ${toolkit})
     target_compile_definitions(binding_thrust PRIVATE THRUST_DEVICE_SYSTEM=THRUST_DEVICE_SYSTEM_CPP)
   endif()
   if(MILLPOND_CCCL_DIR)
     foreign_test(cuda_mr_newer cuda_mr_test.cpp ${MILLPOND_CCCL_DIR} ${toolkit})
   endif()
-  if(MILLPOND_RMM_DIR)
+  if(MILLPOND_RMM_DIR AND CUDAToolkit_FOUND)  # RMM is linked with CUDA's runtime
     set(rmm ${MILLPOND_RMM_DIR}/librmm)
     foreign_test(rmm rmm_test.cpp ${rmm}/include ${rmm}/include/rapids ${MILLPOND_RMM_DIR}/rapids_logger/include ${toolkit})
     target_link_libraries(binding_rmm PRIVATE ${rmm}/lib64/librmm.so ${MILLPOND_RMM_DIR}/rapids_logger/lib64/librapids_logger.so
       CUDA::cudart)
   endif()
 else()
-  message(STATUS "bindings: no CUDA toolkit, or a sanitizer: cuda::mr and Thrust are not compiled here")
+  message(STATUS "bindings: no CUDA headers, or a sanitizer: cuda::mr and Thrust are not compiled here")
 endif()
 
 # Metrics over HTTP, where prometheus-cpp is (Debian: prometheus-cpp-dev).

@@ -7,10 +7,9 @@ add_dependencies(test_driver fake_libcuda)
 target_compile_definitions(test_driver PRIVATE
   MILLPOND_FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
 
-# Where the toolkit is found, our declarations are compared with its own.
-find_path(MILLPOND_CUDA_INCLUDE cuda.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES include)
-if(MILLPOND_CUDA_INCLUDE)
-  target_include_directories(test_driver SYSTEM PRIVATE ${MILLPOND_CUDA_INCLUDE})
+# Where CUDA's headers are found, our declarations are compared with its own.
+if(millpond_cuda_includes)
+  target_include_directories(test_driver SYSTEM PRIVATE ${millpond_cuda_includes})
 else()
   message(STATUS "cuda.h is not found: the test of our CUDA declarations against it is left out")
 endif()

@@ -109,6 +109,14 @@ TEST(machine_facts, are_read_from_the_usual_files) {
   EXPECT_FALSE(host.memory_limit_bytes);
 }
 
+TEST(machine_facts, without_sys_the_processors_are_counted_in_proc) {
+  const fake_root root;
+  root.write("/proc/stat", "cpu  9 9 9\ncpu0 4 4 4\ncpu1 3 3 3\ncpu7 2 2 2\nintr 1\ncpus 8\n");
+  EXPECT_EQ(read_host_facts(root.path()).cpus, 3u);
+  root.write("/sys/devices/system/cpu/online", "0-7\n");
+  EXPECT_EQ(read_host_facts(root.path()).cpus, 8u);
+}
+
 TEST(machine_facts, an_empty_or_garbled_machine_is_not_guessed_at) {
   const fake_root root;
   root.write("/proc/meminfo", "MemTotal: lots\n");
@@ -122,6 +130,7 @@ TEST(machine_facts, an_empty_or_garbled_machine_is_not_guessed_at) {
   EXPECT_FALSE(host.max_maps);
   EXPECT_FALSE(host.memory_limit_bytes);
   EXPECT_EQ(host.huge_pages, "");
+  EXPECT_EQ(host.cpus, 0u);
   EXPECT_EQ(host.numa_nodes, 0u);
   machine_facts facts;
   facts.host = host;

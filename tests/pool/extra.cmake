@@ -8,7 +8,7 @@ set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_
 # What a pair costs in instructions, where the build is optimised and nothing is added to it.
 add_executable(pool_pairs ${PROJECT_SOURCE_DIR}/tests/support/pool_pairs.cpp)
 millpond_use_rooms(pool_pairs pool)
-find_package(Python3 COMPONENTS Interpreter)
+find_package(Python3 QUIET COMPONENTS Interpreter)
 if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT MILLPOND_SANITIZE AND NOT MILLPOND_AUDIT AND Python3_FOUND)
   add_test(NAME pool.instructions
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/support/count_instructions.py $<TARGET_FILE:pool_pairs>)

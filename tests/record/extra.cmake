@@ -10,13 +10,13 @@ if(TARGET millpond_record AND TARGET test_record)
   set_target_properties(recorded_program PROPERTIES ENABLE_EXPORTS ON BUILD_RPATH ${PROJECT_BINARY_DIR}/tests/fake
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/fake)
   foreach(target fake_cupti recorded_program)
-    target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_include_directories(${target} SYSTEM PRIVATE ${millpond_cuda_includes})
     target_link_libraries(${target} PRIVATE millpond_flags)
   endforeach()
   # The same from Python, where there is one whose frames are known.
   add_library(recorded_library MODULE ${CMAKE_CURRENT_SOURCE_DIR}/record/program/recorded_library.cpp)
   target_link_libraries(recorded_library PRIVATE fake_cupti millpond_flags ${CMAKE_DL_LIBS})
-  target_include_directories(recorded_library SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(recorded_library SYSTEM PRIVATE ${millpond_cuda_includes})
   set_target_properties(recorded_library PROPERTIES BUILD_RPATH ${PROJECT_BINARY_DIR}/tests/fake
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/fake)
   find_package(Python3 COMPONENTS Interpreter QUIET)
@@ -28,5 +28,5 @@ if(TARGET millpond_record AND TARGET test_record)
   add_dependencies(test_record recorded_program recorded_library millpond_record)
   target_compile_definitions(test_record PRIVATE MILLPOND_HAS_RECORDER
     MILLPOND_RECORDED_PROGRAM="$<TARGET_FILE:recorded_program>" MILLPOND_RECORD_LIBRARY="$<TARGET_FILE:millpond_record>")
-  target_include_directories(test_record SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(test_record SYSTEM PRIVATE ${millpond_cuda_includes})
 endif()

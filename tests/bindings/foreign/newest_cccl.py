@@ -2,9 +2,11 @@
 
 usage: newest_cccl.py SOURCE_FOLDER SCRATCH COMPILER TOOLKIT_INCLUDE LIBRARY
 
+Takes pip from build/tools (scripts/install-dependencies) where this Python has none.
 Skips (77) where no index can be reached. What was fetched before is kept in SCRATCH, and serves for a week.
 """
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -12,6 +14,8 @@ import zipfile
 from pathlib import Path
 
 source, scratch, compiler, toolkit, library = sys.argv[1:]
+has_pip = importlib.util.find_spec("pip") is not None
+python = sys.executable if has_pip else f"{source}/build/tools/bin/python"
 scratch = Path(scratch)
 scratch.mkdir(parents=True, exist_ok=True)
 wheels = [
@@ -22,7 +26,7 @@ if not wheels:
         old.unlink()
     done = subprocess.run(
         [
-            sys.executable,
+            python,
             "-m",
             "pip",
             "download",

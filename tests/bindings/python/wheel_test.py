@@ -15,6 +15,7 @@ import sys
 import venv
 from pathlib import Path
 
+# --config-settings is what Debian 12's pip calls -C.
 source, build, scratch = sys.argv[1:4]
 from_source = sys.argv[4:] == ["--from-source"]
 tests = Path(__file__).resolve().parent
@@ -28,7 +29,7 @@ python = Path(scratch) / "bin/python"
 install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source]
 environment = dict(os.environ)
 if from_source:
-    install += ["-C", f"build-dir={source}/build-from-source"]
+    install += ["--config-settings", f"build-dir={source}/build-from-source"]
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
     for name, compiler in (
         ("CC", "cc"),
@@ -37,7 +38,7 @@ if from_source:
         if shutil.which(compiler):
             environment.setdefault(name, compiler)
 else:
-    install += ["-C", f"cmake.define.MILLPOND_PREBUILT={build}"]
+    install += ["--config-settings", f"cmake.define.MILLPOND_PREBUILT={build}"]
 done = subprocess.run(install, capture_output=True, text=True, env=environment)
 if done.returncode != 0:
     if "No matching distribution found for scikit-build-core" in done.stderr + done.stdout:
