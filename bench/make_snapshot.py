@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Writes a PyTorch memory snapshot of any length as PyTorch's pickler does (protocol 4): every dict, list and text numbered in the memo,
-lists in batches of 1000, each allocation's list of frames an object of its own whose frames are shared, a free with its allocation's list.
-The history is random (seed 7): blocks of 512 bytes to 1 MiB at 40,000 places, three streams, 3000 frames in 500 stacks.
+"""Writes a PyTorch memory snapshot of any length as PyTorch's pickler does (protocol 4): every
+dict, list and text numbered in the memo, lists in batches of 1000, each allocation's list of frames
+an object of its own whose frames are shared, a free with its allocation's list. The history is
+random (seed 7): blocks of 512 bytes to 1 MiB at 40,000 places, three streams, 3000 frames in 500
+stacks.
 
-    bench/make_snapshot.py FILE EVENTS [DEPTH]     DEPTH frames a stack, default 25; 0: no stacks at all
-    bench/make_snapshot.py --measure FILE          what build/millpond takes to read, explain and draw it, as JSON
+    bench/make_snapshot.py FILE EVENTS [DEPTH]
+        DEPTH frames a stack, default 25; 0: no stacks at all
+    bench/make_snapshot.py --measure FILE
+        what build/millpond takes to read, explain and draw it, as JSON
 """
 
 import json

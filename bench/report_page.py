@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""How large a page `millpond report` makes of many events, how long it takes to make and to open in chromium, and what memory that
-takes. The trace is random (seed 5): blocks of 512 bytes to 1 MiB at 40,000 places, seven streams; the least that packing can gain from.
+"""How large a page `millpond report` makes of many events, how long it takes to make and to open in
+chromium, and what memory that takes. The trace is random (seed 5): blocks of 512 bytes to 1 MiB at
+40,000 places, seven streams; the least that packing can gain from.
 
-    bench/report_page.py [EVENTS]      default 10,000,000; prints JSON. Takes Selenium (build/tools, scripts/install-dependencies test).
+    bench/report_page.py [EVENTS]      default 10,000,000; prints JSON
+
+Takes Selenium (build/tools, scripts/install-dependencies test).
 """
 
 import glob
@@ -44,9 +47,8 @@ def write_trace(path, events):
                 live[n] = live[-1]
                 live.pop()
                 free.append(place)
-            lines.append(
-                f"{action},{3 * at},{0x7F0000000000 + place * 2097152},{sizes[place % 1000]},{place % 7}\n"
-            )
+            address = 0x7F0000000000 + place * 2097152
+            lines.append(f"{action},{3 * at},{address},{sizes[place % 1000]},{place % 7}\n")
             if len(lines) >= 100_000:
                 out.write("".join(lines))
                 lines = []

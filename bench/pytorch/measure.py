@@ -1,17 +1,22 @@
-"""Runs the workloads with PyTorch's own allocator, with millpond, and with PyTorch's expandable segments; writes one JSON.
+"""Runs the workloads with PyTorch's own allocator, with millpond, and with PyTorch's expandable
+segments; writes one JSON.
 
-    python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 6] [--record FOLDER]
+    python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 6]
+        [--record FOLDER]
     python3 bench/pytorch/measure.py --device cpu --small      # does it run at all, without a card
 
-One process an allocator, since a process has one; all live at once, and one of them works at a time. Each workload: in each process a first
-round of either of two seeds, in which libraries choose kernels for shapes that they have not seen (the processes do that
-at the same time, but for workloads whose memory depends on how fast the card is); then timed rounds of the same two seeds,
-each process in turn, so that whatever else changes on the machine meanwhile meets all of them alike. Written down are the wall
-time of each round, what the allocator did in it, the peaks of reserved and requested bytes over all of them, a digest of all outputs, and,
-where a round depends on its seed alone, whether the timed rounds gave the same outputs again. The file is written after each
-workload. A process that dies, or takes longer than the limit, is started again for the next workload. --record: PyTorch's own
-allocator does two more rounds of each workload, a model made anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for
-`millpond compare`.
+One process an allocator, since a process has one; all live at once, and one of them works at a
+time. Each workload: in each process a first round of either of two seeds, in which libraries choose
+kernels for shapes that they have not seen (the processes do that at the same time, but for
+workloads whose memory depends on how fast the card is); then timed rounds of the same two seeds,
+each process in turn, so that whatever else changes on the machine meanwhile meets all of them
+alike. Written down are the wall time of each round, what the allocator did in it, the peaks of
+reserved and requested bytes over all of them, a digest of all outputs, and, where a round depends
+on its seed alone, whether the timed rounds gave the same outputs again. The file is written after
+each workload. A process that dies, or takes longer than the limit, is started again for the next
+workload. --record: PyTorch's own allocator does two more rounds of each workload, a model made
+anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for `millpond
+compare`.
 """
 
 import argparse
@@ -27,7 +32,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-# By name: options of millpond.torch.use() for millpond's, and the workloads that it is for where those are not all.
+# By name: options of millpond.torch.use() for millpond's, and the workloads that it is for where
+# those are not all.
 ALLOCATORS = {
     "default": (None, None),
     "millpond": ({}, None),
@@ -205,7 +211,8 @@ def say(what):
 
 
 def child(options):
-    """Does what is asked on standard input, a line each: begin NAME, round NUMBER, end, record NAME."""
+    """Does what is asked on standard input, a line each: begin NAME, round NUMBER, end, record
+    NAME."""
     import torch
 
     s = prepared(options)
@@ -255,7 +262,8 @@ def alone(options):
 
 
 class Process:
-    """The process of one allocator, as the measuring one sees it. Answers are dictionaries, with "error" where one failed."""
+    """The process of one allocator, as the measuring one sees it. Answers are dictionaries, with
+    "error" where one failed."""
 
     def __init__(self, allocator, options):
         self.allocator, self.limit = allocator, options.limit
@@ -309,9 +317,8 @@ class Process:
             return {"error": f"took longer than {self.limit} s"}
         if line is None:
             code = self.process.wait()
-            return {
-                "error": f"the process ended with {code}: {' | '.join(self.stderr().strip().splitlines()[-3:])[:600]}"
-            }
+            last_words = " | ".join(self.stderr().strip().splitlines()[-3:])[:600]
+            return {"error": f"the process ended with {code}: {last_words}"}
         return json.loads(line)
 
     def stderr(self):
@@ -438,14 +445,15 @@ def tell(allocator, r):
         f"{value} {key}" for key, value in counts.items() if value and not key.endswith("_hits")
     )
     print(
-        f"  {r['workload']}, {allocator}: {times[0]:.1f} to {times[-1]:.1f} ms{ratio}, {r['digest']}{again}"
-        + (f"; in the timed rounds {shown}" if shown else ""),
+        f"  {r['workload']}, {allocator}: {times[0]:.1f} to {times[-1]:.1f} ms{ratio}, "
+        f"{r['digest']}{again}" + (f"; in the timed rounds {shown}" if shown else ""),
         flush=True,
     )
 
 
 def warm_libraries(most_seconds=40):
-    """Reads the libraries that PyTorch loads as it goes, so that the first allocator does not pay for a cold disk."""
+    """Reads the libraries that PyTorch loads as it goes, so that the first allocator does not pay
+    for a cold disk."""
     import importlib.util
 
     spec = importlib.util.find_spec("torch")
@@ -468,7 +476,8 @@ def warm_libraries(most_seconds=40):
     with ThreadPoolExecutor(12) as readers:
         list(readers.map(read, sorted(files, key=lambda f: -f.stat().st_size)))
     print(
-        f"{sum(f.stat().st_size for f in files) >> 20} MiB of libraries read in {time.monotonic() - began:.0f} s",
+        f"{sum(f.stat().st_size for f in files) >> 20} MiB of libraries read in "
+        f"{time.monotonic() - began:.0f} s",
         flush=True,
     )
 

@@ -1,13 +1,21 @@
-"""What recording costs PyTorch programs: runs under `millpond record`, and pauses and resumes the recording.
+"""What recording costs PyTorch programs: runs under `millpond record`, and pauses and resumes the
+recording.
 
-    millpond record -o out.mpt -- python3 bench/pytorch/recorded.py quads SECONDS [serving,training,generation]
-    CUDA_INJECTION64_PATH=libcupti_floor.so python3 bench/pytorch/recorded.py quads|subscribed SECONDS [...]
+    millpond record -o out.mpt -- \\
+        python3 bench/pytorch/recorded.py quads SECONDS [serving,training,generation]
+    CUDA_INJECTION64_PATH=libcupti_floor.so \\
+        python3 bench/pytorch/recorded.py quads|subscribed SECONDS [...]
 
-quads: the same unit of work (10 to 60 ms) four times: alone, recorded, recorded, alone, and every second quad the other way
-round. Both states meet the same clock, caches, memory and neighbours, which change more from second to second than a recording
-costs. Under bench/cupti/floor.cpp "recorded" is CUPTI's own part: callbacks that write nothing down.
-subscribed: the same, where alone is a process that has no subscriber with CUPTI, and recorded is one that is paused.
-SECONDS is for each workload. Prints RECORDED and one JSON: of each workload the quads, [alone, alone, recorded, recorded] each.
+quads: the same unit of work (10 to 60 ms) four times: alone, recorded, recorded, alone, and every
+second quad the other way round. Both states meet the same clock, caches, memory and neighbours,
+which change more from second to second than a recording costs. Under bench/cupti/floor.cpp
+"recorded" is CUPTI's own part: callbacks that write nothing down.
+
+subscribed: the same, where alone is a process that has no subscriber with CUPTI, and recorded is
+one that is paused.
+
+SECONDS is for each workload. Prints RECORDED and one JSON: of each workload the quads, [alone,
+alone, recorded, recorded] each.
 """
 
 import ctypes
@@ -31,7 +39,8 @@ recorder = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
 
 
 def serving():
-    """Eight requests of changing size through a convolutional net; their input is in pageable memory, as servers have it."""
+    """Eight requests of changing size through a convolutional net; their input is in pageable
+    memory, as servers have it."""
     layers, width = [torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.ReLU()], 64
     for n in range(12):
         wider = min(512, width * (2 if n % 3 == 2 else 1))

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the inference server on the simulated GPU and says which of the driver's calls a batch makes: millpond's strategy may make
-none but those of its copies, its kernels and the one event that tells when it is done.
+"""Runs the inference server on the simulated GPU and says which of the driver's calls a batch
+makes: millpond's strategy may make none but those of its copies, its kernels and the one event that
+tells when it is done.
 
     check_calls.py build/examples/inference_server
 """

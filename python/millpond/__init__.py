@@ -1,4 +1,5 @@
-"""millpond: a stream-ordered GPU memory pool for PyTorch, CuPy and C, and the command that explains memory.
+"""millpond: a stream-ordered GPU memory pool for PyTorch, CuPy and C, and the command that explains
+memory.
 
     import millpond.torch
     millpond.torch.use()            # before the first CUDA tensor
@@ -8,7 +9,8 @@
 
     print(millpond.doctor())        # what this machine has, with or without a GPU
 
-The package imports nothing but the standard library; PyTorch and CuPy are imported when they are asked for.
+The package imports nothing but the standard library; PyTorch and CuPy are imported when they are
+asked for.
 """
 
 from ._native import MillpondError, OutOfMemory, command_path, gpu_count, library_path, version
@@ -35,7 +37,8 @@ def run_command(*arguments):
 
 
 def doctor(*arguments):
-    """What this machine has for GPU memory and what is misconfigured, as text (`millpond doctor`)."""
+    """What this machine has for GPU memory and what is misconfigured, as text (`millpond
+    doctor`)."""
     status, out, err = run_command("doctor", *arguments)
     if status not in (0, 1):  # 1: it found something to say
         raise MillpondError(err.strip() or f"millpond doctor ended with status {status}")

@@ -1,4 +1,5 @@
-"""The command: `millpond ...` and `python -m millpond ...` are the program in this package, with the same process."""
+"""The command: `millpond ...` and `python -m millpond ...` are the program in this package, with
+the same process."""
 
 import os
 import sys

@@ -39,7 +39,8 @@ class PoolOptions(ctypes.Structure):
     ]
 
 
-# The pool's own counts, by the names of millpond::pool_statistics, and what no allocator could do with less than.
+# The pool's own counts, by the names of millpond::pool_statistics, and what no allocator could do
+# with less than.
 POOL_COUNTS = (
     "growths",
     "moves",

@@ -1,4 +1,5 @@
-"""The entry points for PyTorch: those of the wheel, or the same compiled once for the user's PyTorch."""
+"""The entry points for PyTorch: those of the wheel, or the same compiled once for the user's
+PyTorch."""
 
 import hashlib
 import os
@@ -60,14 +61,16 @@ def compile_command(torch, compiler_name, out):
 
 
 def entry_library(torch, compile_shim=True):
-    """The path of the library to load. Falls back to the wheel's own, with a warning that says what is lost."""
+    """The path of the library to load. Falls back to the wheel's own, with a warning that says what
+    is lost."""
     plain = _native.entry_path()
     if not compile_shim:
         return plain
     chosen = compiler()
     if chosen is None:
         warnings.warn(
-            "millpond: no C++ compiler is found, so that running out of memory is a RuntimeError, with the same text, "
+            "millpond: no C++ compiler is found, so that running out of memory is a RuntimeError, "
+            "with the same text, "
             "and not a torch.OutOfMemoryError",
             stacklevel=4,
         )
@@ -105,7 +108,8 @@ def entry_library(torch, compile_shim=True):
     except (OSError, subprocess.SubprocessError) as failure:
         why = str(failure)
     warnings.warn(
-        f"millpond: the entry points for PyTorch {torch.__version__} cannot be compiled ({why}); running out of memory is a "
+        f"millpond: the entry points for PyTorch {torch.__version__} cannot be compiled ({why}); "
+        "running out of memory is a "
         "RuntimeError, with the same text, and not a torch.OutOfMemoryError",
         stacklevel=4,
     )

@@ -1,7 +1,7 @@
 """Memory snapshots that PyTorch's viewer (pytorch.org/memory_viz) and `millpond compare` open.
 
-The blocks are those allocated since record_memory_history(): the pool's own books have no names in them. Segments are the
-2 MiB pages that hold live blocks, joined where they touch.
+The blocks are those allocated since record_memory_history(): the pool's own books have no names in
+them. Segments are the 2 MiB pages that hold live blocks, joined where they touch.
 """
 
 import json
@@ -15,7 +15,8 @@ _ACTIONS = ("alloc", "free_requested", "oom")
 
 
 def record_memory_history(enabled=True, max_entries=100000, stacks="python"):
-    """Starts (or stops) keeping the last max_entries allocations and frees. stacks: "python" or None."""
+    """Starts (or stops) keeping the last max_entries allocations and frees. stacks: "python" or
+    None."""
     check(_native.library().millpond_torch_history(max_entries if enabled else 0))
     from . import torch as ours
 
@@ -61,7 +62,7 @@ def _segments(device, live, stacks):
     for segment in segments:
         blocks, at = [], segment["start"]
 
-        def gap(until):
+        def gap(at, until, blocks=blocks):
             if until > at:
                 blocks.append(
                     {
@@ -74,7 +75,7 @@ def _segments(device, live, stacks):
                 )
 
         for address, size, stack in segment["live"]:
-            gap(address)
+            gap(at, address)
             block = -(-size // 512) * 512
             blocks.append(
                 {
@@ -87,7 +88,7 @@ def _segments(device, live, stacks):
             )
             at = address + block
         end = max(segment["end"], at)
-        gap(end)
+        gap(at, end)
         used = sum(b["size"] for b in blocks if b["state"] != "inactive")
         out.append(
             {
@@ -132,7 +133,9 @@ def snapshot():
             ):  # millpond needs no second step before the address is free
                 trace.append({**entry, "action": "free_completed"})
         traces.append(trace)
-        segments += _segments(device, [(a, b, s, k) for _, a, b, s, _, k in reported["live"]], stacks)
+        segments += _segments(
+            device, [(a, b, s, k) for _, a, b, s, _, k in reported["live"]], stacks
+        )
     return {
         "segments": segments,
         "device_traces": traces,

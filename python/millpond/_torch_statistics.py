@@ -1,6 +1,7 @@
 """millpond's numbers under PyTorch's names, and torch.cuda's functions that ask for them.
 
-PyTorch's own functions raise with any allocator but its own; programs call them everywhere, so use() answers in their call_site.
+PyTorch's own functions raise with any allocator but its own; programs call them everywhere, so
+use() answers in their place.
 """
 
 import collections
@@ -90,13 +91,14 @@ def memory_summary(device=None, abbreviated=False):
     lines += [f"{name:22}{size(now):>12}{size(peak):>12}" for name, now, peak in rows]
     lines.append(f"{'blocks':22}{n.live_blocks:>12}{n.peak_live_blocks:>12}")
     lines.append(
-        f"lent to captured graphs {size(n.graph_bytes)}; {n.allocations} allocations, {n.out_of_memory} out of memory"
+        f"lent to captured graphs {size(n.graph_bytes)}; {n.allocations} allocations, "
+        f"{n.out_of_memory} out of memory"
     )
     return "\n".join(lines)
 
 
 def patch(torch):
-    """Answers in the call_site of torch.cuda's functions that PyTorch refuses for other allocators."""
+    """Answers in place of torch.cuda's functions that PyTorch refuses for other allocators."""
     from . import _torch_snapshot
 
     memory = torch.cuda.memory

@@ -3,8 +3,8 @@
     import cupy, millpond.cupy
     millpond.cupy.use()
 
-CuPy asks for memory on the current stream and gives it back with no stream reported: a block goes back on the stream that
-it was allocated on, as CuPy's own stream-ordered allocator does.
+CuPy asks for memory on the current stream and gives it back names no stream then: a block goes
+back on the stream that it was allocated on, as CuPy's own stream-ordered allocator does.
 """
 
 import ctypes
@@ -16,7 +16,8 @@ __all__ = ["allocate", "use"]
 
 
 def use(**options):
-    """Makes millpond the allocator of CuPy's arrays. options: as millpond.torch.use. With PyTorch in the process the pool is shared."""
+    """Makes millpond the allocator of CuPy's arrays. options: as millpond.torch.use. With PyTorch
+    in the process the pool is shared."""
     import cupy
 
     library = _native.library()

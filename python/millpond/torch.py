@@ -5,15 +5,14 @@
     ...
     print(millpond.torch.memory_summary())
 
-use() also answers torch.cuda.memory_stats and its kin, which PyTorch itself refuses with any other allocator than its own.
-Nothing here imports torch before use() is called.
+use() also answers torch.cuda.memory_stats and its kin, which PyTorch itself refuses with any other
+allocator than its own. Nothing here imports torch before use() is called.
 """
 
 import ctypes
-import os
 
 from . import _native
-from ._native import MillpondError, check
+from ._native import check
 from ._torch_shim import entry_library
 from ._torch_snapshot import dump_snapshot, record_memory_history, snapshot
 
@@ -42,12 +41,16 @@ def in_use():
 def use(*, patch_statistics=True, compile_shim=True, **options):
     """Makes millpond the allocator of PyTorch's CUDA tensors, for the rest of the process.
 
-    options: reuse, limit_bytes, initial_bytes, slack, max_wait_seconds (see millpond/pool/pool.hpp).
-    patch_statistics: also answer torch.cuda.memory_stats, memory_allocated, memory_snapshot and the like.
-    compile_shim: compile, once for this PyTorch, the few lines that make running out of memory a torch.OutOfMemoryError; without
-    them, or without a compiler, it is a RuntimeError with the same text.
+    options: reuse, limit_bytes, initial_bytes, slack, max_wait_seconds (see
+    millpond/pool/pool.hpp).
+    patch_statistics: also answer torch.cuda.memory_stats, memory_allocated, memory_snapshot and the
+    like.
+    compile_shim: compile, once for this PyTorch, the few lines that make running out of memory a
+    torch.OutOfMemoryError; without them, or without a compiler, it is a RuntimeError with the same
+    text.
 
-    Raises RuntimeError where PyTorch has used its own allocator already, or another millpond is loaded.
+    Raises RuntimeError where PyTorch has used its own allocator already, or another millpond is
+    loaded.
     """
     global _allocator, _entry
     import torch
@@ -72,7 +75,8 @@ def use(*, patch_statistics=True, compile_shim=True, **options):
                 "this PyTorch was built without CUDA: there is no allocator to replace"
             ) from None
         raise RuntimeError(
-            "millpond.torch.use() comes too late: PyTorch has used its own allocator already. Call it before the "
+            "millpond.torch.use() comes too late: PyTorch has used its own allocator already. Call "
+            "it before the "
             f"first CUDA tensor, best right after `import torch` ({why})"
         ) from None
     _allocator, _entry = made, entry
@@ -84,14 +88,16 @@ def use(*, patch_statistics=True, compile_shim=True, **options):
 
 
 def allocator(compile_shim=True):
-    """A torch.cuda.memory.CUDAPluggableAllocator over millpond, without making it the current one."""
+    """A torch.cuda.memory.CUDAPluggableAllocator over millpond, without making it the current
+    one."""
     import torch
 
     return _make_allocator(torch, compile_shim)[0]
 
 
 def mem_pool():
-    """A torch.cuda.MemPool whose segments come from millpond, for `with torch.cuda.use_mem_pool(...)`."""
+    """A torch.cuda.MemPool whose segments come from millpond, for `with
+    torch.cuda.use_mem_pool(...)`."""
     import torch
 
     return torch.cuda.MemPool(allocator().allocator())
@@ -122,7 +128,8 @@ def _make_allocator(torch, compile_shim):
             getattr(inner, setter)(ctypes.cast(function, ctypes.c_void_p).value)
         elif setter == "set_record_stream_fn":
             raise RuntimeError(
-                f"PyTorch {torch.__version__} cannot tell another allocator of record_stream, so that tensors used on "
+                f"PyTorch {torch.__version__} cannot tell another allocator of record_stream, so "
+                "that tensors used on "
                 "several streams would be unsafe: PyTorch 2.1 or newer is needed"
             )
     return made, entry

@@ -1,5 +1,6 @@
-"""The headers' plain comments as Doxygen wants them: a comment above a declaration, or behind it and on the lines below at the
-same column, belongs to it. A comment before a blank line is about what follows in general and stays out.
+"""The headers' plain comments as Doxygen wants them: a comment above a declaration, or behind it
+and on the lines below at the same column, belongs to it. A comment before a blank line is about
+what follows in general and stays out.
 
 usage: doxygen_filter.py HEADER
 """

@@ -1,5 +1,5 @@
-"""What mkdocs cannot know: the reference is made from the headers, and documents link to files outside docs/ (an example, a
-header), which the site carries as they are."""
+"""What mkdocs cannot know: the reference is made from the headers, and documents link to files
+outside docs/ (an example, a header), which the site carries as they are."""
 
 import os
 import re

@@ -157,8 +157,8 @@ def together(file, first, second):
 
 
 def members(nodes, level):
-    """Functions and the like in the order of the header. One comment may stand over several declarations: those without their
-    own, on the lines below it, are shown with it."""
+    """Functions and the like in the order of the header. One comment may stand over several
+    declarations: those without their own, on the lines below it, are shown with it."""
     made, group = [], None
 
     def close():
@@ -193,9 +193,10 @@ def fields(nodes):
     for each in nodes:
         initial = flat(each.find("initializer")).lstrip("= ").strip()
         kind = cell(spaced(flat(each.find("type"))))
-        made.append(
-            f"| `{heading(each)}` | `{kind}{flat(each.find('argsstring'))}`{f', {chr(96)}{cell(initial)}{chr(96)}' if initial and initial != '{}' else ''} | {cell(words(each))} |"
-        )
+        shape = f"`{kind}{flat(each.find('argsstring'))}`"
+        if initial not in ("", "{}"):
+            shape += f", `{cell(initial)}`"
+        made.append(f"| `{heading(each)}` | {shape} | {cell(words(each))} |")
     return [*made, ""]
 
 
@@ -292,7 +293,8 @@ def pages(folder):
     lines = [
         "# Reference",
         "",
-        "The public headers, as Doxygen read them. What is promised is in their comments; the words are the "
+        "The public headers, as Doxygen read them. What is promised is in their comments; the "
+        "words are the "
         "[glossary](../glossary.md)'s.",
         "",
         "| header | |",

@@ -1,5 +1,6 @@
-"""Checks what a libmillpond.so shows: every function of millpond.h under its version node, PyTorch's entry points,
-and nothing else, so that two copies or two C++ runtimes in one process never meet.
+"""Checks what a libmillpond.so shows: every function of millpond.h under its version node,
+PyTorch's entry points, and nothing else, so that two copies or two C++ runtimes in one process
+never meet.
 
 usage: check_exports.py LIBRARY HEADER
 """

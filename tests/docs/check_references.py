@@ -1,5 +1,6 @@
-"""Checks that every relative link of every document exists, and what a document names between backticks:
-paths of the tree (`src/heap/heap.hpp`, `src/heap/heap.hpp:12`) and tests (`heap.suite.the_tests_name`).
+"""Checks that every relative link of every document exists, and what a document names between
+backticks: paths of the tree (`src/heap/heap.hpp`, `src/heap/heap.hpp:12`) and tests
+(`heap.suite.the_tests_name`).
 
 usage: check_references.py ROOT | --self-test
 """
@@ -85,7 +86,8 @@ def self_test():
         (root / "src/a.hpp").write_text("one\n")
         (root / "docs/b.md").write_text("# A heading, with `code`\n")
         (root / "README.md").write_text(
-            "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap is x` `heap.holes.are_filled`\n"
+            "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap "
+            "is x` `heap.holes.are_filled`\n"
             "`src/ROOM/*_test.cpp`\n```\n[not](checked.md)\n```\n[out](https://example.org)\n"
         )
         assert check(root) == [], check(root)

@@ -1,8 +1,8 @@
-"""The little of Markdown that the document checks need: files, prose lines, fenced blocks, anchors."""
+"""The little of Markdown that the document checks need: files, prose lines, fenced blocks,
+anchors."""
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*(\S*)")
 COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
@@ -11,7 +11,8 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*\s*$")
 
 @dataclass
 class block:
-    """A fenced block: its language, its text, its first line's number, and the comment line before it."""
+    """A fenced block: its language, its text, its first line's number, and the comment line before
+    it."""
 
     language: str
     text: str

@@ -1,11 +1,11 @@
 """Runs the commands of the documents on the built tree.
 
 A block of ```sh that follows the line `<!-- run -->` is run as one script and must exit 0;
-`<!-- run: exit 1 -->` where another status is right; `<!-- not run: REASON -->` on a block that cannot
-be (it needs a card, or installs packages). A block that follows `<!-- output -->` is an excerpt of what the
-block run before it printed: each of its lines must be there, in order; a line `...` stands for any lines. With
-`<!-- output, numbers may differ -->` a measure is as good as any other (`3.14 ms`, `892 MiB`, `0.41`), so that a
-faster allocator need not rewrite the document.
+`<!-- run: exit 1 -->` where another status is right; `<!-- not run: REASON -->` on a block that
+cannot be (it needs a card, or installs packages). A block that follows `<!-- output -->` is an
+excerpt of what the block run before it printed: each of its lines must be there, in order; a line
+`...` stands for any lines. With `<!-- output, numbers may differ -->` a measure is as good as any
+other (`3.14 ms`, `892 MiB`, `0.41`), so that a faster allocator need not rewrite the document.
 
 The scripts run in a scratch folder in which build/ is the build tree and the other names are the
 source tree's, so that what they write does not land in the repository.
@@ -43,7 +43,8 @@ def without_numbers(line):
 
 
 def excerpt_fault(excerpt, output, seen=str.rstrip):
-    """None where the lines of `excerpt` are in `output` in order, else the first line that is not."""
+    """None where the lines of `excerpt` are in `output` in order, else the first line that is
+    not."""
     lines = [seen(line) for line in output.splitlines()]
     at = 0
     for wanted in excerpt.splitlines():
@@ -113,7 +114,8 @@ def self_test():
             "<!-- output -->\n```\npond\n...\nmill\n```\n"
             "<!-- run -->\n```sh\necho 'pool 12.5 us   3 GiB'\n```\n"
             "<!-- output, numbers may differ -->\n```\npool   7 ns 1.25 MiB\n```\n"
-            "<!-- run: exit 3 -->\n```sh\nexit 3\n```\n<!-- not run: it needs a card -->\n```sh\nfalse\n```\n"
+            "<!-- run: exit 3 -->\n```sh\nexit 3\n```\n<!-- not run: it needs a card "
+            "-->\n```sh\nfalse\n```\n"
         )
         document.write_text(good)
         assert check(root, build, scratch) == ([], 3), check(root, build, scratch)

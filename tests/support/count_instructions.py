@@ -1,4 +1,5 @@
-"""Instructions a pair of an allocation and a free, counted by callgrind: evidence that holds on any machine."""
+"""Instructions a pair of an allocation and a free, counted by callgrind: evidence that holds on any
+machine."""
 
 import re
 import shutil
@@ -6,7 +7,8 @@ import subprocess
 import sys
 
 PAIRS = (500, 4500)
-# GCC 12 at -O3 needs 155, 275, 293 and 159 (the null driver's own two calls included); the rest is room for compilers.
+# GCC 12 at -O3 needs 155, 275, 293 and 159 (the null driver's own two calls included); the rest is
+# room for compilers.
 BOUNDS = {"cache": 200, "plain": 350, "streams": 370, "capture": 200}
 CALLS_A_PAIR = {
     "cache": 0,
@@ -45,7 +47,8 @@ def main():
         (few, _), (many, calls) = (run(program, way, n) for n in PAIRS)
         pair = (many - few) / (PAIRS[1] - PAIRS[0])
         print(
-            f"{way}: {pair:.1f} instructions a pair (at most {bound}), {calls / PAIRS[1]:g} driver calls"
+            f"{way}: {pair:.1f} instructions a pair (at most {bound}), {calls / PAIRS[1]:g} driver "
+            "calls"
         )
         if pair > bound or calls != CALLS_A_PAIR[way] * PAIRS[1]:
             failed = 1

@@ -1,4 +1,5 @@
-"""`millpond run --pool` on programs of the shared runtime and of the driver, with test doubles of both and a simulated GPU.
+"""`millpond run --pool` on programs of the shared runtime and of the driver, with test doubles of
+both and a simulated GPU.
 
 usage: preload_test.py MILLPOND PROGRAM DRIVER_PROGRAM STATIC_PROGRAM
 """

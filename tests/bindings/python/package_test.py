@@ -1,5 +1,5 @@
-"""The installed Python package, with no GPU and no PyTorch: run by the Python that has it. Each check is a process of its
-own, since what PyTorch's allocator is can be chosen once a process.
+"""The installed Python package, with no GPU and no PyTorch: run by the Python that has it. Each
+check is a process of its own, since what PyTorch's allocator is can be chosen once a process.
 
 usage: package_test.py [CHECK]
 """

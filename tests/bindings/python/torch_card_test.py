@@ -1,4 +1,5 @@
-"""millpond.torch with a real PyTorch on a real card: what a program may ask of its allocator. Each check is a process.
+"""millpond.torch with a real PyTorch on a real card: what a program may ask of its allocator. Each
+check is a process.
 
 usage: torch_card_test.py [CHECK] [--out FILE]
 """
@@ -15,9 +16,8 @@ import threading
 
 
 def start(**options):
-    import torch
-
     import millpond.torch
+    import torch
 
     millpond.torch.use(**options)
     return torch, millpond.torch
@@ -262,9 +262,8 @@ def check_snapshot_with_frames():
 
 
 def check_use_after_the_first_tensor_is_refused():
-    import torch
-
     import millpond.torch
+    import torch
 
     torch.zeros(1, device="cuda")
     try:
@@ -278,7 +277,8 @@ def check_use_after_the_first_tensor_is_refused():
 
 def check_exit_with_live_tensors():
     code = (
-        "import torch, millpond.torch; millpond.torch.use(); a=[torch.ones(1000, device='cuda') for _ in range(100)]; "
+        "import torch, millpond.torch; millpond.torch.use(); a=[torch.ones(1000, device='cuda') "
+        "for _ in range(100)]; "
         "torch.cuda.synchronize(); print('done')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -300,7 +300,6 @@ def check_fork_is_refused():
 
 def check_cupy_shares_the_pool():
     import cupy
-
     import millpond.cupy
     from millpond import torch as ours
 
@@ -319,9 +318,8 @@ def check_cupy_shares_the_pool():
 
 
 def check_mem_pool_segments():
-    import torch
-
     import millpond.torch
+    import torch
 
     pool = millpond.torch.mem_pool()
     with torch.cuda.use_mem_pool(pool):

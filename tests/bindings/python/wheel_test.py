@@ -1,9 +1,11 @@
-"""Makes a clean virtual environment, installs the package there by `pip install .`, and runs package_test.py in it.
+"""Makes a clean virtual environment, installs the package there by `pip install .`, and runs
+package_test.py in it.
 
-The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is compiled twice; with
---from-source everything is compiled, as on a user's machine (into SOURCE/build-from-source: beside the builds of the presets, so that
-ccache knows their objects, and a second time is short). Skips (77)
-where pip can reach neither an index nor an installed scikit-build-core.
+The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is
+compiled twice; with --from-source everything is compiled, as on a user's machine (into
+SOURCE/build-from-source: beside the builds of the presets, so that ccache knows their objects, and
+a second time is short). Skips (77) where pip can reach neither an index nor an installed
+scikit-build-core.
 
 usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH [--from-source]
 """

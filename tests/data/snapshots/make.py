@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the small pickles that the snapshot importer's tests read, next to this file.
 
-The plain ones have the shape that torch.cuda.memory._snapshot() gives; the hostile ones would run code in
-Python's own unpickler. Deterministic: the same files each time.
+The plain ones have the shape that torch.cuda.memory._snapshot() gives; the hostile ones would run
+code in Python's own unpickler. Deterministic: the same files each time.
 """
 
 import pathlib

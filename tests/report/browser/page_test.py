@@ -1,6 +1,6 @@
-"""Opens the pages of `millpond report` in a real browser (chromium without a window, through Selenium) and looks at them: no error,
-no request, marks that match the data, zoom, hover and keys, both themes, two widths. Exit status 77, "skipped", where
-chromium or selenium is not there.
+"""Opens the pages of `millpond report` in a real browser (chromium without a window, through
+Selenium) and looks at them: no error, no request, marks that match the data, zoom, hover and keys,
+both themes, two widths. Exit status 77, "skipped", where chromium or selenium is not there.
 
 usage: page_test.py MILLPOND SOURCE_TREE OUTPUT_FOLDER      (the pictures stay in OUTPUT_FOLDER)
 """
@@ -92,7 +92,8 @@ def opened(page, path):
             return page.execute_script("return window.millpond.ready_ms")
         time.sleep(0.05)
     raise AssertionError(
-        f"{path.name}: not ready in 30 s: {page.get_log('browser')} {page.find_element(By.ID, 'about').text}"
+        f"{path.name}: not ready in 30 s: {page.get_log('browser')} "
+        f"{page.find_element(By.ID, 'about').text}"
     )
 
 
@@ -102,7 +103,8 @@ def value(page, expression):
 
 def settle(page):
     page.execute_async_script(
-        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 30)))"
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => "
+        "setTimeout(done, 30)))"
     )
 
 
@@ -160,7 +162,10 @@ def a_whole_trace():
     peak, allocations, frees = truth(trace)
     page = browser(1280, 900)
     opened(page, path)
-    drawn = lambda name: value(page, f"window.millpond.drawn.{name}")
+
+    def drawn(name):
+        return value(page, f"window.millpond.drawn.{name}")
+
     check(drawn("memory")["operations"] == allocations + frees, "every operation is in the chart")
     check(drawn("memory")["most"] == peak, "the chart's highest column is the peak of the CSV")
     check(drawn("addresses")["blocks"] == allocations, "each block has its call_site")
@@ -329,7 +334,10 @@ def lab(colour, sight):
     r, g, b = (
         min(1, max(0, sum(weight * part for weight, part in zip(row, linear)))) for row in sight
     )
-    f = lambda t: t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116
+
+    def f(t):
+        return t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116
+
     x, y, z = (
         (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.95047,
         0.2126 * r + 0.7152 * g + 0.0722 * b,
@@ -339,7 +347,8 @@ def lab(colour, sight):
 
 
 def colours_and_print():
-    """Every pair of the charts' colours stays apart without one sort of cone; paper gets the light theme and all findings."""
+    """Every pair of the charts' colours stays apart without one sort of cone; paper gets the light
+    theme and all findings."""
     path = make("print.html", source / "data/traces/multistream_serving.csv.gz")
     page = browser(1280, 900)
     opened(page, path)
@@ -353,7 +362,8 @@ def colours_and_print():
                     )
     key(page, "t")
     page.execute_script(
-        "addEventListener('beforeprint', () => { window.printed = [document.documentElement.dataset.theme,"
+        "addEventListener('beforeprint', () => { window.printed = "
+        "[document.documentElement.dataset.theme,"
         " document.querySelectorAll('details.finding:not([open])').length]; })"
     )
     paper = base64.b64decode(
@@ -442,7 +452,8 @@ def a_long_trace():
     opened(page, path)
     trace = value(
         page,
-        "(({peak_bytes, events, events_shown, windows, peak_event, left_out}) => ({peak_bytes, events, events_shown, windows, peak_event, left_out}))(window.millpond.report.traces[0])",
+        "(({peak_bytes, events, events_shown, windows, peak_event, left_out}) => ({peak_bytes, "
+        "events, events_shown, windows, peak_event, left_out}))(window.millpond.report.traces[0])",
     )
     check(
         trace["events_shown"] <= 8000 < trace["events"] and "shown one by one" in trace["left_out"],

@@ -1,4 +1,5 @@
-"""A test double of the few parts of PyTorch that millpond.torch touches; it has no c10, so that the shim cannot compile."""
+"""A test double of the few parts of PyTorch that millpond.torch touches; it has no c10, so that the
+shim cannot compile."""
 
 import ctypes
 import types
