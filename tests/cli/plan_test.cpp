@@ -105,7 +105,7 @@ TEST_F(plan_command, bad_instances_are_reported_with_file_line_and_reason) {
   expect_bad(write("twice.csv", header + "a,0,4,1\na,1,4,1\n"),
              {"twice.csv:3", "each id once", "line 2"});
   expect_bad(write("zero.csv", header + "a,0,4,0\n"),
-             {"zero.csv:2", "size of 1 to 2^63 - 1", "\"0\""});
+             {"zero.csv:2", "size of 1 to 2^63 - 1", "'0'"});
   expect_bad(write("huge.csv", header + "a,0,4,9223372036854775808\n"),
              {"huge.csv:2", "9223372036854775808"});
   expect_bad(write("sum.csv", header + "a,0,4,9223372036854775807\nb,0,4,9223372036854775807\n"),
@@ -148,7 +148,7 @@ TEST_F(plan_command, files_of_other_tools_are_read) {
                                "9,5,y,,,4-6\r\n5,9,7,z,,,\r\n") +
                          " -o " + file("out.csv"));
   EXPECT_EQ(got.status, 0) << got.err;
-  EXPECT_THAT(got.out, HasSubstr("left out: \"hint\""));
+  EXPECT_THAT(got.out, HasSubstr("left out: 'hint'"));
   EXPECT_EQ(run("--check " + file("out.csv")).status, 0);
 }
 
@@ -174,7 +174,7 @@ TEST_F(plan_command, several_streams_share_bytes_only_where_waits_order_them) {
                  write("circle.csv", "stream,step,for_stream,for_step\n0,1,1,1\n1,1,0,1\n"),
              {"circle"});
   expect_bad(streams + " --waits " + write("wx.csv", "stream,step,for_stream,for_step\n0,x,1,1\n"),
-             {"wx.csv:2", "step as a number", "\"x\""});
+             {"wx.csv:2", "step as a number", "'x'"});
   expect_bad(write("use.csv", "id,lower,upper,size,stream\na,2,2,100,0\n"),
              {"use.csv:2", "at least one step"});
   expect_bad(write("size.csv", "id,lower,upper,size,stream\na,0,2,100,0\na,0,2,101,1\n"),

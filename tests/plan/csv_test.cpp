@@ -41,7 +41,7 @@ TEST(plan_csv, other_columns_are_left_out_and_named_and_files_of_other_tools_are
   ASSERT_EQ(read->instance.buffers.size(), 1u);
   EXPECT_EQ(read->instance.buffers[0].id, "a");
   EXPECT_EQ(read->instance.buffers[0].alignment, 1u);
-  EXPECT_EQ(read->other_columns, (std::vector<std::string>{"\"hint\"", "\"colour\""}));
+  EXPECT_EQ(read->other_columns, (std::vector<std::string>{"'hint'", "'colour'"}));
 }
 
 TEST(plan_csv, offsets_in_every_row_are_a_plan_and_in_some_rows_are_given) {
@@ -84,15 +84,15 @@ TEST(plan_csv, errors_give_the_place_what_was_expected_and_what_was_found) {
   EXPECT_THAT(message_of(head + "a,5,4,1\n"),
               HasSubstr("in.csv:2: expected upper >= lower (5), found upper 4"));
   EXPECT_THAT(message_of(head + "a,0,4,1\nb,0,4,1\na,0,4,1\n"),
-              HasSubstr("in.csv:4: expected each id once, found \"a\", which line 2 has"));
+              HasSubstr("in.csv:4: expected each id once, found 'a', which line 2 has"));
   EXPECT_THAT(message_of(head + "a,0,4,0\n"),
-              HasSubstr("expected a size of 1 to 2^63 - 1 bytes, found \"0\""));
+              HasSubstr("expected a size of 1 to 2^63 - 1 bytes, found '0'"));
   EXPECT_THAT(message_of(head + "a,0,4,9223372036854775808\n"),
-              HasSubstr("found \"9223372036854775808\""));
-  EXPECT_THAT(message_of(head + "a,0,4,-1\n"), HasSubstr("found \"-1\""));
-  EXPECT_THAT(message_of(head + "a,0,4,1.5\n"), HasSubstr("found \"1.5\""));
+              HasSubstr("found '9223372036854775808'"));
+  EXPECT_THAT(message_of(head + "a,0,4,-1\n"), HasSubstr("found '-1'"));
+  EXPECT_THAT(message_of(head + "a,0,4,1.5\n"), HasSubstr("found '1.5'"));
   EXPECT_THAT(message_of(head + "a,x,4,1\n"),
-              HasSubstr("expected lower as a 64-bit integer, found \"x\""));
+              HasSubstr("expected lower as a 64-bit integer, found 'x'"));
   EXPECT_THAT(message_of(head + "a,0,4\n"), HasSubstr("in.csv:2: expected 4 fields, found 3"));
   EXPECT_THAT(message_of(head + "a,0,4,1\n\nb,0,4,1\n"),
               HasSubstr("in.csv:3: expected a buffer, found an empty line"));
@@ -103,7 +103,7 @@ TEST(plan_csv, errors_give_the_place_what_was_expected_and_what_was_found) {
   EXPECT_THAT(message_of("id,lower,upper,size,offset\na,0,4,1,x\nb,0,4,1,\n"),
               HasSubstr("in.csv:2: expected an offset below 2^63"));
   EXPECT_THAT(message_of("id,lower,upper,size,alignment,offset\na,0,4,1,2,7\nb,0,4,1,,\n"),
-              HasSubstr("in.csv:2: expected a fixed offset aligned to 2, found \"7\""));
+              HasSubstr("in.csv:2: expected a fixed offset aligned to 2, found '7'"));
   EXPECT_THAT(message_of("id,lower,upper,size,fixed,offset\na,0,4,1,4,7\nb,0,4,1,,\n"),
               HasSubstr("in.csv:2: expected the fixed offset 4 or none, found 7"));
 }
@@ -117,7 +117,7 @@ TEST(plan_csv, a_cut_file_is_an_error_wherever_the_cut_is) {
     EXPECT_EQ(read.has_value(), at_line_end || header_alone) << length;
   }
   EXPECT_THAT(message_of("id,lower,upper,size\na,0,4,10"),
-              HasSubstr("in.csv:2: expected a whole line, found \"a,0,4,10\" and the end"));
+              HasSubstr("in.csv:2: expected a whole line, found 'a,0,4,10' and the end"));
 }
 
 TEST(plan_csv, a_missing_file_is_named) {

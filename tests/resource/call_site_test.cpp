@@ -1,4 +1,4 @@
-// Places: what is said, and whose words a thread speaks.
+// Call sites: what is said, and whose words a thread speaks.
 #include "millpond/memory/call_site.hpp"
 
 #include <gmock/gmock.h>
@@ -14,14 +14,14 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(call_sites, say_what_they_know) {
-  EXPECT_EQ(to_string(call_site()), "a call site not reported");
+  EXPECT_EQ(to_string(call_site()), "an unnamed call site");
   EXPECT_FALSE(call_site().known());
   EXPECT_EQ(to_string(call_site("weights", {})), "weights");
   const auto here = std::source_location::current();
   const std::string text = to_string(call_site(here));
-  EXPECT_THAT(text, StartsWith("place_test.cpp:" + std::to_string(here.line())));
+  EXPECT_THAT(text, StartsWith("call_site_test.cpp:" + std::to_string(here.line())));
   EXPECT_THAT(text, Not(HasSubstr("/")));  // the file's folders say little and are long
-  EXPECT_THAT(to_string(call_site("weights", here)), StartsWith("weights (place_test.cpp:"));
+  EXPECT_THAT(to_string(call_site("weights", here)), StartsWith("weights (call_site_test.cpp:"));
 }
 
 TEST(call_sites, are_the_threads_own_and_end_with_their_scope) {
