@@ -1,29 +1,31 @@
-"""Fills the tables of docs/how_to/pytorch.md and docs/guide/install.md from the result files in bench/results.
+"""Fills the tables of the documents on PyTorch and on installing from the result files in bench/results.
 
     python3 bench/pytorch/tables.py            writes the documents
     python3 bench/pytorch/tables.py --check    ends with 1 where a document says something else than the files
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. Where its file is missing, the table says so.
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`, in whichever document has it. Where its file is
+missing, the table says so.
 """
 
-import json
 import re
 import statistics
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))
-from markdown_form import between_marks  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import document_tables
+import result_files
 
-RESULTS = ROOT / "bench/results"
-# Result files keep the words of the build that wrote them: the name since 0.2.0, and the one before.
-OLD_NAMES = {"thread_cache_hits": "lane_hits", "thread_caches_flushed": "lanes_flushed"}
+RESULTS = result_files.results()
 
 
 def load(name):
-    path = RESULTS / name
-    return json.loads(path.read_text()) if path.exists() else None
+    path = RESULTS.newest(name)
+    return result_files.load(path) if path else None
+
+
+def cited(name):
+    return f"`{RESULTS.cited_as(RESULTS.newest(name))}`"
 
 
 ALLOCATORS = ("millpond", "default", "expandable")
@@ -76,7 +78,7 @@ def conclusions(by, names, shown, seeds):
 
 
 def pytorch():
-    got = load("pytorch_h200.json")
+    got = load("pytorch")
     if got is None:
         return ["*Not measured yet.*"]
     seeds = got["seeds"]
@@ -101,7 +103,7 @@ def pytorch():
 
     rows = [
         f"| workload | ms, median (least–most): {columns} | reserved of requested: {columns} | outputs |",
-        "| --- | --- | --- | --- |",
+        "| -- | -- | -- | -- |",
     ]
     for name in names:
         same = same_outputs({a: by[a].get(name, {}) for a in shown})
@@ -123,7 +125,7 @@ def pytorch():
     )
     rows += [
         "",
-        f"`bench/results/pytorch_h200.json`: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a round of either seed, "
+        f"{cited('pytorch')}: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a round of either seed, "
         f"{turns} turns (of generation fewer), the allocators one after the other in each.",
     ]
     for name, r in by.get("millpond", {}).items():
@@ -143,7 +145,7 @@ def pytorch():
             "What millpond did in a timed round, on average:",
             "",
             "| workload | allocations | of them past the thread caches | new pages | moves | events recorded | fences asked | thread caches emptied |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+            "| -- | -- | -- | -- | -- | -- | -- | -- |",
         ]
     for name, r in by.get("millpond", {}).items():
         timed = r.get("counts", [])[seeds:]
@@ -151,8 +153,7 @@ def pytorch():
             continue
 
         def mean(key):
-            before = OLD_NAMES.get(key, key)
-            return sum(each.get(key, each.get(before, 0)) for each in timed) / len(timed)
+            return sum(each.get(key, 0) for each in timed) / len(timed)
 
         rows.append(
             f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('thread_cache_hits'):.0f} | "
@@ -175,7 +176,7 @@ def pytorch():
 
 def earlier(measured):
     """Workloads that the last run did not come to: millpond alone, as an older build was measured."""
-    older = load("pytorch_millpond_h200.json")
+    older = load("pytorch_millpond")
     left = (
         {}
         if older is None
@@ -189,10 +190,10 @@ def earlier(measured):
         return []
     rows = [
         "",
-        "What that run did not come to in its time, millpond alone and of an older build (`bench/results/pytorch_millpond_h200.json`):",
+        f"What that run did not come to in its time, millpond alone and of an older build ({cited('pytorch_millpond')}):",
         "",
         "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |",
-        "| --- | --- | --- | --- |",
+        "| -- | -- | -- | -- |",
     ]
     for name, r in left.items():
         needed = max(r.get("millpond.peak_needed_bytes", 0), r["peak_requested"])
@@ -204,12 +205,12 @@ def earlier(measured):
 
 
 def rmm():
-    got = load("rmm_containers_h200.json")
+    got = load("rmm_containers")
     if got is None:
         return ["*Not measured yet.*"]
     rows = [
         "| resource | ns an operation, first 5000: 1 / 4 / 16 threads | the same again | reserved of peak live | wrong bytes |",
-        "| --- | --- | --- | --- | --- |",
+        "| -- | -- | -- | -- | -- |",
     ]
     for name in dict.fromkeys(r["resource"] for r in got["rows"]):
         mine = sorted((r for r in got["rows"] if r["resource"] == name), key=lambda r: r["threads"])
@@ -218,52 +219,37 @@ def rmm():
             f"{' / '.join(str(r.get('ns_again', 'not measured')) for r in mine)} | "
             f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | {sum(r['wrong'] for r in mine)} |"
         )
-    return rows + ["", f"`bench/results/rmm_containers_h200.json`: RMM 26.10 on one {got['gpu']}."]
+    return rows + ["", f"{cited('rmm_containers')}: RMM 26.10 on one {got['gpu']}."]
 
 
 def checks():
-    got = load("torch_checks.json")
+    got = load("torch_checks")
     if got is None:
         return ["*Not run yet.*"]
     bad = [n for n, r in got["results"].items() if r != "ok"]
-    line = f"{len(got['results']) - len(bad)} of {len(got['results'])} pass (`bench/results/torch_checks.json`)."
+    line = (
+        f"{len(got['results']) - len(bad)} of {len(got['results'])} pass ({cited('torch_checks')})."
+    )
     return [line] + ([f"Failing: {', '.join(bad)}."] if bad else [])
 
 
 def preload():
-    path = RESULTS / "preload_h200.txt"
-    if not path.exists():
+    path = RESULTS.newest("preload.txt")
+    if path is None:
         return ["*Not run yet.*"]
     runs = re.findall(r"^(\w+ \(\w+\)): (same|DIFFERENT)", path.read_text(), re.M)
     other = [name for name, answer in runs if answer != "same"]
-    line = f"{len(runs) - len(other)} of {len(runs)} runs print the same with and without (`bench/results/preload_h200.txt`)."
+    line = f"{len(runs) - len(other)} of {len(runs)} runs print the same with and without ({cited('preload.txt')})."
     return [line] + ([f"Different: {', '.join(other)}."] if other else [])
 
 
-TABLES = {
-    "docs/how_to/pytorch.md": {"pytorch": pytorch, "rmm": rmm, "checks": checks},
-    "docs/guide/install.md": {"preload": preload},
-}
-
-
-def filled(document, text):
-    for name, make in TABLES[document].items():
-        begin = f"<!-- table: {name} -->"
-        assert begin in text, f"{document} has no table {name}"
-        text = between_marks(text, begin, "<!-- end of table -->", "\n".join(make()))
-    return text
-
+TABLES = {"pytorch": pytorch, "rmm": rmm, "checks": checks, "preload": preload}
 
 if __name__ == "__main__":
-    stale = 0
-    for document in TABLES:
-        now = (ROOT / document).read_text()
-        new = filled(document, now)
-        if sys.argv[1:] != ["--check"]:
-            (ROOT / document).write_text(new)
-        elif now != new:
-            print(
-                f"{document} does not say what bench/results does: run python3 bench/pytorch/tables.py"
-            )
-            stale = 1
-    sys.exit(stale)
+    made = {
+        (f"<!-- table: {name} -->", "<!-- end of table -->"): "\n".join(make())
+        for name, make in TABLES.items()
+    }
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(document_tables.check(made, "python3 bench/pytorch/tables.py"))
+    document_tables.put(made, write=True)

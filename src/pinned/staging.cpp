@@ -23,7 +23,7 @@ constexpr std::uint64_t small_buffer_step =
     64 * KiB;  // buffers under four of the largest pieces are multiples of this
 // The smallest copy that is worth its fixed cost while others can follow: each copy costs some 8 us
 // beside its bytes, as long as 440 KiB are on the link (the slope over the number of chunks of 1 to
-// 4 MiB, bench/results/bench_staging_h200.json of 2026-11-30).
+// 4 MiB, bench/results/h200/c9a557579c4f/staging.json of 2026-11-30).
 constexpr std::uint64_t least_copy = 512 * KiB;
 // How often a thread looks at another's progress before it yields: a piece is moved in
 // microseconds.

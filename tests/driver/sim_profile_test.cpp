@@ -38,7 +38,7 @@ class sim_profile : public ::testing::Test {
 TEST_F(sim_profile, what_is_saved_is_loaded) {
   gpu_profile before = gpu_profile::h200();
   before.allocator_path_ns["cache_pop"] = 12.5;
-  before.allocator_path_source = "bench/results/paths.json";
+  before.allocator_path_source = "results/paths.json";
   before.source = "a \"quoted\" source\nof two lines";
   ASSERT_TRUE(save_profile(before, path).has_value());
   const auto loaded = load_profile(path);

@@ -18,7 +18,7 @@ namespace millpond {
 
 // How the pinned buffer is written on the way to the device. The link reads what lies in a core's
 // own cache, just written, at 20 to 30 GB/s, and what lies in the shared cache or in memory at 52
-// (H200's host, Emerald Rapids, 2026-11-30; bench/results/bench_staging_h200.json).
+// (H200's host, Emerald Rapids, 2026-11-30; bench/results/h200/c9a557579c4f/staging.json).
 enum class buffer_writes : std::uint8_t {
   chosen,   // up to 128 MiB, which the cores' caches may hold, demoted where the processor can and
             // else past_caches; plain beyond
@@ -35,7 +35,7 @@ struct staging_options {
   // of it goes over the link at once at most.
   std::uint64_t buffer_bytes = std::uint64_t{32} << 20;
   // Below this a plain copy is made: from here on staging is the faster even where its threads
-  // sleep (bench/results/bench_staging_h200.json).
+  // sleep (bench/results/h200/c9a557579c4f/staging.json).
   std::uint64_t least_bytes = std::uint64_t{1} << 20;
   // How often an idle thread yields and looks for the next transfer before it sleeps, some 0.3 us
   // each where nothing else runs: waking takes 50 to 100 us, as long as 4 MiB are on the link. 0:

@@ -122,7 +122,7 @@ call_result cuda_driver::advise(device_address at, std::uint64_t bytes, managed_
   const int value = static_cast<int>(advice) + 1;
   // The host at large: cuda.h refuses a NUMA node for "accessed by", and as the preferred location
   // a node has no effect (H200, driver 580.159, 2026-11-30: a kernel moves the pages to the device,
-  // bench/results/managed_h200_node.csv).
+  // bench/results/h200/5edde0651fbe/managed_node.csv).
   const mem_location where =
       location == memory_location::device ? device_location_ : mem_location{location_host, 0};
   return ask(functions_.advise, at, bytes, value, where);

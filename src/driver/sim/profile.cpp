@@ -59,7 +59,7 @@ void add_plain_calls(gpu_profile& p) {
   p.calls["cuMemFree.managed_shared"] = flat(6.2, 15);
   // Blocks below 1 MiB that share pages which are there already: the medians of the trace
   // gpt2_generate, whose blocks are small, in
-  // bench/results/compare_gpt2_generate_no_touch_h200.json.
+  // bench/results/h200/fb8cfea7eafb/compare_gpt2_generate_no_touch.json.
   p.calls["cuMemAlloc.shared"] = flat(2.9, 6);
   p.calls["cuMemFree.shared"] = flat(2.8, 6);
   // Pinning touched memory of ordinary pages: 72 to 92 ms for 2 GiB; undoing it is about as long.
@@ -71,7 +71,7 @@ void add_plain_calls(gpu_profile& p) {
 
 void add_pool_calls(gpu_profile& p) {
   // Among a program's other calls (recorded traces with kernels between,
-  // bench/results/compare_*_h200*.json: medians of 0.5 to 0.83 each); in a tight loop of nothing
+  // bench/results/h200/*/compare_*.json: medians of 0.5 to 0.83 each); in a tight loop of nothing
   // else they take 0.32 and 0.44.
   p.calls["cuMemAllocFromPoolAsync"] = flat(0.69, 3.2);
   p.calls["cuMemFreeAsync"] = flat(0.67, 1.3);
@@ -208,7 +208,7 @@ gpu_profile gpu_profile::h200() {
                          {"fixed_arena_allocate_doubling", 46},
                          {"fixed_arena_free", 62},
                          {"fixed_arena_free_doubling", 58}};
-  p.allocator_path_source = "bench/results/path_costs_h200.json";
+  p.allocator_path_source = "bench/results/h200/c2132ae0a0a2/path_costs.json";
   return p;
 }
 
