@@ -18,7 +18,7 @@ set(millpond_needs_resource base driver machine trace)
 set(millpond_needs_pool ${millpond_needs_resource} heap order resource)
 set(millpond_needs_pinned ${millpond_needs_pool} pool)
 set(millpond_needs_managed ${millpond_needs_resource} resource)
-set(millpond_needs_growable ${millpond_needs_resource} resource)
+set(millpond_needs_growable ${millpond_needs_resource} order resource)
 set(millpond_needs_shared ${millpond_needs_resource} resource)
 set(millpond_needs_planned ${millpond_needs_resource} plan resource)
 set(millpond_needs_bindings base driver machine heap order trace plan resource pool pinned managed

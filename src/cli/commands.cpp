@@ -88,12 +88,12 @@ std::span<const command_entry> all_commands() noexcept {
       command_entry{
           "top",
           "What a running program does with memory, live: kinds, rates, latencies, holes, hot "
-          "places",
+          "call sites",
           "  millpond top -- ./server --port 80\n"
           "  millpond top 4242                          # a process under `millpond record`\n"
           "  millpond top server.mpt --once --json      # what a trace says until now\n"
-          "Keys: q leaves (a program that top started gets an interrupt), s sorts the\n"
-          "places, space holds. Without a terminal a view is printed each interval; with\n"
+          "Keys: q leaves (a program that top started gets an interrupt), s sorts the call\n"
+          "sites, space holds. Without a terminal a view is printed each interval; with\n"
           "--json one document a line.\n",
           add_top},
       command_entry{

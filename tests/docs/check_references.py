@@ -12,7 +12,8 @@ from pathlib import Path
 
 from markdown import anchors, documents, split
 
-LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
+# Begins at the end of the link's text, which may have begun on the line before.
+LINK = re.compile(r"\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 CODE = re.compile(r"`([^`]+)`")
 TOP = (
     "src/",
@@ -52,7 +53,10 @@ def check(root):
         name = path.relative_to(root)
         prose, _ = split(path)
         for number, line in prose:
-            for target in LINK.findall(CODE.sub("", line)):
+            text = CODE.sub("", line)
+            if "](" in LINK.sub("", text):
+                faults.append(f"{name}:{number}: a link that leads nowhere: {line.strip()}")
+            for target in LINK.findall(text):
                 if re.match(r"^[a-z]+:", target):
                     continue
                 file, _, anchor = target.partition("#")
@@ -92,9 +96,9 @@ def self_test():
         )
         assert check(root) == [], check(root)
         (root / "README.md").write_text(
-            "[b](docs/c.md)\n[c](docs/b.md#other)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n"
+            "[b](docs/c.md)\n[c\nd](docs/b.md#other)\n[e](docs/b.md#a heading)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n"
         )
-        assert len(check(root)) == 5, check(root)
+        assert len(check(root)) == 6, check(root)
     return 0
 
 
