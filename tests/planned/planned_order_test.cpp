@@ -14,7 +14,7 @@
 #include "millpond/base/units.hpp"
 #include "millpond/planned/planned_resource.hpp"
 #include "millpond/pool/pool.hpp"
-#include "support/resource_contract.hpp"
+#include "support/resource_contract_tests.hpp"
 
 namespace millpond {
 namespace {

@@ -1,7 +1,7 @@
 // The pool enrolled in the contract suite, over device and pinned memory.
 #include "millpond/memory/adaptors.hpp"
 #include "millpond/pool/pool.hpp"
-#include "support/resource_contract.hpp"
+#include "support/resource_contract_tests.hpp"
 
 namespace millpond::testing {
 namespace {
