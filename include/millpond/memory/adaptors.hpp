@@ -1,4 +1,11 @@
-// Resources in front of another one: guard, limit, statistics and trace.
+// Resources in front of another one, which must live as long:
+//
+//   guard_resource       knows every pointer: wrong frees are refused with both places named
+//   limit_resource       a hard limit on the bytes that a part of a program may have out at once
+//   statistics_resource  counts what goes through: live, peak, totals, a histogram by size
+//   trace_resource       makes a trace::event of every allocation and free
+//
+// All are thread-safe and may stand in front of each other.
 #pragma once
 #include <array>
 #include <atomic>
@@ -16,13 +23,12 @@
 
 namespace millpond {
 
-// ----------------------------------------------------------------------
-// The guard: any resource, with every pointer known.
+class block_sizes;
 
 struct guard_options {
   // Names the upstream in messages: "pool" gives "pool.allocate" and "pool.deallocate". Default:
   // "guarded" and the kind.
-  std::string name;
+  std::string name = {};
   // Freed blocks up to so many bytes are kept back, oldest given on first, so that their addresses
   // do not come again soon and a late second free is known for what it is. They go back on the
   // stream they were freed on, so call flush before a stream is destroyed. 0: blocks go back at
@@ -30,12 +36,12 @@ struct guard_options {
   std::uint64_t quarantine_bytes = 0;
 };
 
-// Blocks of the upstream are recorded in the registry with the place of their allocation, and each
-// free is checked there before the upstream sees it: wrong kind, double free, foreign and interior
-// pointer, wrong size; the error names both calls and both places and the block stays allocated.
-// See pointer_registry.hpp. Give it the registry of the other resources on the same driver. Blocks
-// that outlive the guard are reported to the registry's leak sink and given back to the upstream.
-// Thread-safe; costs some tens of nanoseconds a call.
+// Blocks of the upstream are recorded in the registry with the call site of their allocation, and
+// each free is checked there before the upstream sees it: wrong kind, double free, foreign and
+// interior pointer, wrong size; the error names both calls and both call sites and the block stays
+// allocated. See pointer_registry.hpp. Give it the registry of the other resources on the same
+// driver. Blocks that outlive the guard are reported to the registry's leak sink and given back to
+// the upstream. Costs some tens of nanoseconds a call.
 class guard_resource final : public resource_adaptor {
  public:
   guard_resource(memory_resource& upstream, std::shared_ptr<pointer_registry> registry,
@@ -48,8 +54,8 @@ class guard_resource final : public resource_adaptor {
   [[nodiscard]] std::vector<block_facts> live_blocks() const { return registry_->live(owner_); }
   [[nodiscard]] leak_report leaks() const { return registry_->report(owner_); }
 
-  // Gives every block in quarantine back to the upstream. One that it refuses is asked to the error
-  // sink and stays, to be tried again.
+  // Gives every block in quarantine back to the upstream. One that it refuses is reported to the
+  // error sink and stays, to be tried again.
   void flush() noexcept;
   [[nodiscard]] std::uint64_t quarantined_bytes() const;
 
@@ -73,14 +79,9 @@ class guard_resource final : public resource_adaptor {
   std::uint64_t quarantined_ = 0;
 };
 
-// ----------------------------------------------------------------------
-// A hard limit on the bytes that a part of a program may have out at once.
-
-class block_sizes;
-
 // The bytes counted are those asked for. Precise under threads: an allocation fails only where the
 // bytes live and being allocated at that moment leave no room for it, and the limit is never
-// passed, not for an instant. Thread-safe; lock-free with free_sizes::reported. Errors:
+// passed, not for an instant. Lock-free with free_sizes::reported. Errors:
 // out_of_memory with limit, live and asked; the upstream's.
 class limit_resource final : public resource_adaptor {
  public:
@@ -116,11 +117,6 @@ class limit_resource final : public resource_adaptor {
   std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are reported
 };
 
-// ----------------------------------------------------------------------
-// Counts what goes through: live, peak, totals, and a histogram by size.
-
-class block_sizes;
-
 struct allocation_statistics {
   std::uint64_t live_bytes = 0;  // as asked for
   std::uint64_t live_blocks = 0;
@@ -141,7 +137,7 @@ struct allocation_statistics {
   [[nodiscard]] std::string text() const;
 };
 
-// Thread-safe. Threads count on cache lines of their own, but for the live bytes: an exact peak
+// Threads count on cache lines of their own, but for the live bytes: an exact peak
 // needs one number that all agree on. The numbers are exact when no call is in flight.
 class statistics_resource final : public resource_adaptor {
  public:
@@ -177,16 +173,13 @@ class statistics_resource final : public resource_adaptor {
   alignas(64) std::unique_ptr<block_sizes> sizes_;  // nullptr where sizes are reported
 };
 
-// ----------------------------------------------------------------------
-// Makes a trace::event of every allocation and free that goes through.
-
 struct trace_options {
   // Host time in nanoseconds from the start of the recording. Never decreases on one thread.
   // Without one all times and durations are 0.
-  std::function<std::uint64_t()> clock;
+  std::function<std::uint64_t()> clock = {};
   // The calling thread's number in the trace. Default: small numbers in the order of the first
   // call.
-  std::function<std::uint32_t()> thread;
+  std::function<std::uint32_t()> thread = {};
   std::uint64_t first_sequence = 0;
 };
 
