@@ -172,6 +172,7 @@ class heap {
   void check() const;
 
  private:
+  class walker;  // of check()
   [[nodiscard]] bins& bins_of(owner_id owner, zone of);
   // nullptr where there are none.
   [[nodiscard]] bins* bins_if(owner_id owner, zone of) const noexcept {
