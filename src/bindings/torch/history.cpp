@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/json_text.hpp"
+
 namespace millpond::torch {
 namespace {
 
@@ -12,23 +14,6 @@ std::uint64_t wall_clock_us() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
                                         .count());
-}
-
-void append_quoted(std::string& out, const std::string& text) {
-  out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-      out += escaped;
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
 }
 
 void append_entry(std::string& out, const history::entry& e) {
@@ -88,7 +73,7 @@ std::string history::json() const {
   std::vector<const std::string*> by_number(stacks_.size());
   for (const auto& [text, number] : stacks_) by_number[number - 1] = &text;
   first = true;
-  for (const std::string* const text : by_number) comma(), append_quoted(out, *text);
+  for (const std::string* const text : by_number) comma(), append_json_string(out, *text);
   return out + "]}";
 }
 

@@ -1,9 +1,9 @@
 // A memory report in words and as JSON.
 #include "millpond/pool/memory_report.hpp"
 
-#include <cstdio>
 #include <sstream>
 
+#include "base/json_text.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -62,65 +62,6 @@ std::string keeper_text(const memory_keeper& k) {
   }
   return {};
 }
-
-// A JSON object or list under construction: what it needs and no more.
-class json_text {
- public:
-  void open(char c) {
-    comma();
-    text_ += c;
-    first_ = true;
-  }
-  void close(char c) {
-    text_ += c;
-    first_ = false;
-  }
-  void key(std::string_view name) {
-    comma();
-    quote(name);
-    text_ += ':';
-    first_ = true;
-  }
-  void number(std::string_view name, std::uint64_t value) {
-    key(name);
-    text_ += std::to_string(value);
-    first_ = false;
-  }
-  void string(std::string_view name, std::string_view value) {
-    key(name);
-    quote(value);
-    first_ = false;
-  }
-  void element(std::string_view value) {
-    comma();
-    quote(value);
-  }
-  [[nodiscard]] std::string take() && { return std::move(text_); }
-
- private:
-  void comma() {
-    if (!first_) text_ += ',';
-    first_ = false;
-  }
-  void quote(std::string_view value) {
-    text_ += '"';
-    for (const char c : value) {
-      if (c == '"' || c == '\\') {
-        text_ += '\\';
-        text_ += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        char escape[8];
-        std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-        text_ += escape;
-      } else {
-        text_ += c;
-      }
-    }
-    text_ += '"';
-  }
-  std::string text_;
-  bool first_ = true;
-};
 
 }  // namespace
 
@@ -215,10 +156,7 @@ std::string to_json(const memory_report& r) {
   out.number("asked_alignment", r.asked_alignment);
   out.string("asked_stream", hex(r.asked_stream));
   out.string("reason", r.reason);
-  out.key("remedies");
-  out.open('[');
-  for (const std::string& remedy : r.remedies) out.element(remedy);
-  out.close(']');
+  out.strings("remedies", r.remedies);
   out.number("live_bytes", r.live_bytes);
   out.number("live_blocks", r.live_blocks);
   out.number("reserved_bytes", r.reserved_bytes);
@@ -227,10 +165,7 @@ std::string to_json(const memory_report& r) {
   out.number("soft_limit_bytes", r.soft_limit_bytes);
   out.number("asleep_bytes", r.asleep_bytes);
   out.number("largest_bytes", r.largest_bytes);
-  out.key("keepers");
-  out.open('[');
-  for (const memory_keeper& k : r.keepers) {
-    out.open('{');
+  out.objects("keepers", r.keepers, [&](const memory_keeper& k) {
     out.string("what", to_string(k.what));
     out.number("bytes", k.bytes);
     out.number("pieces", k.pieces);
@@ -240,43 +175,26 @@ std::string to_json(const memory_report& r) {
       out.string("stream_handle", hex(k.stream_handle));
     }
     if (k.capture_id != 0) out.number("capture_id", k.capture_id);
-    out.close('}');
-  }
-  out.close(']');
-  out.key("neighbours");
-  out.open('[');
-  for (const memory_neighbour& n : r.neighbours) {
-    out.open('{');
+  });
+  out.objects("neighbours", r.neighbours, [&](const memory_neighbour& n) {
     out.string("address", hex(n.address));
     out.number("handle_bytes", n.handle_bytes);
     out.number("free_bytes", n.free_bytes);
     out.string("block_address", hex(n.block_address));
     out.number("block_bytes", n.block_bytes);
-    out.close('}');
-  }
-  out.close(']');
-  out.key("ladder");
-  out.open('[');
-  for (const ladder_step& s : r.ladder) {
-    out.open('{');
+  });
+  out.objects("ladder", r.ladder, [&](const ladder_step& s) {
     out.string("name", s.name);
     out.number("times", s.times);
     out.number("gained_bytes", s.gained_bytes);
-    out.close('}');
-  }
-  out.close(']');
+  });
   out.number("budget_hard_bytes", r.budget_hard_bytes);
   out.number("budget_soft_bytes", r.budget_soft_bytes);
   out.number("budget_used_bytes", r.budget_used_bytes);
-  out.key("budget_shares");
-  out.open('[');
-  for (const auto& share : r.budget_shares) {
-    out.open('{');
+  out.objects("budget_shares", r.budget_shares, [&](const memory_report::budget_share& share) {
     out.string("name", share.name);
     out.number("bytes", share.bytes);
-    out.close('}');
-  }
-  out.close(']');
+  });
   out.number("device_free_bytes", r.device_free_bytes);
   out.number("device_total_bytes", r.device_total_bytes);
   out.string("last_failure", r.last_failure);
