@@ -14,4 +14,13 @@ namespace {
     nullptr, nullptr, [] { detail::forks_so_far.fetch_add(1, std::memory_order_relaxed); });
 }  // namespace
 
+error refused_in_child(std::string_view call) {
+  std::string message(call);
+  if (!call.empty()) message += ": ";
+  return {error_code::not_permitted,
+          message +
+              "this process is a forked child, and the memory belongs to its parent; make a "
+              "new driver and new resources after fork()"};
+}
+
 }  // namespace millpond

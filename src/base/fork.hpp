@@ -4,6 +4,9 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <string_view>
+
+#include "millpond/base/result.hpp"
 
 namespace millpond {
 namespace detail {
@@ -15,5 +18,8 @@ extern std::atomic<std::uint32_t> forks_so_far;
 [[nodiscard]] inline std::uint32_t fork_count() noexcept {
   return detail::forks_so_far.load(std::memory_order_relaxed);
 }
+
+// The refusal of a call in a forked child; begins with `call` where that is given.
+[[nodiscard]] error refused_in_child(std::string_view call = {});
 
 }  // namespace millpond

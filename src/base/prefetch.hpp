@@ -1,5 +1,5 @@
 // Fetching a cache line ahead of a write. GCC's __builtin_prefetch asks for a line to read on
-// x86-64 unless reported that the processor has prefetchw; all that have 64 bits take the
+// x86-64 unless it knows that the processor has prefetchw; all that have 64 bits take the
 // instruction (the oldest do nothing), so it is written out.
 #pragma once
 

@@ -6,9 +6,19 @@ using namespace millpond::c_abi;
 
 namespace {
 
-// The two sorts of caches have the same calls.
-template <class Lane>
-millpond_status allocate_from(Lane* cache, uint64_t bytes, void** ptr) {
+// The two sorts of caches have the same calls. `make` answers the C++ handle of a pool.
+template <class Cache, class Make>
+millpond_status create(millpond_memory* pool, Cache** cache, Make&& make) {
+  return guarded([&] {
+    if (cache == nullptr) return null_argument("cache");
+    *cache = nullptr;
+    if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
+    *cache = new Cache{make(*pool->pool)};
+    return MILLPOND_OK;
+  });
+}
+template <class Cache>
+millpond_status allocate_from(Cache* cache, uint64_t bytes, void** ptr) {
   return guarded([&] {
     if (cache == nullptr) return null_argument("the cache");
     if (ptr == nullptr) return null_argument("ptr");
@@ -17,8 +27,8 @@ millpond_status allocate_from(Lane* cache, uint64_t bytes, void** ptr) {
     return MILLPOND_OK;
   });
 }
-template <class Lane>
-millpond_status deallocate_to(Lane* cache, void* ptr, uint64_t bytes) {
+template <class Cache>
+millpond_status deallocate_to(Cache* cache, void* ptr, uint64_t bytes) {
   return guarded([&] {
     if (cache == nullptr) return null_argument("the cache");
     const auto freed = cache->cache.try_deallocate(ptr, bytes);
@@ -30,13 +40,7 @@ millpond_status deallocate_to(Lane* cache, void* ptr, uint64_t bytes) {
 
 millpond_status millpond_cache_create(millpond_memory* pool, millpond_stream stream,
                                       millpond_cache** cache) {
-  return guarded([&] {
-    if (cache == nullptr) return null_argument("cache");
-    *cache = nullptr;
-    if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
-    *cache = new millpond_cache{pool->pool->cache(stream)};
-    return MILLPOND_OK;
-  });
+  return create(pool, cache, [&](millpond::pool& of) { return of.cache(stream); });
 }
 millpond_status millpond_cache_allocate(millpond_cache* cache, uint64_t bytes, void** ptr) {
   return allocate_from(cache, bytes, ptr);
@@ -73,13 +77,7 @@ millpond_status millpond_capture_into(millpond_memory* pool, const millpond_grap
 
 millpond_status millpond_capture_cache_create(millpond_memory* pool, millpond_stream stream,
                                               millpond_capture_cache** cache) {
-  return guarded([&] {
-    if (cache == nullptr) return null_argument("cache");
-    *cache = nullptr;
-    if (pool == nullptr || pool->pool == nullptr) return no_pool(pool);
-    *cache = new millpond_capture_cache{pool->pool->capture_cache(stream)};
-    return MILLPOND_OK;
-  });
+  return create(pool, cache, [&](millpond::pool& of) { return of.capture_cache(stream); });
 }
 millpond_status millpond_capture_cache_allocate(millpond_capture_cache* cache, uint64_t bytes,
                                                 void** ptr) {

@@ -1,6 +1,6 @@
 // While any thread captures in global mode, calls such as cuMemAlloc are refused to every thread
-// and break that capture. Inside this scope the calling thread has reported the driver that its
-// calls do not matter to the capture (cuThreadExchangeStreamCaptureMode, relaxed), and they work:
+// and break that capture. Inside this scope the driver knows that the calling thread's calls do
+// not matter to the capture (cuThreadExchangeStreamCaptureMode, relaxed), and they work:
 // measured on an H200, driver 580.159, 2026-11-30, for cuMemAlloc, cuMemCreate, cuMemMap,
 // cuMemSetAccess, cuMemUnmap and cuMemRelease.
 #pragma once

@@ -6,6 +6,7 @@
 
 #include "base/bits.hpp"
 #include "base/fork.hpp"
+#include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/growable/growable_buffer.hpp"
 #include "order/event_cache.hpp"
@@ -23,19 +24,6 @@ struct fence {
   fence& operator=(const fence&) = delete;
   ~fence() { from.put(event); }
 };
-
-template <class Call>
-call_result insist(Call&& call) noexcept {
-  call_result answer = call();
-  if (!answer.ok()) answer = call();
-  return answer;
-}
-
-error in_forked_child() {
-  return {error_code::not_permitted,
-          "this process was forked from the one that made the buffer: its GPU memory belongs to "
-          "the parent"};
-}
 
 }  // namespace
 
@@ -227,7 +215,7 @@ result<void> growable_memory::inside::add(std::uint64_t bytes) {
 }
 
 result<void> growable_memory::inside::grow(std::uint64_t bytes) {
-  if (forked()) return in_forked_child();
+  if (forked()) return refused_in_child();
   if (bytes <= usable_bytes) return {};
   if (bytes > reserved) {
     return error{error_code::out_of_memory, "growing '" + options.name + "' to " +
@@ -254,7 +242,7 @@ result<void> growable_memory::inside::grow(std::uint64_t bytes) {
 }
 
 result<void> growable_memory::inside::shrink(std::uint64_t bytes) {
-  if (forked()) return in_forked_child();
+  if (forked()) return refused_in_child();
   const relaxed_capture_scope relaxed(*gpu);
   std::size_t keep = 0;
   std::uint64_t kept = 0;

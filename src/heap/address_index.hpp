@@ -3,7 +3,7 @@
 // line for up to eight; else 128 slots of 512 bytes each, with a bitmap. Small forms keep the books
 // of a large pool small: to touch new memory costs more than all the rest. Summaries of the pages
 // above let the extent that covers an address be found in a few steps. A lookup by exact start
-// takes no lock: a form is never given back before the index is, and a stale answer is reported by
+// takes no lock: a form is never given back before the index is, and a stale answer is known by
 // the extent's own start. It first looks where the extent of a block that begins there was last
 // noted, in a table of hints that may be overwritten by another block's: one load, whatever the
 // form, where walking to it takes three that wait for each other.
@@ -140,7 +140,7 @@ class address_index {
     std::uint64_t touched = 0;                    // entries of root up to the last one ever used
   };
 
-  // An entry of root: nothing, or one of the forms, reported by its lowest bits.
+  // An entry of root: nothing, or one of the forms, known by its lowest bits.
   static constexpr std::uintptr_t form = 3;
   static constexpr std::uintptr_t is_extent = 0, is_few = 1, is_page = 2;
   [[nodiscard]] static page* page_in(std::uintptr_t entry) noexcept {

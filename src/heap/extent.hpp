@@ -1,4 +1,4 @@
-// A extent: one stretch of addresses of one view, between its neighbours. Every byte of a view
+// An extent: one stretch of addresses of one view, between its neighbours. Every byte of a view
 // lies in exactly one extent.
 #pragma once
 #include <atomic>

@@ -80,7 +80,7 @@ extent* heap::join(extent* left, extent* right) {
   return left;
 }
 
-// A extent that is in no bin takes in the free neighbours of its zone that it may join; they leave
+// An extent that is in no bin takes in the free neighbours of its zone that it may join; they leave
 // their bins.
 void heap::merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb) {
   const auto joins = [&](const extent* with) {
@@ -106,7 +106,7 @@ void heap::merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle
   }
 }
 
-// A extent that is in no bin becomes free, in one piece with the neighbours that it may join; the
+// An extent that is in no bin becomes free, in one piece with the neighbours that it may join; the
 // result enters a bin once.
 void heap::settle(extent* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
   merge(of, owner, batch, absorb);

@@ -65,7 +65,7 @@ managed_core::~managed_core() {
   static_cast<memory_resource&>(from_).deallocate(data_, bytes_, stream_);
 }
 
-// Read-mostly is reported after the data has moved: a prefetch that duplicates takes 17 to 26 ms a
+// Read-mostly is advised after the data has moved: a prefetch that duplicates takes 17 to 26 ms a
 // 256 MiB where one that moves takes 5.4 (H200, driver 580.159, 2026-11-30), and the copies are
 // made when the other side reads.
 result<void> managed_core::tell(applied what) {

@@ -168,7 +168,7 @@ class cupti_watch final : public managed_watch {
     if (auto marked = mark(); !marked) return marked.error();
     bool seen = false;
     managed_page_counts last;
-    // Once more after it: bytes are reported when the copy engine's own record is read.
+    // Once more after it: bytes are known when the copy engine's own record is read.
     for (int round = 0, more = 0; round < most_rounds && more < 2; ++round) {
       if (const CUptiResult answer = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
           answer != CUPTI_SUCCESS) {

@@ -31,7 +31,7 @@ class stream_batches {
 
   // The batch that a free made now belongs to. Its number is read before the batch is marked dirty,
   // and sealing cleans the mark before it takes the next number and records its event after: so a
-  // free that was reported this number is behind that event, and a free that was reported the next
+  // free that was given this number is behind that event, and a free that was given the next
   // leaves its mark standing.
   std::uint64_t join(std::uint64_t bytes) noexcept {
     const std::uint64_t batch = open_.load(std::memory_order_acquire);

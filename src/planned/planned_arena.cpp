@@ -1,4 +1,4 @@
-// The arenas of a planned per_stream: the blocks behind its plans, the graphs that hold one, and
+// The arenas of a planned stream: the blocks behind its plans, the graphs that hold one, and
 // the stream that orders them.
 //
 // One arena serves the stream's own iterations, in stream order. Another belongs to captured
@@ -18,7 +18,7 @@ struct pin {
 // call.
 void unpin(void* data) {
   const std::unique_ptr<pin> held(static_cast<pin*>(data));
-  // Release: the per_stream's acquire comes after all that the graph's owner did before.
+  // Release: the planned stream's acquire comes after all that the graph's owner did before.
   held->of->fetch_sub(1, std::memory_order_release);
 }
 

@@ -20,10 +20,7 @@ result<void*> planned_stream::try_allocate(std::uint64_t bytes, std::uint64_t al
 }
 
 void* planned_stream::allocate(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t site) {
-  auto made = state_->allocate(bytes, alignment, site);
-  if (made) return *made;
-  if (made.error().code == error_code::out_of_memory) throw out_of_memory(made.error());
-  throw memory_error(made.error());
+  return or_throw(state_->allocate(bytes, alignment, site));
 }
 
 void planned_stream::deallocate(void* ptr, std::uint64_t bytes) noexcept {
@@ -107,7 +104,7 @@ result<void> planned_resource::do_deallocate(void* ptr, std::uint64_t bytes,
       else if (each->in_arena(ptr))
         return error{
             error_code::not_permitted,
-            "a planned block is freed on the stream of its per_stream, in that stream's order; "
+            "a planned block is freed on the stream of its planned_stream, in that stream's order; "
             "this free names another"};
     }
   }

@@ -1,4 +1,4 @@
-// A per_stream of the planned resource: records shapes, serves them from the arena, and notices
+// A planned stream of the planned resource: records shapes, serves them from the arena, and notices
 // deviations.
 //
 // What makes serving safe. A place of the plan may overlap those of blocks that the recording had
@@ -24,8 +24,8 @@ namespace millpond::detail {
 using pin_count = std::atomic<std::uint64_t>;
 using graph_pins = std::shared_ptr<pin_count>;
 
-// One block behind plans. Changed by the per_stream's thread, and only while nothing in it is live;
-// frees of other threads ask whether it holds what they free, to refuse them.
+// One block behind plans. Changed by the planned stream's thread, and only while nothing in it is
+// live; frees of other threads ask whether it holds what they free, to refuse them.
 struct planned_arena {
   struct block {
     std::byte* at;

@@ -1,11 +1,11 @@
-// The slow paths: from the cache's stream cache down to the last step of the pressure ladder, and
-// frees that a cache does not take.
+// The slow paths of an allocation: from the stream cache to the heap, and from there to growth and
+// the ladder of pressure.cpp.
 #include <algorithm>
 
 #include "base/check.hpp"
 #include "base/prefetch.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "pool/core.hpp"
+#include "pool/fast_path.hpp"
 
 namespace millpond {
 namespace {
@@ -15,12 +15,17 @@ namespace {
 // recorded workload of four streams needed four times as many moves.
 constexpr std::uint64_t worth_asking = std::uint64_t{4} << 20;
 
-// How many blocks of a class come out of the heap at once: as many as cost little to keep.
-[[nodiscard]] unsigned handful(std::uint64_t size) noexcept {
-  return static_cast<unsigned>(std::clamp<std::uint64_t>((std::uint64_t{16} << 10) / size, 1, 8));
-}
-
 }  // namespace
+
+pool::core::request::request(std::uint64_t asked, std::uint64_t aligned)
+    : bytes(asked), alignment(std::max(aligned, heap::granule)) {
+  if (bytes <= small_limit && aligned <= heap::granule) {
+    size_class = static_cast<std::uint16_t>(class_of(bytes));
+    size = class_bytes(size_class);
+  } else {
+    size = align_up(bytes, heap::granule);
+  }
+}
 
 result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
                                         std::uint64_t alignment) {
@@ -37,18 +42,10 @@ result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
     if (void* const ptr = pop_shared(in, bytes)) return ptr;
   }
   drain_released();
-  request what;
-  what.bytes = bytes;
-  what.alignment = std::max(alignment, heap::granule);
+  request what(bytes, alignment);
   what.stream = in.stream;
   what.owner = in.stream->owner;
   what.handle = in.handle;
-  if (bytes <= small_limit && alignment <= heap::granule) {
-    what.size_class = static_cast<std::uint16_t>(class_of(bytes));
-    what.size = class_bytes(what.size_class);
-  } else {
-    what.size = align_up(bytes, heap::granule);
-  }
   auto found = acquire(what, &in);
   if (!found) return found.error();
   const auto entered = in.lock.enter();
@@ -81,12 +78,8 @@ void* pool::core::pop_shared(thread_cache& in, std::uint64_t bytes) noexcept {
 // Under the cache's lock, as the next two.
 void pool::core::hand_out(thread_cache& in, heap::extent& block, std::uint64_t bytes) noexcept {
   MILLPOND_AUDIT_CHECK(block.holder == nullptr, block.start());
-  block.requested = bytes;
-  if (block.holder_number != in.number) change_hands(in, block);
-  set_state(block, block_state::live);
-  in.counts.allocations.add(1);
+  serve(in, block, bytes);
   in.counts.misses.add(1);
-  in.counts.bytes_out.add(bytes);
 }
 
 heap::extent* pool::core::from_stream_cache(thread_cache& in, unsigned size_class) noexcept {
@@ -217,21 +210,7 @@ result<heap::extent*> pool::core::acquire(const request& what, thread_cache* ref
   }
   const bool many =
       many_streams_.load(std::memory_order_relaxed) && options_.reuse != reuse_policy::same_stream;
-  if (many && what.size >= worth_asking && refill != nullptr) {
-    // A large block takes the place that it should have only if the heap knows what is free by now.
-    // Asking goes over all streams, so the more there are the rarer it is done.
-    std::uint64_t streams = 0;
-    {
-      const std::shared_lock lock(streams_mutex_);
-      streams = streams_.size();
-    }
-    if (refill->counts.misses.get() % (1 + streams / 16) == 0) {
-      when_free([&] {
-        const relaxed_capture_scope relaxed(*gpu_);
-        poll_fences();
-      });
-    }
-  }
+  if (many && what.size >= worth_asking && refill != nullptr) ask_fences_now_and_then(*refill);
   if (refill != nullptr && what.size_class == large_class && streaks_count())
     stream_cache_missed(*refill, what.size);
   if (heap::extent* const block = carve(what, refill)) return block;
@@ -247,46 +226,7 @@ result<heap::extent*> pool::core::acquire(const request& what, thread_cache* ref
     if (heap::extent* const block = carve_locked(what, true)) return block;
   }
   if (would_pass_slack(what)) {
-    // Before memory is added beyond the slack, what caches keep is looked at too: it may be what
-    // holds a stretch in pieces.
-    const bool flushed = many || flush_is_due();
-    const bool much = many && what.stream != nullptr && much_unsealed(*what.stream);
-    if (flushed)
-      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
-    if (many) {
-      if (what.stream != nullptr) seal(*what.stream);
-      // Streams that make no call keep what was freed on them last unsealed. An event over the
-      // whole context would cover it, and would break a capture that the pool knows nothing of: not
-      // for the sake of some bytes, but rather than grow by what such a stream had by its streak.
-      if (much || any_gone()) seal_context();
-      poll_fences();
-    }
-    {
-      const std::lock_guard lock(heap_mutex_);
-      heap::extent* const block = carve_locked(what, true);
-      if (flushed) flush_helped(block != nullptr);
-      if (block != nullptr) return block;
-    }
-    if (!flushed && granularity_ != 0) {
-      // Where pages can be moved nothing is added; where not, the caches are emptied first after
-      // all.
-      heap::extent* block = nullptr;
-      {
-        const std::lock_guard growing(growth_mutex_);
-        if (stitch(what, {}, &block) == growth::block) return block;
-      }
-      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
-      const std::lock_guard lock(heap_mutex_);
-      block = carve_locked(what, true);
-      flush_helped(block != nullptr);
-      if (block != nullptr) return block;
-    }
-    if (many) {
-      if (heap::extent* const block = settled(what)) return block;
-    }
-    if (options_.reuse == reuse_policy::may_wait && what.stream != nullptr) {
-      if (heap::extent* const block = chained(what)) return block;
-    }
+    if (heap::extent* const block = rather_than_growing(what, many)) return block;
   }
   if (past_soft_limit(what.size)) relieve(what.size);
   for (int tries = 0; tries < 8; ++tries) {
@@ -299,6 +239,64 @@ result<heap::extent*> pool::core::acquire(const request& what, thread_cache* ref
       return block;  // unless another thread took it
   }
   return under_pressure(what);
+}
+
+// A large block takes the place that it should have only if the heap knows what is free by now.
+// Asking goes over all streams, so the more there are the rarer it is done.
+void pool::core::ask_fences_now_and_then(const thread_cache& asking) {
+  std::uint64_t streams = 0;
+  {
+    const std::shared_lock lock(streams_mutex_);
+    streams = streams_.size();
+  }
+  if (asking.counts.misses.get() % (1 + streams / 16) != 0) return;
+  when_free([&] {
+    const relaxed_capture_scope relaxed(*gpu_);
+    poll_fences();
+  });
+}
+
+// Before memory is added beyond the slack, what caches keep is looked at too: it may be what holds
+// a stretch in pieces. Then what can be had by stitching, by asking fences and by waiting on the
+// GPU.
+heap::extent* pool::core::rather_than_growing(const request& what, bool many) {
+  const bool flushed = many || flush_is_due();
+  const bool much = many && what.stream != nullptr && much_unsealed(*what.stream);
+  if (flushed)
+    counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
+  if (many) {
+    if (what.stream != nullptr) seal(*what.stream);
+    // Streams that make no call keep what was freed on them last unsealed. An event over the
+    // whole context would cover it, and would break a capture that the pool knows nothing of: not
+    // for the sake of some bytes, but rather than grow by what such a stream had by its streak.
+    if (much || any_gone()) seal_context();
+    poll_fences();
+  }
+  {
+    const std::lock_guard lock(heap_mutex_);
+    heap::extent* const block = carve_locked(what, true);
+    if (flushed) flush_helped(block != nullptr);
+    if (block != nullptr) return block;
+  }
+  if (!flushed && granularity_ != 0) {
+    // Where pages can be moved nothing is added; where not, the caches are emptied first after
+    // all.
+    heap::extent* block = nullptr;
+    {
+      const std::lock_guard growing(growth_mutex_);
+      if (stitch(what, {}, &block) == growth::block) return block;
+    }
+    counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
+    const std::lock_guard lock(heap_mutex_);
+    block = carve_locked(what, true);
+    flush_helped(block != nullptr);
+    if (block != nullptr) return block;
+  }
+  if (many) {
+    if (heap::extent* const block = settled(what)) return block;
+  }
+  return options_.reuse == reuse_policy::may_wait && what.stream != nullptr ? chained(what)
+                                                                            : nullptr;
 }
 
 // Emptying all caches makes the next requests of all threads slow, so that on one stream it is done
@@ -375,179 +373,6 @@ heap::extent* pool::core::chained(const request& what) {
     if (heap::extent* const block = carve_locked(what, true)) return block;
   }
   return nullptr;
-}
-
-// Frees
-// ---------------------------------------------------------------------
-
-result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
-                                   thread_cache* in) noexcept {
-  look_for_capture_end(stream);
-  drain_released();
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none : state_of(*block);
-  if ((state != block_state::live && state != block_state::special) ||
-      (bytes != 0 && bytes != block->requested)) {
-    return explain_bad_free(ptr, bytes, stream);
-  }
-  // Who frees: the cache's stream, or the one that the handle names now.
-  stream_state* freed_on =
-      in != nullptr && !in->dead.load(std::memory_order_relaxed) ? in->stream : nullptr;
-  thread_cache* counted = in;
-  passing_cache passing{*this, nullptr};
-  if (freed_on == nullptr) {
-    capture_info capture;
-    const call_result asked = gpu_->stream_capture(stream, &capture);
-    // Where the question failed the stream may capture, and asking its identity would break that. A
-    // thread without a context cannot be reported from it otherwise.
-    const bool may_capture = asked.ok() ? capture.status != capture_status::none
-                                        : asked.status != driver_status::invalid_context;
-    const auto id =
-        may_capture ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"})
-                    : identity(stream);
-    if (id) {
-      auto made = make_cache(stream, *id);
-      if (!made) return made.error();
-      counted = made->get();
-      freed_on = counted->stream;
-      passing.cache = attach(stream, std::move(*made));
-    } else {
-      freed_on =
-          &limbo_;  // a stream that is gone: only something wider can tell when its work has ended
-      counted = nullptr;
-    }
-  }
-  if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
-  if (counted != nullptr) {
-    const auto entered = counted->lock.enter();
-    counted->counts.deallocations.add(1);
-    counted->counts.bytes_in.add(block->requested);
-    counted->lock.leave(entered);
-  } else {
-    const std::lock_guard lock(caches_mutex_);
-    past_.deallocations.add(1);
-    past_.bytes_in.add(block->requested);
-  }
-  if (state == block_state::special) return free_special(block, stream, *freed_on);
-  // The cache was busy with a stranger, or there is none.
-  set_state(*block, block_state::cached);
-  block->link = nullptr;
-  flush_chain(*freed_on, block);
-  if (freed_on != &limbo_) seal_if_wanted(*freed_on);
-  return {};
-}
-
-result<void> pool::core::free_special(heap::extent* block, stream_handle stream,
-                                      stream_state& freed_on) noexcept {
-  if (block->holder != nullptr) {
-    {
-      const std::lock_guard lock(guarded_mutex_);
-      tags_.erase(block);
-    }
-    free_in_capture(block, stream, &freed_on);
-    return {};
-  }
-  std::vector<recorded_use> used_on;
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    if (const auto found = uses_.find(block); found != uses_.end()) {
-      used_on = std::move(found->second);
-      uses_.erase(found);
-    }
-    tags_.erase(block);
-  }
-  const relaxed_capture_scope relaxed(*gpu_);
-  guarded_block guarded{block, &freed_on, {}};
-  bool covered = true;
-  for (const auto& [other, told_id] : used_on) {
-    std::uint64_t id = 0;
-    capture_info capture;
-    if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none ||
-        !gpu_->stream_id(other, &id).ok() || id != told_id) {
-      covered = false;
-      break;
-    }
-    event_handle event = nullptr;
-    if (!events_.get(&event).ok()) {
-      covered = false;
-      break;
-    }
-    if (!gpu_->event_record(event, other).ok()) {
-      events_.put(event);
-      covered = false;
-      break;
-    }
-    guarded.events.push_back(event);
-  }
-  if (!covered) {
-    for (const event_handle e : guarded.events) events_.put(e);
-    block->link = nullptr;
-    flush_chain(limbo_, block);
-    return {};
-  }
-  set_state(*block, block_state::guarded);
-  freed_on.holders.fetch_add(1, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(heap_mutex_);
-    guarded_bytes_ += block->bytes;
-  }
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    guarded_.push_back(std::move(guarded));
-  }
-  poll_guarded();
-  return {};
-}
-
-result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none : state_of(*block);
-  if (state != block_state::live && state != block_state::special) {
-    return error{error_code::foreign_pointer,
-                 "record_use: the pointer is not a live block of this pool"};
-  }
-  capture_info capture;
-  const bool captures =
-      gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none;
-  if (block->holder !=
-      nullptr) {  // an arena's: others never have it before the end, but its own captures might
-    const auto use =
-        static_cast<std::uint32_t>(captures ? other_use::in_capture : other_use::outside);
-    block->holder_note = std::max(block->holder_note, use);
-    return {};
-  }
-  if (captures) {
-    return error{
-        error_code::not_permitted,
-        "record_use: the stream captures; what a graph uses must live as long as the graph"};
-  }
-  const auto id = identity(stream);
-  if (!id) return id.error();
-  int device = 0;
-  if (gpu_->stream_device(stream, &device).ok() && device != gpu_->info().ordinal) {
-    return error{error_code::invalid_argument,
-                 "record_use: the stream is of device " + std::to_string(device) +
-                     ", the pool of device " + std::to_string(gpu_->info().ordinal) +
-                     ": no fence here covers it; make a stream of the pool's device wait for it "
-                     "and name that"};
-  }
-  const std::lock_guard lock(guarded_mutex_);
-  block_owners_.forget(block->start());  // whoever frees it looks at its state
-  auto& streams = uses_[block];
-  const auto same = [&](const recorded_use& u) { return u.stream_id == *id; };
-  if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});
-  set_state(*block, block_state::special);
-  return {};
-}
-
-result<pool::block_range> pool::core::find(const void* ptr) {
-  const std::lock_guard lock(heap_mutex_);
-  const heap::extent* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none : state_of(*block);
-  if (state != block_state::live && state != block_state::special) {
-    return error{error_code::foreign_pointer, "the address is in no live block of this pool"};
-  }
-  return pool::block_range{reinterpret_cast<void*>(block->start()), block->bytes};
 }
 
 }  // namespace millpond

@@ -1,4 +1,5 @@
 // The end of a pool: everything back to the driver, whatever it answers.
+#include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/host_pinner.hpp"
@@ -7,18 +8,37 @@
 namespace millpond {
 namespace {
 
-// A call that gives something back is tried once more where it fails, since nobody can try it
-// later.
 template <class Call>
 bool insist(std::vector<error>& failures, const char* doing, Call&& call) {
-  if (call().ok()) return true;
-  const call_result second = call();
-  if (second.ok()) return true;
-  failures.push_back(to_error(second, doing));
-  return false;
+  const call_result answer = insist(call);
+  if (!answer.ok()) failures.push_back(to_error(answer, doing));
+  return answer.ok();
 }
 
 }  // namespace
+
+void pool::core::release_handles(std::vector<error>& failures) {
+  for (const auto& handle : heap_.handles()) {
+    if (!handle.present) continue;
+    for (const auto& m : handle.mappings)
+      insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
+    insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
+  }
+}
+
+void pool::core::release_chunks(std::vector<error>& failures) {
+  for (const auto& [start, bytes] : reservations_) {
+    if (options_.host_memory) {
+      const auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
+      if (!freed) failures.push_back(freed.error());
+      continue;
+    }
+    insist(failures, "giving back memory", [&] {
+      return options_.kind == memory_kind::pinned ? gpu_->host_free(reinterpret_cast<void*>(start))
+                                                  : gpu_->memory_free(start);
+    });
+  }
+}
 
 std::vector<error> pool::core::close() noexcept {
   std::vector<error> failures;
@@ -67,28 +87,12 @@ std::vector<error> pool::core::close() noexcept {
   }
   const std::lock_guard growing(growth_mutex_);
   const std::lock_guard lock(heap_mutex_);
-  if (granularity_ != 0) {
-    for (const auto& handle : heap_.handles()) {
-      if (!handle.present || slept) continue;  // asleep, no memory is left to them
-      for (const auto& m : handle.mappings)
-        insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
-      insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
-    }
+  if (granularity_ == 0) {
+    release_chunks(failures);
+  } else {
+    if (!slept) release_handles(failures);  // asleep, no memory is left to them
     for (const auto& [base, bytes] : reservations_) {
       insist(failures, "giving back addresses", [&] { return gpu_->address_free(base, bytes); });
-    }
-  } else {
-    for (const auto& [start, bytes] : reservations_) {
-      if (options_.host_memory) {
-        const auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
-        if (!freed) failures.push_back(freed.error());
-        continue;
-      }
-      insist(failures, "giving back memory", [&] {
-        return options_.kind == memory_kind::pinned
-                   ? gpu_->host_free(reinterpret_cast<void*>(start))
-                   : gpu_->memory_free(start);
-      });
     }
   }
   reservations_.clear();

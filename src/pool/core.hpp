@@ -52,6 +52,10 @@ struct stream_state {
 class pool::core : public std::enable_shared_from_this<pool::core> {
  public:
   struct request {
+    request() = default;
+    // Of a class where the size is small and the alignment usual, else of whole granules.
+    request(std::uint64_t asked, std::uint64_t aligned);
+
     std::uint64_t bytes = 0;  // asked for
     std::uint64_t size = 0;   // what is carved
     std::uint64_t alignment = heap::granule;
@@ -72,22 +76,35 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // Every path of the pool's calls. `in`: the cache to use, already right for the stream.
   result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
-  result<void*> allocate_from(thread_cache& in, std::uint64_t bytes, std::uint64_t alignment);
+  result<void*> allocate_from(thread_cache& in, std::uint64_t bytes,
+                              std::uint64_t alignment = heap::granule);
+  result<void*> allocate_from(captured_cache& in, std::uint64_t bytes);
   result<void> deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
   result<void> deallocate_to(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
-  // The two fast paths: nullptr and false mean "take the slow one".
-  [[nodiscard]] void* pop(thread_cache& in, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] void* pop_here(thread_cache& in,
-                               std::uint64_t bytes) noexcept;  // the same, for pool.cpp alone
-  [[nodiscard]] bool push_here(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool posted(thread_cache& in, void* ptr,
-                            std::uint64_t bytes) noexcept;  // before it, for pool.cpp alone
-  [[nodiscard]] void* pop_shared(thread_cache& in, std::uint64_t bytes) noexcept;
+  result<void> deallocate_to(captured_cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  // The two fast paths, in a thread's cache and in a capture's: nullptr and false mean "take the
+  // slow one". They and the next two are written into the calls that include fast_path.hpp.
+  template <class Cache>
+  [[nodiscard]] void* pop_here(Cache& in, std::uint64_t bytes) noexcept;
+  template <class Cache>
+  [[nodiscard]] bool push_here(Cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] static bool posted(const captured_cache&, void*, std::uint64_t) noexcept {
+    return false;  // a capture's caches send each other nothing
+  }
+  // Before the block's record is looked at, which is another core's: for calls that may report an
+  // error later.
+  [[nodiscard]] bool posted(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
   // The calling thread's cache for a plain allocation where nothing is unusual: the stream is the
   // one that the cache was made for, and captures nothing. Otherwise nullptr, and allocate() finds
   // out what it is.
-  [[nodiscard]] thread_cache* usual_cache(stream_handle stream) noexcept;  // for pool.cpp alone
+  [[nodiscard]] thread_cache* usual_cache(stream_handle stream) noexcept;
+  // The same two out of line.
+  [[nodiscard]] void* pop(thread_cache& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
+  [[nodiscard]] void* pop_shared(thread_cache& in, std::uint64_t bytes) noexcept;
+  [[nodiscard]] static void* pop_shared(const captured_cache&, std::uint64_t) noexcept {
+    return nullptr;  // there is no stream cache in a capture
+  }
 
   result<std::unique_ptr<thread_cache>> make_cache(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
@@ -105,22 +122,19 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   graph_arena make_graph_arena();
   result<void> capture_into(const graph_arena::hold& arena, stream_handle stream);
   void look_for_capture_end(stream_handle stream);
-  // A capture's cache: made for the capture that runs on the stream now; its fast paths as the two
-  // above.
+  // A capture's cache: made for the capture that runs on the stream now.
   result<std::unique_ptr<captured_cache>> make_captured_cache(stream_handle stream);
-  void drop_captured_cache(captured_cache& of) noexcept;
-  [[nodiscard]] void* pop(captured_cache& in, std::uint64_t bytes) noexcept;
-  [[nodiscard]] bool push(captured_cache& in, void* ptr, std::uint64_t bytes) noexcept;
-  result<void*> allocate_from(captured_cache& in, std::uint64_t bytes);
 
-  // Frees that were refused when their remote frees was opened, and have not been reported.
+  // Frees that were refused when their remote free queue was opened, and have not been reported.
   [[nodiscard]] bool has_refused() const noexcept {
     return any_refused_.load(std::memory_order_relaxed);
   }
   std::vector<error> take_refused();
 
-  // Empties a cache for good and forgets it: its thread has ended, or its table has a newer one.
+  // Empties a cache for good and forgets it: its handle or its thread has ended, or its thread's
+  // table has a newer one.
   void drop_cache(thread_cache& of) noexcept;
+  void drop_cache(captured_cache& of) noexcept;
 
   result<void> record_use(void* ptr, stream_handle stream) noexcept;
   result<pool::block_range> find(const void* ptr);
@@ -174,7 +188,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
         out_of_memory{0}, soft_limit_passes{0}, given_back_bytes{0};
   };
 
-  // Streams and caches (pool_streams.cpp).
+  // Streams and caches (streams.cpp).
   // The stream with one more holder, so that nobody collects it meanwhile.
   result<stream_state*> hold_stream(stream_handle handle, std::uint64_t id);
   std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
@@ -218,7 +232,18 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     });
   }
 
-  // The slow paths (pool_slow.cpp).
+  // What a fast path does for its sort of cache (fast_path.hpp). All but the second under the
+  // cache's lock; take_back gives that back.
+  template <class Cache>
+  void serve(Cache& in, heap::extent& block, std::uint64_t bytes) noexcept;
+  [[nodiscard]] static bool may_take(const thread_cache& in, const heap::extent& block) noexcept;
+  [[nodiscard]] static bool may_take(const captured_cache& in, const heap::extent& block) noexcept;
+  void mark_served(thread_cache& in, heap::extent& block) noexcept;
+  void mark_served(captured_cache& in, heap::extent& block) noexcept;
+  void take_back(thread_cache& in, heap::extent* block) noexcept;
+  void take_back(captured_cache& in, heap::extent* block) noexcept;
+
+  // The slow paths (allocate.cpp, free.cpp).
   void hand_out(thread_cache& in, heap::extent& block, std::uint64_t bytes) noexcept;
   heap::extent* from_stream_cache(thread_cache& in, unsigned size_class) noexcept;
   heap::extent* large_from_stream_cache(thread_cache& in, std::uint64_t bytes) noexcept;
@@ -247,7 +272,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     }
   }
 
-  // remote frees between caches of a stream (pool_mail.cpp).
+  // Remote frees between caches of a stream (cache/remote_frees.cpp).
   // Out of the fast paths' way: they spare registers for none of these.
   [[nodiscard, gnu::noinline]] bool post(thread_cache& in, std::uint64_t address,
                                          std::uint64_t bytes) noexcept;
@@ -262,6 +287,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::extent* carve_locked(const request& what, bool runs);
   void take(heap::extent& block, const request& what);  // counts a block out of the heap
   result<heap::extent*> acquire(const request& what, thread_cache* refill);
+  void ask_fences_now_and_then(const thread_cache& asking);
+  heap::extent* rather_than_growing(const request& what, bool many);
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
                          thread_cache* in) noexcept;
   result<void> free_special(heap::extent* block, stream_handle stream,
@@ -285,14 +312,15 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
   heap::extent* settled(const request& what);
 
-  // The ladder (pool_pressure.cpp).
+  // The ladder (pressure.cpp).
+  class climb;
   result<heap::extent*> under_pressure(const request& what);
   [[nodiscard]] bool past_soft_limit(std::uint64_t more);
   void relieve(std::uint64_t bytes);
   std::uint64_t reclaim_from_others(std::uint64_t bytes);
 
-  // Physical memory, within the budget (pool_budget.cpp). The status of a refusal by the budget is
-  // out_of_memory.
+  // Physical memory, within the budget (growth/budget.cpp). The status of a refusal by the budget
+  // is out_of_memory.
   call_result create_physical(physical_handle* out, std::uint64_t bytes);
   call_result release_physical(physical_handle handle, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool take_budget(std::uint64_t bytes) noexcept;
@@ -301,7 +329,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void join_budget();
   bool grow_for_later(const request& what);
 
-  // Fences (pool_fences.cpp).
+  // Fences (fences.cpp).
   bool poll_fences();
   bool poll_guarded();
   bool seal_context();
@@ -318,7 +346,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool wait_for_a_fence(std::uint64_t deadline_ns);
   [[nodiscard]] event_handle nearest_fence();
 
-  // Growth and giving back (pool_growth.cpp).
+  // Growth and giving back (growth/growth.cpp).
   enum class growth : std::uint8_t {
     none,
     more,   // there is room now: carve
@@ -333,6 +361,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] bool over_limit(std::uint64_t reserved, std::uint64_t more) const noexcept {
     return limit_bytes() != 0 && reserved + more > limit_bytes();
   }
+  class extension;
   result<void> extend(std::uint64_t new_bytes);
   result<void> add_chunk(std::uint64_t bytes);
   result<void> open_primary(std::uint64_t at_least);
@@ -346,7 +375,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     return options_.kind == memory_kind::device ? memory_location::device : memory_location::host;
   }
 
-  // Moving pages (pool_windows.cpp).
+  // Stitching (growth/stitch.cpp).
   struct bargain {
     std::uint64_t as_cheap_as =
         0;  // the new handles that plain growth would make; 0: whatever it costs
@@ -359,7 +388,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<heap::view_id> open_stitched_view(std::uint64_t at_least);
   [[nodiscard]] std::uint64_t most_mappings() const;
 
-  // Captures (pool_capture.cpp).
+  // Captures (capture/capture.cpp).
   result<void*> allocate_in_capture(const capture_info& capture, std::uint64_t bytes,
                                     std::uint64_t alignment, stream_handle stream);
   // The capture that runs on a stream which a call about captures names, noted as running. `call`
@@ -373,11 +402,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<heap::extent*> acquire_captured(const capture_info& capture, std::uint64_t key,
                                          request& what);
   heap::extent* from_arena(const request& what, capture_state& capture);
-  // primary range: of the freeing stream; nullptr where nothing runs.
+  // freed_on: of the freeing stream; nullptr where nothing runs.
   void free_in_capture(heap::extent* block, stream_handle stream, stream_state* freed_on) noexcept;
   void put_back(heap::extent& block, heap::owner_id owner) noexcept;
   void drain_released() noexcept;
-  // Arenas that captures share (pool_arena.cpp).
+  // Arenas that captures share (capture/graph_arena.cpp).
   void settle_kept(arena_state& arena);
   void inherit(capture_state& capture, heap::owner_id first);
   [[nodiscard]] bool arena_over(const arena_state& arena) const noexcept {
@@ -386,15 +415,27 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void end_capture(capture_state& gone);
   void end_arena(arena_state& gone) noexcept;
   void empty_arenas() noexcept;
-  // A capture's caches (pool_capture_cache.cpp).
+  // A capture's caches (capture/capture_cache.cpp).
   void refill_captured(captured_cache& in, const request& what) noexcept;
   void flush_captured(captured_cache& of, heap::extent* chain) noexcept;
 
-  // Sleep (pool_sleep.cpp).
+  // The end (close.cpp). Under the growth and heap mutexes.
+  void release_handles(std::vector<error>& failures);
+  void release_chunks(std::vector<error>& failures);
+
+  // Sleep (sleep/sleep.cpp).
+  result<void> refuse_captures();
+  std::unordered_map<const heap::extent*, bool> tagged_blocks(const sleep_options& options);
+  result<std::shared_ptr<pinned_store>> store_for(const sleep_options& options, sleep_outcome& out);
   sleeping_memory::ways sleeping_ways();
   void woken();
 
-  // Words (pool_report.cpp, pool_explain.cpp).
+  // Words (report/statistics.cpp, report/explain.cpp, report/keepers.cpp).
+  class keeper_survey;
+  void count_caches(pool_statistics& out);
+  void count_streams(pool_statistics& out);
+  void count_captures(pool_statistics& out);
+  void count_heap(pool_statistics& out);
   error out_of_memory_report(const request& what, std::vector<ladder_step> ladder);
   void find_keepers(memory_report& out);
   void explain_reason(memory_report& out) const;

@@ -1,98 +1,16 @@
-// The pool's face, and its two fast paths.
+// The pool's face, and its plain calls.
 #include "millpond/pool/pool.hpp"
 
-#include "base/check.hpp"
 #include "base/process_barrier.hpp"
-#include "millpond/base/units.hpp"
-#include "pool/cache/thread_caches.hpp"
-#include "pool/core.hpp"
+#include "pool/fast_path.hpp"
 
 namespace millpond {
-namespace {
-
-error refused_in_child() {
-  return {error_code::not_permitted,
-          "this process was forked from the one that made the pool: its GPU memory belongs to the "
-          "parent"};
-}
-// The throwing edge.
-void* given(result<void*> answer) {
-  if (answer) return *answer;
-  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
-  throw memory_error(answer.error());
-}
-
-}  // namespace
-
-// The fast paths
-// ----------------------------------------------------------------------------------------
-
-// Written into the public calls, since a call would cost a tenth of it.
-[[gnu::always_inline]] inline void* pool::core::pop_here(thread_cache& in,
-                                                         std::uint64_t bytes) noexcept {
-  if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
-  heap::extent* const block = in.pop(bytes);
-  if (block == nullptr) {
-    in.lock.owner_unlock();
-    return nullptr;
-  }
-  block->requested = bytes;
-  if (__builtin_expect(block->holder_number != in.number, 0)) change_hands(in, *block);
-  set_state(*block, block_state::live);
-  in.counts.allocations.add(1);
-  in.counts.bytes_out.add(bytes);
-  in.lock.owner_unlock();
-  return reinterpret_cast<void*>(block->start());
-}
-
 void* pool::core::pop(thread_cache& in, std::uint64_t bytes) noexcept {
   return pop_here(in, bytes);
 }
 
-[[gnu::always_inline]] inline bool pool::core::push_here(thread_cache& in, void* ptr,
-                                                         std::uint64_t bytes) noexcept {
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (__builtin_expect(block == nullptr || state_of(*block) != block_state::live, 0)) return false;
-  if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
-  if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
-  if (__builtin_expect(in.dead.load(std::memory_order_relaxed), 0)) {
-    in.lock.owner_unlock();
-    return false;
-  }
-  in.counts.deallocations.add(1);
-  in.counts.bytes_in.add(block->requested);
-  if (block->holder_number == in.number) {
-    set_state(*block, block_state::cached);
-    keep(in, block);
-  } else {
-    send(in, block);
-  }
-  return true;
-}
 bool pool::core::push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
   return push_here(in, ptr, bytes);
-}
-
-// Before the block's record is looked at, which is another core's: for calls that may tell an error
-// later. The audit build looks.
-[[gnu::always_inline]] inline bool pool::core::posted(thread_cache& in, void* ptr,
-                                                      std::uint64_t bytes) noexcept {
-#if defined(MILLPOND_AUDIT)
-  return false;
-#else
-  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) &&
-         post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
-#endif
-}
-
-[[gnu::always_inline]] inline thread_cache* pool::core::usual_cache(stream_handle stream) noexcept {
-  thread_cache* const in = thread_caches::find(this, stream);
-  if (__builtin_expect(in == nullptr, 0)) return nullptr;
-  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) &&
-      may_capture(stream))
-    return nullptr;
-  std::uint64_t id = 0;
-  return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
 }
 
 std::unique_ptr<thread_cache> pool::core::attach(stream_handle stream,
@@ -129,7 +47,7 @@ result<std::uint64_t> pool::core::identity(stream_handle stream) {
   return id;
 }
 
-// Whatever is unusual about the call is distinguished here; usual_cache has the short way.
+// Whatever is unusual about the call is found out here; usual_cache has the short way.
 result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
                                    stream_handle stream) {
   if (__builtin_expect(!serving(), 0)) return not_serving();
@@ -227,7 +145,7 @@ void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle
     if (thread_cache* const in = core_->usual_cache(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
       report_refused();
-      return given(core_->allocate_from(*in, bytes, alignment));
+      return or_throw(core_->allocate_from(*in, bytes, alignment));
     }
   }
   return memory_resource::allocate(bytes, alignment, stream);
@@ -357,85 +275,6 @@ pool_statistics pool::statistics() const {
 }
 void pool::check() const {
   if (!forked()) core_->check();
-}
-
-pool::cache_handle::cache_handle(pool& owner, std::shared_ptr<core> state,
-                                 std::unique_ptr<thread_cache> own)
-    : owner_(&owner), core_(std::move(state)), cache_(std::move(own)) {}
-pool::cache_handle::cache_handle(cache_handle&&) noexcept = default;
-pool::cache_handle& pool::cache_handle::operator=(cache_handle&& other) noexcept {
-  if (this == &other) return *this;
-  if (cache_ != nullptr) core_->drop_cache(*cache_);
-  owner_ = other.owner_;
-  core_ = std::move(other.core_);
-  cache_ = std::move(other.cache_);
-  return *this;
-}
-pool::cache_handle::~cache_handle() {
-  if (cache_ != nullptr) core_->drop_cache(*cache_);
-}
-stream_handle pool::cache_handle::stream() const noexcept {
-  return cache_->handle;
-}
-
-namespace {
-// A cache handle's owner has promised that its stream does not capture.
-void promised(pool::core& core, stream_handle stream) {
-#if defined(MILLPOND_AUDIT)
-  capture_info capture;
-  MILLPOND_CHECK(
-      !core.gpu().stream_capture(stream, &capture).ok() || capture.status == capture_status::none,
-      "a cache handle was used in a capture");
-#else
-  static_cast<void>(core);
-  static_cast<void>(stream);
-#endif
-}
-}  // namespace
-
-void* pool::cache_handle::allocate(std::uint64_t bytes) {
-  promised(*core_, cache_->handle);
-  if (__builtin_expect(bytes - 1 < max_bytes && core_->open_here(), 1)) {
-    if (void* const ptr = core_->pop_here(*cache_, bytes)) return ptr;
-    if (void* const ptr = core_->pop_shared(*cache_, bytes)) return ptr;
-  }
-  return allocate_slowly(bytes);
-}
-
-void* pool::cache_handle::allocate_slowly(std::uint64_t bytes) {
-  if (bytes == 0) return nullptr;
-  if (core_->forked()) throw memory_error(refused_in_child());
-  if (!core_->serving()) throw memory_error(core_->not_serving());
-  if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
-  owner_->report_refused();
-  return given(core_->allocate_from(*cache_, bytes, heap::granule));
-}
-
-void pool::cache_handle::deallocate(void* ptr, std::uint64_t bytes) noexcept {
-  promised(*core_, cache_->handle);
-  if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    if (core_->posted(*cache_, ptr, bytes) || core_->push_here(*cache_, ptr, bytes)) return;
-  }
-  deallocate_slowly(ptr, bytes);
-}
-
-void pool::cache_handle::deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept {
-  const auto freed = try_deallocate(ptr, bytes);
-  if (freed) return;
-  if (core_->closed())
-    return default_error_sink()(freed.error());  // the pool is gone, and its sink with it
-  owner_->report(freed.error());
-}
-
-result<void> pool::cache_handle::try_deallocate(void* ptr, std::uint64_t bytes) noexcept {
-  if (ptr == nullptr) return {};
-  if (core_->closed())
-    return error{error_code::not_permitted,
-                 "a block was freed through a cache of a pool that is closed"};
-  if (core_->forked()) return refused_in_child();
-  promised(*core_, cache_->handle);
-  owner_->report_refused();
-  return core_->deallocate_to(*cache_, ptr, bytes);
 }
 
 }  // namespace millpond

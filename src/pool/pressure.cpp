@@ -1,104 +1,103 @@
 // The pressure ladder: what is tried, in order, where neither free memory nor growth serves a
-// request. Each step tells what it gained; at the end stands out_of_memory with the whole report.
+// request. Each step reports what it gained; at the end stands out_of_memory with the whole report.
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
 #include "pool/core.hpp"
 
 namespace millpond {
-namespace {
 
-// Books of one climb.
-class climb {
+// One climb for one request, and its books.
+class pool::core::climb {
  public:
+  climb(core& in, const request& what) : in_(in), what_(what) {}
+
+  // A step that answers what it gained.
   template <class Step>
   std::uint64_t step(const char* name, Step&& take) {
     const std::uint64_t gained = take();
-    if (steps_.empty() || steps_.back().name != name) {
-      const auto known = std::find_if(steps_.begin(), steps_.end(),
-                                      [&](const ladder_step& s) { return s.name == name; });
-      if (known != steps_.end()) {
-        ++known->times;
-        known->gained_bytes += gained;
-        return gained;
-      }
-      steps_.push_back({name, 0, 0});
-    }
-    ++steps_.back().times;
-    steps_.back().gained_bytes += gained;
+    const auto known = std::find_if(steps_.begin(), steps_.end(),
+                                    [&](const ladder_step& s) { return s.name == name; });
+    ladder_step& books = known != steps_.end() ? *known : steps_.emplace_back();
+    books.name = name;
+    ++books.times;
+    books.gained_bytes += gained;
     return gained;
+  }
+  // A step that gains what became usable while it ran.
+  template <class Step>
+  void freeing_step(const char* name, Step&& take) {
+    step(name, [&] {
+      const std::uint64_t before = usable();
+      take();
+      const std::uint64_t after = usable();
+      return after > before ? after - before : 0;
+    });
+  }
+  // Spans that are free but in the wrong places make room for one that is in the right place.
+  bool give_back_unused() {
+    return in_.granularity_ != 0 && step("unused spans", [&] { return in_.give_back(0); }) > 0;
+  }
+  void fence_all() {
+    in_.seal_context();
+    in_.poll_fences();
+  }
+
+  // What the heap has now, or after growth.
+  [[nodiscard]] heap::extent* carved() {
+    const std::lock_guard lock(in_.heap_mutex_);
+    return in_.carve_locked(what_, true);
+  }
+  [[nodiscard]] heap::extent* carved_or_grown() {
+    if (heap::extent* const block = carved()) return block;
+    heap::extent* block = nullptr;
+    if (const growth grown = in_.grow(what_, &block); grown != growth::more) return block;
+    return carved();
   }
   [[nodiscard]] std::vector<ladder_step> steps() && { return std::move(steps_); }
 
  private:
+  [[nodiscard]] std::uint64_t usable() {
+    const std::lock_guard lock(in_.heap_mutex_);
+    return in_.heap_.free_bytes(heap::anyone) +
+           (what_.owner == heap::anyone ? 0 : in_.heap_.free_bytes(what_.owner));
+  }
+
+  core& in_;
+  const request& what_;
   std::vector<ladder_step> steps_;
 };
 
-}  // namespace
-
 result<heap::extent*> pool::core::under_pressure(const request& what) {
-  climb ladder;
-  const auto again = [&](bool with_growth) -> heap::extent* {
-    {
-      const std::lock_guard lock(heap_mutex_);
-      if (heap::extent* const block = carve_locked(what, true)) return block;
-    }
-    if (!with_growth) return nullptr;
-    heap::extent* block = nullptr;
-    if (const growth grown = grow(what, &block); grown != growth::more) return block;
-    const std::lock_guard lock(heap_mutex_);
-    return carve_locked(what, true);
-  };
-  const auto usable = [&] {
-    const std::lock_guard lock(heap_mutex_);
-    return heap_.free_bytes(heap::anyone) +
-           (what.owner == heap::anyone ? 0 : heap_.free_bytes(what.owner));
-  };
-  // What became usable while a step ran.
-  const auto gain = [&](auto&& step) {
-    const std::uint64_t before = usable();
-    step();
-    const std::uint64_t after = usable();
-    return after > before ? after - before : 0;
-  };
-  const auto fenced = [&] {
-    seal_context();
-    poll_fences();
-  };
-  ladder.step("fences", [&] {
-    return gain([&] {
-      empty_arenas();
-      fenced();
-    });
+  climb ladder(*this, what);
+  ladder.freeing_step("fences", [&] {
+    empty_arenas();
+    ladder.fence_all();
   });
-  if (heap::extent* const block = again(false)) return block;
+  if (heap::extent* const block = ladder.carved()) return block;
 
-  ladder.step("caches", [&] {
-    return gain([&] {
-      counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
-      fenced();
-    });
+  ladder.freeing_step("caches", [&] {
+    counts_.thread_caches_flushed.fetch_add(flush_caches_of(nullptr), std::memory_order_relaxed);
+    ladder.fence_all();
   });
-  if (heap::extent* const block = again(false)) return block;
+  if (heap::extent* const block = ladder.carved()) return block;
 
-  // Spans that are free but in the wrong places make room for one that is in the right place.
-  const bool gives_back = granularity_ != 0;
-  if (gives_back && ladder.step("unused spans", [&] { return give_back(0); }) > 0) {
-    if (heap::extent* const block = again(true)) return block;
+  if (ladder.give_back_unused()) {
+    if (heap::extent* const block = ladder.carved_or_grown()) return block;
   }
   if (budget_ != nullptr &&
       ladder.step("other members", [&] { return reclaim_from_others(what.size); }) > 0) {
-    if (heap::extent* const block = again(true)) return block;
+    if (heap::extent* const block = ladder.carved_or_grown()) return block;
   }
 
   const std::uint64_t deadline = options_.clock ? options_.clock() + options_.max_wait_ns : 0;
   if (options_.max_wait_ns > 0 && options_.reuse != reuse_policy::same_stream) {
     for (bool passed = true; passed;) {
-      ladder.step("waiting", [&] { return gain([&] { passed = wait_for_a_fence(deadline); }); });
+      ladder.freeing_step("waiting", [&] { passed = wait_for_a_fence(deadline); });
       if (!passed) break;
-      if (heap::extent* const block = again(false)) return block;
-      if (gives_back && ladder.step("unused spans", [&] { return give_back(0); }) > 0) {
-        if (heap::extent* const block = again(true)) return block;
+      if (heap::extent* const block = ladder.carved()) return block;
+      if (ladder.give_back_unused()) {
+        if (heap::extent* const block = ladder.carved_or_grown()) return block;
       }
       if (options_.clock && options_.clock() >= deadline) break;
     }
@@ -107,16 +106,14 @@ result<heap::extent*> pool::core::under_pressure(const request& what) {
   for (int calls = 0; calls < 16 && options_.on_pressure; ++calls) {
     counts_.pressure_callbacks.fetch_add(1, std::memory_order_relaxed);
     bool retry = false;
-    ladder.step("callback", [&] {
-      return gain([&] {
-        retry = options_.on_pressure(what.size);
-        if (!retry) return;
-        flush_caches_of(nullptr);
-        fenced();
-      });
+    ladder.freeing_step("callback", [&] {
+      retry = options_.on_pressure(what.size);
+      if (!retry) return;
+      flush_caches_of(nullptr);
+      ladder.fence_all();
     });
     if (!retry) break;
-    if (heap::extent* const block = again(true)) return block;
+    if (heap::extent* const block = ladder.carved_or_grown()) return block;
   }
   counts_.out_of_memory.fetch_add(1, std::memory_order_relaxed);
   return out_of_memory_report(what, std::move(ladder).steps());

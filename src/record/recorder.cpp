@@ -20,16 +20,7 @@ constexpr std::chrono::milliseconds nap{2};
 constexpr std::uint64_t flush_every_ns = 25'000'000, window_every_ns = 2'000'000'000,
                         tick_every_ns = 100'000'000;
 
-std::atomic<std::uint32_t> next_thread{0};
-
 }  // namespace
-
-std::uint32_t thread_number() noexcept {
-  // One more than the number; 0 before the first call.
-  static constinit thread_local std::uint32_t mine __attribute__((tls_model("initial-exec"))) = 0;
-  if (mine == 0) mine = next_thread.fetch_add(1, std::memory_order_relaxed) + 1;
-  return mine - 1;
-}
 
 recorder::recorder(const settings& how, std::unique_ptr<trace_builder> to)
     : how_(how),

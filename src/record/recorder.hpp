@@ -115,7 +115,4 @@ class recorder {
   std::thread worker_;
 };
 
-// The calling thread's number, from 0 in the order of the first call.
-[[nodiscard]] std::uint32_t thread_number() noexcept;
-
 }  // namespace millpond::record

@@ -87,7 +87,7 @@ void guard_resource::give_on(std::uint64_t keep_bytes) noexcept {
     }
     const auto answer = upstream().try_deallocate(oldest.ptr, oldest.bytes, oldest.stream);
     if (answer) continue;
-    // Its free was accepted long ago, so no caller can be reported; it is kept and tried again.
+    // Its free was accepted long ago, so no caller can learn of it; it is kept and tried again.
     report(answer.error());
     const std::lock_guard lock(mutex_);
     quarantine_.push_back(oldest);

@@ -241,7 +241,7 @@ result<void> host_pinner::free(void* at, std::uint64_t) noexcept {
   return done;
 }
 
-// The thread that pins ahead. A refusal ends it: whoever asks next is reported why.
+// The thread that pins ahead. A refusal ends it: who asks next learns why.
 void host_pinner::keep_ready() {
   static_cast<void>(gpu_->bind_thread());
   for (;;) {

@@ -8,16 +8,11 @@
 #include "millpond/base/units.hpp"
 
 namespace millpond {
-namespace {
 
-error in_forked_child(const char* what) {
-  return {error_code::not_permitted,
-          std::string(what) +
-              ": this process is a forked child, and the memory belongs to its parent; "
-              "make a new driver and new resources after fork()"};
+void throw_error(const error& failure) {
+  if (failure.code == error_code::out_of_memory) throw out_of_memory(failure);
+  throw memory_error(failure);
 }
-
-}  // namespace
 
 error_sink default_error_sink() {
   auto printed = std::make_shared<std::atomic<int>>(0);
@@ -52,7 +47,7 @@ result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t a
                                                    " is not a power of two up to " +
                                                    std::to_string(max_alignment)};
   }
-  if (forked()) return in_forked_child("allocate");
+  if (forked()) return refused_in_child("allocate");
   if (bytes == 0) return static_cast<void*>(nullptr);
   if (bytes > max_bytes) {
     return error{error_code::out_of_memory, "allocate: " + std::to_string(bytes) + " bytes (" +
@@ -64,16 +59,13 @@ result<void*> memory_resource::try_allocate(std::uint64_t bytes, std::uint64_t a
 
 void* memory_resource::allocate(std::uint64_t bytes, std::uint64_t alignment,
                                 stream_handle stream) {
-  auto answer = try_allocate(bytes, alignment, stream);
-  if (answer) return *answer;
-  if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
-  throw memory_error(answer.error());
+  return or_throw(try_allocate(bytes, alignment, stream));
 }
 
 result<void> memory_resource::try_deallocate(void* ptr, std::uint64_t bytes,
                                              stream_handle stream) noexcept {
   if (ptr == nullptr) return {};
-  if (forked()) return in_forked_child("deallocate");
+  if (forked()) return refused_in_child("deallocate");
   return do_deallocate(ptr, bytes, stream);
 }
 

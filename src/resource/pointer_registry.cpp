@@ -160,7 +160,7 @@ std::vector<block_facts> pointer_registry::dismiss(const block_owner* owner) {
 }
 
 result<void> pointer_registry::add(const block_facts& facts) {
-  if (state_->forked()) return refused_in_fork();
+  if (state_->forked()) return refused_in_child();
   shard& in = state_->of(facts.address);
   try {
     const std::lock_guard lock(in.mutex);
@@ -186,7 +186,7 @@ result<void> pointer_registry::add(const block_facts& facts) {
 result<block_facts> pointer_registry::take(const block_owner* owner, std::uint64_t address,
                                            std::uint64_t bytes, stream_handle stream,
                                            const call_site& freed) noexcept {
-  if (state_->forked()) return refused_in_fork();
+  if (state_->forked()) return refused_in_child();
   const free_attempt attempt{owner, address, bytes, freed};
   shard& in = state_->of(address);
   block_facts block;
@@ -233,7 +233,7 @@ void pointer_registry::restore(const block_facts& facts) noexcept {
     }
   }
   // The record's place in the table was there a moment ago, so this fails only where another thread
-  // took the last host memory between; the block then is out unknown to us, and a later free of it
+  // took the last host memory between; the block then is live unknown to us, and a later free of it
   // is foreign.
   static_cast<void>(add(facts));
 }

@@ -34,13 +34,6 @@ constexpr const char* stays = "; the block stays allocated";
 
 }  // namespace
 
-error refused_in_fork() {
-  return {
-      error_code::not_permitted,
-      "this process is a forked child, and the memory belongs to its parent; make a new driver and "
-      "new resources after fork()"};
-}
-
 error wrong_owner(const free_attempt& attempt, const block_facts& block) {
   const bool same_kind = block.owner->kind == attempt.through->kind;
   return {same_kind ? error_code::foreign_pointer : error_code::wrong_kind,

@@ -21,7 +21,6 @@ struct free_attempt {
   call_site freed;
 };
 
-[[nodiscard]] error refused_in_fork();
 [[nodiscard]] error wrong_owner(const free_attempt& attempt, const block_facts& block);
 [[nodiscard]] error wrong_size(const free_attempt& attempt, const block_facts& block);
 [[nodiscard]] error freed_twice(const free_attempt& attempt, const freed_block& before);

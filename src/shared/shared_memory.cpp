@@ -6,22 +6,12 @@
 
 #include "base/bits.hpp"
 #include "base/fork.hpp"
+#include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
-namespace {
-
-template <class Call>
-call_result insist(Call&& call) noexcept {
-  call_result answer = call();
-  if (!answer.ok()) answer = call();
-  return answer;
-}
-
-}  // namespace
-
 unique_descriptor& unique_descriptor::operator=(unique_descriptor&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) ::close(fd_);

@@ -207,7 +207,7 @@ static void graphs(millpond_gpu* gpu) {
   EXPECT(millpond_stream_destroy(gpu, stream) == MILLPOND_OK);
 }
 
-/* A child of fork() may not touch its parent's memory, and is reported so. */
+/* A child of fork() may not touch its parent's memory, and is answered so. */
 static void in_a_child(millpond_gpu* gpu) {
   millpond_memory* pool = NULL;
   void* ptr = NULL;

@@ -1,4 +1,4 @@
-// Profiles: the built-in one, files of them, and what a bad file is reported.
+// Profiles: the built-in one, files of them, and how a bad file is refused.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -147,7 +147,7 @@ TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_cache_may) {
   EXPECT_LE(now().cached_bytes, (64 + 16 + 2 * 5) * MiB);
 }
 
-// The remote frees of a stream that was destroyed with work pending belongs to its frees, not to
+// The remote frees of a stream that was destroyed with work pending belong to its frees, not to
 // the stream that got its handle.
 TEST_F(pool_mail, mail_of_a_dead_stream_waits_for_its_work) {
   start();

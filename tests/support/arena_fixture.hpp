@@ -1,4 +1,4 @@
-// Captures attached to an arena on a simulated GPU whose checker is reported which of them share
+// Captures attached to an arena on a simulated GPU whose checker knows which of them share
 // memory.
 #pragma once
 #include <vector>
@@ -9,7 +9,7 @@ namespace millpond {
 
 class pool_arena : public pool_test {
  protected:
-  // Begins a capture and attaches it; the checker is reported that its graph shares memory with the
+  // Begins a capture and attaches it; the checker learns that its graph shares memory with the
   // arena's others.
   void begin(const graph_arena& arena, stream_handle s, capture_mode mode = capture_mode::global) {
     ok(gpu->capture_begin(s, mode));

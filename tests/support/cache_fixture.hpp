@@ -20,7 +20,7 @@ class cache_test : public pool_test {
     gpu->note_free(reinterpret_cast<device_address>(ptr), bytes, cache.stream(), "cache");
     free_by(cache, ptr, bytes);
   }
-  // The checker is reported nothing: a free that the pool is to refuse.
+  // The checker sees nothing: a free that the pool is to refuse.
   void free_by(pool::cache_handle& cache, void* ptr, std::uint64_t bytes) {
     const simulated_gpu::library_scope library;
     const handle_watch::serving call(cache.stream());

@@ -17,8 +17,7 @@
 
 namespace millpond::model {
 
-inline constexpr std::uint32_t threads =
-    4;  // logical ones: the simulated GPU is reported who calls
+inline constexpr std::uint32_t threads = 4;  // logical ones: the simulated GPU knows who calls
 
 enum class action : std::uint8_t {
   allocate,

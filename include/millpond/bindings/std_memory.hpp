@@ -12,8 +12,8 @@
 //
 // Containers touch their memory from the CPU, so the first two take host-accessible kinds alone
 // (pinned, managed, pageable) and throw memory_error (wrong_kind) for others. Memory is allocated
-// and freed on one stream, the default one unless reported; a container frees when the CPU says so,
-// so that work on other streams is the caller's to wait for.
+// and freed on one stream, the default one unless it is named; a container frees when the CPU says
+// so, so that work on other streams is the caller's to wait for.
 #pragma once
 #include <cstddef>
 #include <limits>

@@ -4,8 +4,8 @@
 // both places, and the memory stays.
 //
 // One registry serves all resources of a driver, best of a whole process: pass the same shared_ptr
-// to each, and a block freed through the wrong one is distinguished from a foreign pointer. It is
-// never a singleton.
+// to each, and a block freed through the wrong one is recognised as such, and not as a foreign
+// pointer. It is never a singleton.
 //
 // Layers: a pool hands out an address that its upstream handed out to it, as a whole or as the
 // first block. Each address has a stack of records; only the owner of the topmost may free it.
@@ -37,7 +37,7 @@ struct block_owner {
   std::string free_call;      // "cuMemFreeHost"
 };
 
-// One block that is out.
+// One live block.
 struct block_facts {
   std::uint64_t address = 0;       // as the caller has it
   std::uint64_t bytes = 0;         // as asked for
@@ -100,7 +100,7 @@ class pointer_registry {
   // or nobody's), invalid_argument (wrong size), not_permitted (forked child).
   result<block_facts> take(const block_owner* owner, std::uint64_t address, std::uint64_t bytes,
                            stream_handle stream, const call_site& freed) noexcept;
-  // After a failed free: the block is out again as it was.
+  // After a failed free: the block is live again as it was.
   void restore(const block_facts& facts) noexcept;
 
   // The block that has this address in it, the innermost where blocks nest; false where none.

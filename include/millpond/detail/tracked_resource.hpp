@@ -60,7 +60,7 @@ class placed_resource : public memory_resource {
   }
 };
 
-// The base of the kinds. A block that outlives its resource is asked to the registry's leak sink
+// The base of the kinds. A block that outlives its resource is reported to the registry's leak sink
 // and given back (left to the driver where that is gone).
 class tracked_resource : public placed_resource {
  public:

@@ -130,18 +130,18 @@ class growable_buffer {
 
   // Changes the number of elements; new ones have no value. Grows memory where needed and never
   // gives any back.
-  void resize(std::size_t count) { raise(try_resize(count)); }
+  void resize(std::size_t count) { or_throw(try_resize(count)); }
   [[nodiscard]] result<void> try_resize(std::size_t count) {
     if (auto grown = try_reserve(count); !grown) return grown;
     size_ = count;
     return {};
   }
-  void reserve(std::size_t count) { raise(try_reserve(count)); }
+  void reserve(std::size_t count) { or_throw(try_reserve(count)); }
   [[nodiscard]] result<void> try_reserve(std::size_t count) {
     return count <= capacity() ? result<void>() : memory_.grow(bytes_of(count));
   }
   // Gives back the handles that hold no element, in the stream's order (growable_memory::shrink).
-  void shrink_to_fit() { raise(memory_.shrink(size_bytes())); }
+  void shrink_to_fit() { or_throw(memory_.shrink(size_bytes())); }
   [[nodiscard]] result<void> try_shrink_to_fit() { return memory_.shrink(size_bytes()); }
   void clear() noexcept { size_ = 0; }
 
@@ -155,15 +155,8 @@ class growable_buffer {
   }
   static growable_memory open(std::shared_ptr<driver> gpu, std::size_t count, stream_handle stream,
                               growable_options options) {
-    auto made =
-        growable_memory::create(std::move(gpu), bytes_of(count), stream, std::move(options));
-    if (!made) raise(made.error());
-    return std::move(made).value();
-  }
-  static void raise(const result<void>& answer) {
-    if (answer) return;
-    if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
-    throw memory_error(answer.error());
+    return or_throw(
+        growable_memory::create(std::move(gpu), bytes_of(count), stream, std::move(options)));
   }
 
   growable_memory memory_;

@@ -44,8 +44,8 @@ class buffer {
 
  public:
   using value_type = T;
-  static constexpr std::uint64_t alignment =
-      alignof(T) > default_alignment ? alignof(T) : default_alignment;
+  static constexpr std::uint64_t alignment = alignof(T) > default_alignment ? alignof(T)
+                                                                            : default_alignment;
 
   // Empty: holds no memory and asks for none.
   buffer(memory_resource& from, stream_handle stream) noexcept : from_(&from), stream_(stream) {}
@@ -122,7 +122,7 @@ class buffer {
   // large, and the elements copied on the stream; addresses change. New elements have no value.
   // Never gives memory back.
   void resize(std::size_t count, std::source_location where = std::source_location::current()) {
-    raise(try_resize(count, where));
+    or_throw(try_resize(count, where));
   }
   [[nodiscard]] result<void> try_resize(
       std::size_t count, std::source_location where = std::source_location::current()) {
@@ -132,7 +132,7 @@ class buffer {
   }
   // Makes room for count elements without changing their number.
   void reserve(std::size_t count, std::source_location where = std::source_location::current()) {
-    raise(try_reserve(count, where));
+    or_throw(try_reserve(count, where));
   }
   [[nodiscard]] result<void> try_reserve(
       std::size_t count, std::source_location where = std::source_location::current()) {
@@ -142,7 +142,7 @@ class buffer {
   void shrink_to_fit(std::source_location where = std::source_location::current()) {
     if (size_ == capacity_) return;
     if (size_ == 0) return reset();
-    raise(move_to(size_, where));
+    or_throw(move_to(size_, where));
   }
 
   // Hands the memory to the caller, who gives it back to resource() with `capacity() * sizeof(T)`
@@ -166,11 +166,6 @@ class buffer {
     if (from_->host_accessible()) return;
     throw memory_error({error_code::not_supported, std::string("buffer: the CPU cannot reach ") +
                                                        to_string(from_->kind()) + " memory"});
-  }
-  static void raise(const result<void>& answer) {
-    if (answer) return;
-    if (answer.error().code == error_code::out_of_memory) throw out_of_memory(answer.error());
-    throw memory_error(answer.error());
   }
   result<void> move_to(std::size_t count, std::source_location where) {
     const scoped_call_site here{call_site(where)};

@@ -42,6 +42,17 @@ class memory_error : public std::exception {
   millpond::error error_;
 };
 
+// The throwing edge: what a call answered, or its error as the exception of its sort.
+[[noreturn]] void throw_error(const error& failure);
+template <class T>
+T or_throw(result<T> answer) {
+  if (!answer) throw_error(answer.error());
+  return std::move(answer).value();
+}
+inline void or_throw(const result<void>& answer) {
+  if (!answer) throw_error(answer.error());
+}
+
 // Where deallocate reports, since it cannot throw. Counted by every resource; the default sink
 // prints the first ten to stderr. Called with no lock of ours held, on the thread that freed.
 using error_sink = std::function<void(const error&)>;

@@ -11,22 +11,22 @@
 //
 // The first iteration of each key is recorded while the upstream serves it; at its end its blocks
 // are planned. From then on the nth allocation is served from the nth place of the plan when its
-// size (and site, where the program gives one) is the recorded one. All shapes of a per_stream
+// size (and site, where the program gives one) is the recorded one. All shapes of a planned stream
 // share one arena as large as the largest plan. A deviation is no error: an allocation that does
 // not come next in the plan, and one whose place is still held because the program frees later than
 // it did, go to the upstream and are counted.
 //
 // Captures. A CUDA graph's memory is planned so: run the iteration once, synchronise the stream,
 // then begin() and end() it inside the capture. The graph's blocks have fixed addresses in an arena
-// that all graphs of the per_stream share and that stays where it is, and serves nothing else,
-// until those graphs and all made from them are gone. So graphs of one per_stream are launched one
-// after the other: on one stream, or ordered. An iteration begun in a capture with no plan, no room
-// or the stream not yet idle is served by the upstream as any allocation in a capture.
+// that all graphs of the planned stream share and that stays where it is, and serves nothing else,
+// until those graphs and all made from them are gone. So graphs of one planned stream are launched
+// one after the other: on one stream, or ordered. An iteration begun in a capture with no plan, no
+// room or the stream not yet idle is served by the upstream as any allocation in a capture.
 //
-// Streams. A per_stream belongs to the stream, not to its handle: when the stream was destroyed and
-// a new one has its handle, the arena serves again once the old stream's work up to the last end()
-// is done, and the upstream serves until then. Where an iteration was still open, its arena is set
-// aside until the resource ends.
+// Streams. A planned stream belongs to the stream, not to its handle: when the stream was destroyed
+// and a new one has its handle, the arena serves again once the old stream's work up to the last
+// end() is done, and the upstream serves until then. Where an iteration was still open, its arena
+// is set aside until the resource ends.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -44,10 +44,10 @@ struct planned_options {
   std::uint64_t relearn_after =
       3;  // iterations in a row that deviated before a shape is recorded again
   std::uint64_t most_shapes =
-      1024;  // of a per_stream; past it the shape begun longest ago is forgotten; at least 1
+      1024;  // of a planned stream; past it the shape begun longest ago is forgotten; at least 1
 };
 
-// Of one per_stream, or of all. Blocks are counted when allocated.
+// Of one planned stream, or of all. Blocks are counted when allocated.
 struct planned_counters {
   std::uint64_t iterations = 0;
   std::uint64_t recorded = 0;  // of them, to learn their shape
@@ -71,10 +71,10 @@ class planned_stream_state;
 }
 
 // A stream's part of a planned_resource. A handle: cheap to copy, good while the resource lives. A
-// per_stream is used by one thread at a time, in the order of its stream; counters() may be asked
-// by any thread at any time. Several streams are independent: each by its own thread, they share no
-// lock and no written cache line while they serve. In a forked child every call is refused, as by
-// any resource.
+// planned stream is used by one thread at a time, in the order of its stream; counters() may be
+// asked by any thread at any time. Several streams are independent: each by its own thread, they
+// share no lock and no written cache line while they serve. In a forked child every call is
+// refused, as by any resource.
 class planned_stream {
  public:
   explicit planned_stream(detail::planned_stream_state& state) : state_(&state) {}
@@ -84,16 +84,16 @@ class planned_stream {
   // Plans what was recorded; records an event behind what was served, outside captures (0.2 us).
   // Blocks still live keep their bytes until they are freed.
   void end();
-  // As memory_resource::try_allocate on the per_stream's stream. `site`: any number that tells call
-  // sites apart.
+  // As memory_resource::try_allocate on the planned stream's stream. `site`: any number that tells
+  // call sites apart.
   [[nodiscard]] result<void*> try_allocate(std::uint64_t bytes,
                                            std::uint64_t alignment = default_alignment,
                                            std::uint64_t site = 0);
   // The same; throws out_of_memory or memory_error.
   [[nodiscard]] void* allocate(std::uint64_t bytes, std::uint64_t alignment = default_alignment,
                                std::uint64_t site = 0);
-  // A block of this per_stream, or of the upstream; bytes: what was asked for, or 0. Errors go to
-  // the resource's error sink: double_free, interior_pointer, invalid_argument for a wrong size;
+  // A block of this planned stream, or of the upstream; bytes: what was asked for, or 0. Errors go
+  // to the resource's error sink: double_free, interior_pointer, invalid_argument for a wrong size;
   // the block stays then.
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
   [[nodiscard]] planned_counters counters() const;
@@ -102,17 +102,17 @@ class planned_stream {
   detail::planned_stream_state* state_;
 };
 
-// As a memory_resource, calls on a stream that has a per_stream go to that per_stream, and must
-// come from the thread that uses it; calls on other streams go to the upstream, from any thread.
-// Finding the per_stream takes no lock. A planned block is freed on its own stream: another
-// stream's free is refused (not_permitted), and the bytes stay held. Blocks of streams must be
-// freed, and graphs with planned memory released, before the resource ends.
+// As a memory_resource, calls on a stream that has a planned stream go to that planned stream, and
+// must come from the thread that uses it; calls on other streams go to the upstream, from any
+// thread. Finding the planned stream takes no lock. A planned block is freed on its own stream:
+// another stream's free is refused (not_permitted), and the bytes stay held. Blocks of streams must
+// be freed, and graphs with planned memory released, before the resource ends.
 class planned_resource final : public resource_adaptor {
  public:
   explicit planned_resource(memory_resource& upstream, planned_options options = {});
   ~planned_resource() override;
 
-  // The per_stream of a stream, made at the first call. Thread-safe.
+  // The planned stream of a stream, made at the first call. Thread-safe.
   [[nodiscard]] planned_stream on_stream(stream_handle stream);
   // The sum over the streams, from any thread; a moment's view while streams are in use.
   [[nodiscard]] planned_counters counters() const;
@@ -128,7 +128,7 @@ class planned_resource final : public resource_adaptor {
 
   const planned_options options_;
   std::atomic<std::uint64_t> arena_bytes_{0};  // a count against the budget: publishes nothing
-  mutable std::mutex mutex_;  // guards the two lists, held by per_stream() alone; a leaf
+  mutable std::mutex mutex_;  // guards the two lists, held by on_stream() alone; a leaf
   std::vector<std::unique_ptr<detail::planned_stream_state>> streams_;
   std::vector<std::unique_ptr<const stream_list>>
       lists_;  // each one published so far: a reader may still be in it

@@ -1,6 +1,6 @@
 // Memory that several captured graphs share, as PyTorch's graphs share a pool.
 //
-// A capture has memory of its own unless it is reported otherwise: five graphs that are never run
+// A capture has memory of its own unless the program says otherwise: five graphs that are never run
 // at the same time then hold five times what the largest needs. Captures attached to one arena
 // (pool::capture_into) take what the arena has free, so that it grows to about what the largest of
 // them needs.

@@ -2,7 +2,7 @@
 //
 // A block freed on a stream serves the next allocation of that stream at once, and other streams
 // once the freeing stream has passed the free. The life of an allocation through caches, stream
-// caches, the heap and growth is reported in docs/internals/life_of_an_allocation.md.
+// caches, the heap and growth is in docs/internals/life_of_an_allocation.md.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -121,8 +121,10 @@ struct pool_statistics {
 class pool final : public memory_resource {
  public:
   class core;
-  class cache_handle;
-  class capture_cache_handle;
+  template <class Cache>
+  class basic_cache_handle;
+  using cache_handle = basic_cache_handle<thread_cache>;
+  using capture_cache_handle = basic_cache_handle<captured_cache>;
 
   [[nodiscard]] static result<std::shared_ptr<pool>> create(std::shared_ptr<driver> gpu,
                                                             pool_options options = {});
@@ -269,15 +271,19 @@ class pool final : public memory_resource {
   std::shared_ptr<core> core_;
 };
 
-class pool::cache_handle {
+// What pool::cache and pool::capture_cache give. The two differ in whose blocks they keep, not in
+// their calls.
+template <class Cache>
+class pool::basic_cache_handle {
  public:
-  cache_handle(cache_handle&&) noexcept;
-  cache_handle& operator=(cache_handle&&) noexcept;
-  ~cache_handle();  // what the cache keeps goes back to the pool
+  basic_cache_handle(basic_cache_handle&&) noexcept;
+  basic_cache_handle& operator=(basic_cache_handle&&) noexcept;
+  ~basic_cache_handle();  // what the cache keeps goes back to the pool, or to its capture
 
   // Throws out_of_memory or memory_error, as memory_resource::allocate. alignment: the default.
   [[nodiscard]] void* allocate(std::uint64_t bytes);
-  // As pool::deallocate, errors to the pool's sink; the pool must live.
+  // As pool::deallocate, errors to the pool's sink; the pool must live. In a capture, a block that
+  // is neither the capture's nor of its arena is freed as by pool::deallocate.
   void deallocate(void* ptr, std::uint64_t bytes) noexcept;
   // The same with the error as a result.
   [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
@@ -285,37 +291,14 @@ class pool::cache_handle {
 
  private:
   friend class pool;
-  cache_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<thread_cache> own);
+  basic_cache_handle(pool& owner, std::shared_ptr<core> state, std::unique_ptr<Cache> own);
   void* allocate_slowly(std::uint64_t bytes);
   void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
   pool* owner_;
   std::shared_ptr<core> core_;
-  std::unique_ptr<thread_cache> cache_;
+  std::unique_ptr<Cache> cache_;
 };
-
-class pool::capture_cache_handle {
- public:
-  capture_cache_handle(capture_cache_handle&&) noexcept;
-  capture_cache_handle& operator=(capture_cache_handle&&) noexcept;
-  ~capture_cache_handle();  // what the cache keeps goes back to its capture
-
-  // As cache_handle's. A free of a block that is not the capture's, nor of its arena, is as by
-  // pool::deallocate.
-  [[nodiscard]] void* allocate(std::uint64_t bytes);
-  void deallocate(void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] result<void> try_deallocate(void* ptr, std::uint64_t bytes) noexcept;
-  [[nodiscard]] stream_handle stream() const noexcept;
-
- private:
-  friend class pool;
-  capture_cache_handle(pool& owner, std::shared_ptr<core> state,
-                       std::unique_ptr<captured_cache> own);
-  void in_its_capture() const;
-  void* allocate_slowly(std::uint64_t bytes);
-  void deallocate_slowly(void* ptr, std::uint64_t bytes) noexcept;
-  pool* owner_;
-  std::shared_ptr<core> core_;
-  std::unique_ptr<captured_cache> cache_;
-};
+extern template class pool::basic_cache_handle<thread_cache>;
+extern template class pool::basic_cache_handle<captured_cache>;
 
 }  // namespace millpond

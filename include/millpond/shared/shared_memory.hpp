@@ -5,7 +5,7 @@
 // Unix socket (send_shared, receive_shared).
 //
 // Whoever imported the memory holds it: the driver gives it back when the last process that has it
-// lets go or ends. The death of the one that made it takes nothing away, and nobody is reported;
+// lets go or ends. The death of the one that made it takes nothing away, and nobody learns of it;
 // all may write, and nobody is kept from it.
 #pragma once
 #include <cstdint>

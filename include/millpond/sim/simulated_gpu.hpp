@@ -2,7 +2,7 @@
 //
 // It is three things at once. A model: every call costs host time from a profile, every operation
 // takes device time, and its effect on memory happens when it completes, so that a program that
-// races sees corruption. A checker: reported which blocks an allocator hands out, it finds every
+// races sees corruption. A checker: from the blocks that an allocator hands out it finds every
 // reuse that its stream order does not allow, whatever the timing happened to be. A fault injector:
 // any call can fail. docs/internals/simulated_gpu.md says what is modelled, from which measurement,
 // and what is not.
@@ -228,15 +228,15 @@ class simulated_gpu final : public driver {
   // the card) when a range is not mapped and accessible.
   call_result launch(kernel_description kernel, stream_handle stream);
 
-  // --- What the checker is reported
+  // --- What the checker learns
   // --------------------------------------------------------------------- A block that the
   // allocator under test handed out for `stream` just now.
   void note_allocate(device_address at, std::uint64_t bytes, stream_handle stream,
                      std::string_view call_site);
-  // The program frees it on `stream`; reported before the allocator is called.
+  // The program frees it on `stream`; noted before the allocator is called.
   void note_free(device_address at, std::uint64_t bytes, stream_handle stream,
                  std::string_view call_site);
-  // The program reported the allocator that `stream` uses the block too (record_use): all that
+  // The program let the allocator know that `stream` uses the block too (record_use): all that
   // `stream` has queued when the block is freed must be done before the block is reused.
   void note_use(device_address at, stream_handle stream, std::string_view call_site);
   // Memory of capture `one` may be handed out in capture `other` while both graphs live (one

@@ -224,7 +224,7 @@ bool device_memory::capture_may_run() {
     if (over) end(at, &last_holds);
   }
   if (!capturing_.empty()) return true;
-  // A free of another thread may have met a capture just before its end, and reported the pool of
+  // A free of another thread may have met a capture just before its end, and informed the pool of
   // it just after.
   for (const stream_handle stream : captured_on_) pool_->look_for_capture_end(stream);
   return false;

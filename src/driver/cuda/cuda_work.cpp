@@ -24,7 +24,7 @@ call_result cuda_driver::stream_capture(stream_handle stream, capture_info* out)
   return answer;
 }
 
-// The two calls alone; whoever is reported false asks again by the ways above, which look at
+// The two calls alone; who is answered false asks again by the ways above, which look at
 // failures.
 bool cuda_driver::id_outside_capture(stream_handle stream, std::uint64_t* id) noexcept {
   if (in_forked_child()) [[unlikely]]

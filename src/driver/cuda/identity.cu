@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __device__ __noinline__ void millpond_tell(report* out, u64 identity, u64 found,
                                                       u64 address) {
   // The report may lie in host memory, where an exchange crosses the link and takes its turn: only
-  // while nobody has reported anything is one tried.
+  // while nobody has answered anything is one tried.
   if (*reinterpret_cast<volatile u64*>(&out->address) != 0) return;
   if (atomicCAS(&out->address, 0ULL, address) == 0) {
     out->expected = identity;

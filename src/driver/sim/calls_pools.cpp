@@ -94,7 +94,7 @@ call_result simulated_gpu::pool_allocate(device_address* out, std::uint64_t byte
     s->capture->body->pool_blocks.push_back(got.address);
   } else if (got.after) {
     // What the driver saw to be over orders the stream, and so does the wait that it inserts where
-    // nothing is: then the stream is chained behind the other, and nobody is reported.
+    // nothing is: then the stream is chained behind the other, and nobody learns of it.
     s->end_ns = std::max(s->end_ns, got.wait_until_ns);
     state_->order.order_after(s->line, *got.after);
   }

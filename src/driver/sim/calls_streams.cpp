@@ -215,10 +215,7 @@ call_result simulated_gpu::event_query(event_handle event) noexcept {
   const sim::event_record* const e = state_->events.find(event);
   if (e == nullptr) return c.answer(driver_status::invalid_handle);
   if (e->capture_id != 0) {
-    if (auto* const capture = state_->find_capture(e->capture_id)) {
-      state_->invalidate(*capture);
-      if (state_->check) state_->check->forbidden("cuEventQuery", capture->id, state_->now_ns);
-    }
+    state_->break_capture(e->capture_id, "cuEventQuery");
     return c.answer(driver_status::captured_event);
   }
   if (e->complete_ns > state_->settled_ns()) return c.answer(driver_status::not_ready);
@@ -232,11 +229,7 @@ call_result simulated_gpu::event_synchronize(event_handle event) noexcept {
   const sim::event_record* const e = state_->events.find(event);
   if (e == nullptr) return c.answer(driver_status::invalid_handle);
   if (e->capture_id != 0) {
-    if (auto* const capture = state_->find_capture(e->capture_id)) {
-      state_->invalidate(*capture);
-      if (state_->check)
-        state_->check->forbidden("cuEventSynchronize", capture->id, state_->now_ns);
-    }
+    state_->break_capture(e->capture_id, "cuEventSynchronize");
     return c.answer(driver_status::captured_event);
   }
   const sim::vector_clock done = e->clock;

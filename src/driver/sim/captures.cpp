@@ -40,6 +40,13 @@ void simulated_gpu::state::invalidate_all(const char* call) {
   }
 }
 
+void simulated_gpu::state::break_capture(std::uint64_t id, const char* call) {
+  auto* const capture = find_capture(id);
+  if (capture == nullptr) return;
+  invalidate(*capture);
+  if (check) check->forbidden(call, id, now_ns);
+}
+
 driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream,
                                                      on_conflict what) {
   if (captures.empty() || &stream != &legacy) return driver_status::success;

@@ -1,5 +1,5 @@
-// The checker: reported what an allocator hands out and takes back, and what the device is asked to
-// do, it finds the reuse, access or free that stream order does not allow. It judges by order
+// The checker: it sees what an allocator hands out and takes back, and what the device is asked
+// to do, it finds the reuse, access or free that stream order does not allow. It judges by order
 // alone, never by when things happened to run, so a race is found on the first run that contains
 // it.
 //

@@ -67,7 +67,7 @@ result<std::shared_ptr<simulated_gpu>> simulated_gpu::create(simulated_gpu_optio
 
 simulated_gpu::simulated_gpu(std::unique_ptr<state> inside) : state_(std::move(inside)) {}
 
-// What captures and graphs retained is reported that it ends, as at the end of a context.
+// What captures and graphs retained learns that it ends, as at the end of a context.
 simulated_gpu::~simulated_gpu() {
   std::unique_lock lock(state_->mutex);
   while (!state_->captures.empty()) state_->end_capture(*state_->captures.begin()->second);

@@ -94,6 +94,8 @@ class simulated_gpu::state {
   [[nodiscard]] bool capture_forbids(std::uint64_t thread, const char* call);
   void invalidate(sim::capture_record& capture);
   void invalidate_all(const char* call);
+  // The call is one that breaks the capture of that number, where it still runs.
+  void break_capture(std::uint64_t id, const char* call);
   driver_status add_node(sim::stream_record& stream, sim::work what, const std::string& name,
                          double duration_ns);
   void join_capture(sim::stream_record& stream, sim::capture_record& capture);

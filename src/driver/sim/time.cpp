@@ -1,26 +1,24 @@
 // Virtual time: what calls cost, how the host waits, and when effects happen.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "base/thread_number.hpp"
 #include "driver/sim/state.hpp"
 
 namespace millpond {
 namespace sim {
 namespace {
 
-std::atomic<std::uint64_t> next_thread{std::uint64_t{1} << 32};  // numbers alone: publishes nothing
-thread_local std::uint64_t this_thread_number = 0;
-thread_local bool this_thread_numbered = false;
+// Threads that the program gave no number come behind all that it may give one.
+constexpr std::uint64_t first_not_given = std::uint64_t{1} << 32;
+thread_local std::optional<std::uint64_t> given_number;
 thread_local int library_depth = 0;
 
 }  // namespace
 
 std::uint64_t thread_number() noexcept {
-  if (!this_thread_numbered) {
-    this_thread_number = next_thread.fetch_add(1, std::memory_order_relaxed);
-    this_thread_numbered = true;
-  }
-  return this_thread_number;
+  return given_number ? *given_number : first_not_given + millpond::thread_number();
 }
 
 bool in_library() noexcept {
@@ -65,8 +63,7 @@ call_scope::~call_scope() {
 thread_local bool simulated_gpu::state::callback_thread = false;
 
 void simulated_gpu::set_thread(std::uint64_t number) noexcept {
-  sim::this_thread_number = number;
-  sim::this_thread_numbered = true;
+  sim::given_number = number;
 }
 std::uint64_t simulated_gpu::thread_number() noexcept {
   return sim::thread_number();

@@ -34,7 +34,7 @@ class remote_free_queue {
   static constexpr std::uint64_t address_end = heap::granule << (64 - size_bits);
   static constexpr std::size_t words_a_line = 7;
   static constexpr std::size_t lines = 8;
-  // Opened, under route and not sent yet.
+  // Opened, under way and not sent yet.
   static constexpr std::size_t most_blocks = 64 + lines * words_a_line + words_a_line;
 
   // Sender. False where the box is full, or would hold blocks of more than `limit` bytes, or the
@@ -88,8 +88,8 @@ class remote_free_queue {
     bytes_ -= places_[next_ % places].block->bytes;
     pass();
   }
-  // What was taken makes room, once that is reported. Lines are reported as opened only while few
-  // blocks are open: so that open_all() always finds places for what is under route, however often
+  // What was taken makes room, once the sender sees that. Lines are shown as opened only while few
+  // blocks are open: so that open_all() always finds places for what is under way, however often
   // it is called by somebody who takes nothing.
   void tell() noexcept {
     if (reported_bytes_.load(std::memory_order_relaxed) != taken_bytes_)
@@ -127,7 +127,7 @@ class remote_free_queue {
     const line& in = lines_[opened_lines_ % lines];
     const std::uint64_t head = in.head.load(std::memory_order_acquire);
     if (head >> count_bits != opened_lines_ + 1) return false;
-    // The next one may be under route already, and is wanted when this one is used up.
+    // The next one may be under way already, and is wanted when this one is used up.
     __builtin_prefetch(&lines_[(opened_lines_ + 1) % lines]);
     for (std::uint64_t i = 0; i < (head & ((1u << count_bits) - 1)); ++i) {
       const std::uint64_t bytes = in.words[i] & most_bytes;

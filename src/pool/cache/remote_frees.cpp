@@ -1,10 +1,10 @@
-// remote frees between the caches of a stream: blocks that one cache handed out and another frees
+// Remote frees between the caches of a stream: blocks that one cache handed out and another frees
 // go back to the first. So a program that allocates on one thread and frees on another passes each
 // block through one line of a remote_free_queue, and through no lock, no stream cache and no heap.
 // Caches of different streams never have a route: their frees are not in each other's order.
 //
-// Whether a block was freed as it should be is reported by its record, which lies in the cache of
-// the thread that handed it out. So it is looked at there, when the remote frees is opened; a free
+// Whether a block was freed as it should be is known from its record, which lies in the cache of
+// the thread that handed it out. So it is looked at there, when the queue is opened; a free
 // that is refused then is reported by the next call of the pool that is not quick.
 #include <algorithm>
 #include <new>
@@ -15,7 +15,7 @@ namespace millpond {
 namespace {
 
 // Of what a cache may keep in large blocks, the bytes that a box may hold so many times. The more
-// blocks are on their route the more come by one line: pairs of threads that passed blocks of 1 MiB
+// blocks are on their way the more come by one line: pairs of threads that passed blocks of 1 MiB
 // on average took 144 ns a block with 4 times, 113 with 8, 98 with 16 and 96 with 64 (an H200's
 // host, 2026-11-30). Under pressure, and before the pool grows past its slack, boxes are emptied as
 // caches are.
@@ -23,7 +23,7 @@ constexpr std::uint64_t box_share = 16;
 
 }  // namespace
 
-// A free of a block whose primary range is known: it goes there by its address, and its record is
+// A free of a block whose owner is known: it goes there by its address, and its record is
 // not touched. False where it does not go.
 bool pool::core::post(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept {
   const std::uint32_t number = bytes == 0 ? 0 : block_owners_.owner_of(address);
@@ -93,7 +93,7 @@ heap::extent* pool::core::accept(thread_cache& in, std::uint64_t address,
   return nullptr;
 }
 
-// All remote frees that was sent to the cache. Under its lock, whoever has it.
+// All remote frees that were sent to the cache. Under its lock, whoever has it.
 void pool::core::drain_remote(thread_cache& in) noexcept {
   for (const auto& box : in.remote.in) {
     if (box == nullptr) continue;

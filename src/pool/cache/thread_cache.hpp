@@ -33,15 +33,22 @@ enum class block_state : std::uint8_t {
   live,     // the user has it
   special,  // the user has it, and its free takes the slow path: record_use or a capture
   cached,   // in a cache or on a stream's stream cache
-  sent,     // freed by one cache and on its route to another. Most are yet as they were handed out
+  sent,     // freed by one cache and on its way to another. Most are yet as they were handed out
             // there: who sends may not look
-  guarded,  // freed, waits for the streams that were reported by record_use
+  guarded,  // freed, waits for the streams that record_use named
 };
 [[nodiscard]] inline block_state state_of(const heap::extent& block) noexcept {
   return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
 }
 inline void set_state(heap::extent& block, block_state to) noexcept {
   block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
+}
+
+// False for nullptr too: no block.
+[[nodiscard]] inline bool user_has(const heap::extent* block) noexcept {
+  if (block == nullptr) return false;
+  const block_state state = state_of(*block);
+  return state == block_state::live || state == block_state::special;
 }
 
 struct cache_counters {
@@ -124,7 +131,7 @@ struct alignas(128) thread_cache {
   std::uint64_t filled = 0;  // bit c: small[c] holds something
   std::uint64_t large_bytes = 0;
   std::uint32_t number = 0;   // of the pool's caches, from 1; 0: in a capture
-  std::uint32_t in_call = 0;  // slow calls of its owner that are under route with it: until they
+  std::uint32_t in_call = 0;  // slow calls of its owner that are under way with it: until they
                               // end it is not dropped. The owner's alone
   stream_handle handle = nullptr;
   std::uint64_t stream_id = 0;

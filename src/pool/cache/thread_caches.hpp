@@ -35,7 +35,7 @@ class thread_caches {
   // Drops the calling thread's caches of this core that served no call since they were last looked
   // at.
   static void drop_idle(const pool::core* core);
-  // All of them, but for one whose call is under route.
+  // All of them, except one whose call is under way.
   static void drop_all(const pool::core* core);
   ~thread_caches();
 

@@ -78,7 +78,7 @@ struct capture_state {
       heap::anyone;  // the owner that holds what no stream of it has used yet, if one does
 };
 
-// extent::holder_note of an arena's block: who was reported to use it besides, by record_use.
+// extent::holder_note of an arena's block: who uses it besides, as record_use named them.
 enum class other_use : std::uint32_t {
   none,
   in_capture,  // a stream of the capture: no other allocation of that capture may have it
@@ -87,8 +87,7 @@ enum class other_use : std::uint32_t {
 
 // A cache inside a capture: a thread's few free blocks of one stream of one capture. The cache's
 // own lock guards it.
-struct captured_cache {
-  thread_cache cache;  // its stream is nullptr
+struct captured_cache : thread_cache {  // its stream is nullptr, its number 0
   std::shared_ptr<arena_state> arena;
   std::uint64_t capture_id = 0;
   std::uint64_t key = 0;  // of its stream in the capture

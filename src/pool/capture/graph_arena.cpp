@@ -106,10 +106,10 @@ void pool::core::end_arena(arena_state& gone) noexcept {
     const std::lock_guard lock(caches_mutex_);
     for (captured_cache* const l : capture_caches_) {
       if (l->arena.get() != &gone) continue;
-      l->cache.lock.foreign_lock();
-      static_cast<void>(l->cache.empty());
-      l->cache.dead.store(true, std::memory_order_relaxed);
-      l->cache.lock.foreign_unlock();
+      l->lock.foreign_lock();
+      static_cast<void>(l->empty());
+      l->dead.store(true, std::memory_order_relaxed);
+      l->lock.foreign_unlock();
     }
   }
   std::unordered_map<heap::extent*, std::uint64_t> out;

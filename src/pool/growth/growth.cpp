@@ -120,7 +120,7 @@ std::uint64_t pool::core::slack_bytes(std::uint64_t size, std::uint32_t times) c
 
 // Under heap_mutex_. What the pool may reserve for a request of `size` before it rather reclaims it
 // in. Where threads queue, all of them wait for what a reclaim costs: there the slack counts once
-// for each. Where squeezing has not ended it counts from what is reserved.
+// for each. Where reclaiming has not ended it counts from what is reserved.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   const std::uint64_t peak = std::max(peak_carved_, carved_ + size);
   const std::uint64_t granted = std::min(
@@ -200,85 +200,119 @@ pool::core::growth pool::core::grow(const request& what, heap::extent** block) {
   return grown ? growth::more : growth::none;
 }
 
+// New memory on its way to the end of the primary range. A failure gives it all back.
+class pool::core::extension {
+ public:
+  explicit extension(core& of) : of_(of) {}
+  result<void> create(std::uint64_t bytes);
+  result<void> map(device_address at);
+  // Under the heap mutex.
+  void enter_heap();
+
+ private:
+  struct piece {
+    physical_handle name;
+    std::uint64_t bytes;
+  };
+  void undo() noexcept;
+  core& of_;
+  std::vector<piece> pieces_;
+  std::uint64_t bytes_ = 0;
+  device_address at_ = 0;
+  std::uint64_t mapped_ = 0;  // of the bytes
+};
+
+void pool::core::extension::undo() noexcept {
+  std::uint64_t x = 0;
+  for (const piece& p : pieces_) {
+    if (x < mapped_) static_cast<void>(of_.gpu_->unmap(at_ + x, p.bytes));
+    static_cast<void>(of_.release_physical(p.name, p.bytes));
+    x += p.bytes;
+  }
+}
+
+result<void> pool::core::extension::create(std::uint64_t bytes) {
+  while (bytes_ < bytes) {
+    const std::uint64_t least = align_up(bytes - bytes_, of_.granularity_);
+    std::uint64_t size = 0;
+    std::uint64_t reserved = 0;
+    {
+      const std::lock_guard lock(of_.heap_mutex_);
+      reserved = of_.reserved_ + bytes_;
+      size = of_.piece_bytes(reserved, bytes - bytes_);
+    }
+    // The limit is met to the granule before it refuses.
+    if (of_.over_limit(reserved, size)) size = std::min(size, least);
+    if (of_.over_limit(reserved, size)) {
+      undo();
+      return error{error_code::out_of_memory,
+                   "the pool's limit of " + format_bytes(of_.limit_bytes()) +
+                       " would be passed: " + format_bytes(reserved) + " reserved, " +
+                       format_bytes(least) + " more needed"};
+    }
+    physical_handle handle = 0;
+    call_result answer = of_.create_physical(&handle, size);
+    if (answer.status == driver_status::out_of_memory && size > least) {
+      size = least;
+      answer = of_.create_physical(&handle, size);
+    }
+    if (!answer.ok()) {
+      undo();
+      return of_.growth_error(answer, size);
+    }
+    pieces_.push_back({handle, size});
+    bytes_ += size;
+  }
+  return {};
+}
+
+result<void> pool::core::extension::map(device_address at) {
+  at_ = at;
+  for (const piece& p : pieces_) {
+    if (const call_result answer = of_.gpu_->map(at + mapped_, p.bytes, p.name); !answer.ok()) {
+      undo();
+      return to_error(answer, "mapping " + format_bytes(p.bytes));
+    }
+    mapped_ += p.bytes;
+  }
+  if (const call_result answer = of_.gpu_->set_access(at, bytes_, of_.location()); !answer.ok()) {
+    undo();
+    return to_error(answer, "giving access to " + format_bytes(bytes_));
+  }
+  return {};
+}
+
+void pool::core::extension::enter_heap() {
+  for (const piece& p : pieces_) {
+    of_.heap_.map_handle(of_.primary_, at_,
+                         of_.heap_.add_handle(p.bytes, of_.span_bytes(), p.name));
+    at_ += p.bytes;
+    of_.counts_.growths.fetch_add(1, std::memory_order_relaxed);
+  }
+  of_.reserved_ += bytes_;
+  of_.peak_reserved_ = std::max(of_.peak_reserved_, of_.reserved_);
+  of_.set_cache_limits();
+}
+
 // Under growth_mutex_: new memory at the end of the primary range; all of it or nothing.
 result<void> pool::core::extend(std::uint64_t new_bytes) {
   std::uint64_t at = 0;
   {
     const std::lock_guard lock(heap_mutex_);
-    const auto& home = heap_.views()[primary_];
-    at = home.end - home.base + new_bytes + largest_bulk <= home.capacity ? home.end : 0;
+    const auto& primary = heap_.views()[primary_];
+    at =
+        primary.end - primary.base + new_bytes + largest_bulk <= primary.capacity ? primary.end : 0;
   }
   if (at == 0) {
     if (auto opened = open_primary(new_bytes + largest_bulk); !opened) return opened;
     const std::lock_guard lock(heap_mutex_);
     at = heap_.views()[primary_].end;
   }
-  struct piece {
-    physical_handle name;
-    std::uint64_t bytes;
-  };
-  std::vector<piece> pieces;
-  std::uint64_t fresh = 0;
-  const auto undo = [&](std::uint64_t mapped) {
-    std::uint64_t x = 0;
-    for (const piece& p : pieces) {
-      if (x < mapped) static_cast<void>(gpu_->unmap(at + x, p.bytes));
-      static_cast<void>(release_physical(p.name, p.bytes));
-      x += p.bytes;
-    }
-  };
-  while (fresh < new_bytes) {
-    const std::uint64_t least = align_up(new_bytes - fresh, granularity_);
-    std::uint64_t size = 0;
-    std::uint64_t reserved = 0;
-    {
-      const std::lock_guard lock(heap_mutex_);
-      reserved = reserved_ + fresh;
-      size = piece_bytes(reserved, new_bytes - fresh);
-    }
-    // The limit is met to the granule before it refuses.
-    if (over_limit(reserved, size)) size = std::min(size, least);
-    if (over_limit(reserved, size)) {
-      undo(0);
-      return error{error_code::out_of_memory, "the pool's limit of " + format_bytes(limit_bytes()) +
-                                                  " would be passed: " + format_bytes(reserved) +
-                                                  " reserved, " + format_bytes(least) +
-                                                  " more needed"};
-    }
-    physical_handle handle = 0;
-    call_result answer = create_physical(&handle, size);
-    if (answer.status == driver_status::out_of_memory && size > least) {
-      size = least;
-      answer = create_physical(&handle, size);
-    }
-    if (!answer.ok()) {
-      undo(0);
-      return growth_error(answer, size);
-    }
-    pieces.push_back({handle, size});
-    fresh += size;
-  }
-  std::uint64_t mapped = 0;
-  for (const piece& p : pieces) {
-    if (const call_result answer = gpu_->map(at + mapped, p.bytes, p.name); !answer.ok()) {
-      undo(mapped);
-      return to_error(answer, "mapping " + format_bytes(p.bytes));
-    }
-    mapped += p.bytes;
-  }
-  if (const call_result answer = gpu_->set_access(at, fresh, location()); !answer.ok()) {
-    undo(mapped);
-    return to_error(answer, "giving access to " + format_bytes(fresh));
-  }
+  extension made(*this);
+  if (auto created = made.create(new_bytes); !created) return created;
+  if (auto mapped = made.map(at); !mapped) return mapped;
   const std::lock_guard lock(heap_mutex_);
-  for (const piece& p : pieces) {
-    heap_.map_handle(primary_, at, heap_.add_handle(p.bytes, span_bytes(), p.name));
-    at += p.bytes;
-    counts_.growths.fetch_add(1, std::memory_order_relaxed);
-  }
-  reserved_ += fresh;
-  peak_reserved_ = std::max(peak_reserved_, reserved_);
-  set_cache_limits();
+  made.enter_heap();
   return {};
 }
 
@@ -369,8 +403,7 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
 
 std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (!serving()) return 0;
-  // To nothing, the pool is as new: streams that are not used any more are not to be distinguished
-  // for ever.
+  // To nothing, the pool is as new: streams that are not used any more do not stay apart for ever.
   if (keep_bytes == 0)
     thread_caches::drop_all(this);
   else

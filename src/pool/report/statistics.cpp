@@ -19,91 +19,100 @@ std::string address_text(const void* ptr) {
 
 pool_statistics pool::core::statistics() {
   pool_statistics out;
-  std::uint64_t out_bytes = 0;
-  std::uint64_t in_bytes = 0;
-  std::uint64_t misses = 0;
+  count_caches(out);
+  count_streams(out);
+  count_captures(out);
+  count_heap(out);
+  for (const auto& [to, from] : std::initializer_list<
+           std::pair<std::uint64_t pool_statistics::*, std::atomic<std::uint64_t> counters::*>>{
+           {&pool_statistics::growths, &counters::growths},
+           {&pool_statistics::moves, &counters::moves},
+           {&pool_statistics::activations, &counters::activations},
+           {&pool_statistics::seals, &counters::seals},
+           {&pool_statistics::fence_queries, &counters::fence_queries},
+           {&pool_statistics::stream_waits, &counters::stream_waits},
+           {&pool_statistics::host_waits, &counters::host_waits},
+           {&pool_statistics::thread_caches_flushed, &counters::thread_caches_flushed},
+           {&pool_statistics::pressure_callbacks, &counters::pressure_callbacks},
+           {&pool_statistics::out_of_memory, &counters::out_of_memory},
+           {&pool_statistics::soft_limit_passes, &counters::soft_limit_passes},
+           {&pool_statistics::given_back_bytes, &counters::given_back_bytes}}) {
+    out.*to = (counts_.*from).load(std::memory_order_relaxed);
+  }
+  out.lock_waits = heap_mutex_.waits();
+  out.asleep_bytes = asleep_bytes_.load(std::memory_order_relaxed);
+  return out;
+}
+
+void pool::core::count_caches(pool_statistics& out) {
+  cache_counters sum;
   {
     const std::lock_guard lock(caches_mutex_);
-    const auto add = [&](const cache_counters& c) {
-      out.allocations += c.allocations.get();
-      out.deallocations += c.deallocations.get();
-      out_bytes += c.bytes_out.get();
-      in_bytes += c.bytes_in.get();
-      misses += c.misses.get();
-      out.stream_cache_hits += c.stream_cache_hits.get();
-      out.heap_hits += c.heap_hits.get();
-    };
-    add(past_);
+    sum.add(past_);
     with_caches_locked(nullptr, [&](thread_cache& l) {
       out.cached_bytes += l.small_bytes + l.large_bytes + l.remote_bytes();
       for (const auto& box : l.remote.in)
         out.metadata_bytes += box != nullptr ? sizeof(remote_free_queue) : 0;
     });
     for (const thread_cache* const l : caches_)
-      add(l->counts);  // behind the remote frees, of which some may have been refused
+      sum.add(l->counts);  // behind the remote frees, of which some may have been refused
     out.caches = caches_.size();
-    out.metadata_bytes += block_owners_.bytes();
-    for (captured_cache* const l : capture_caches_) add(l->cache.counts);
+    out.metadata_bytes += out.caches * sizeof(thread_cache) + block_owners_.bytes();
+    for (const captured_cache* const l : capture_caches_) sum.add(l->counts);
   }
-  {
-    const std::shared_lock lock(streams_mutex_);
-    out.streams = streams_.size();
-    for (const auto& [id, stream] : streams_) {
-      out.cached_bytes += stream->shared.bytes();
-      const std::lock_guard heap_lock(heap_mutex_);
-      out.pending_bytes += heap_.free_bytes(stream->owner);
-    }
-    out.metadata_bytes +=
-        streams_.size() * sizeof(stream_state) + out.caches * sizeof(thread_cache);
-  }
-  {
-    const std::lock_guard lock(captures_mutex_);
-    out.captures = captures_.size();
-    out.graph_arenas = arenas_.size();
-    const std::lock_guard heap_lock(heap_mutex_);
-    const auto add = [&](const arena_state& arena) {
-      for (const auto& [block, capture] : arena.out) out.capture_bytes += block->bytes;
-      for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
-      out.capture_bytes += heap_.free_bytes(arena.parked);
-    };
-    for (const auto& [number, arena] : arenas_) add(*arena);
-    for (const auto& [id, capture] : captures_) {
-      if (capture->arena->number == 0) add(*capture->arena);
-      for (const auto& [stream, owner] : capture->owners)
-        out.capture_bytes += heap_.free_bytes(owner);
-    }
-  }
-  {
-    const std::lock_guard lock(heap_mutex_);
-    out.reserved_bytes = reserved_;
-    out.peak_reserved_bytes = peak_reserved_;
-    out.peak_out_bytes = std::max(peak_out_, peak_carved_);
-    out.idle_bytes = heap_.free_bytes(heap::anyone);
-    out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
-    out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
-    for (const auto& handle : heap_.handles())
-      out.mapped_bytes += handle.bytes * handle.mappings.size();
-  }
+  out.allocations = sum.allocations.get();
+  out.deallocations = sum.deallocations.get();
+  out.stream_cache_hits = sum.stream_cache_hits.get();
+  out.heap_hits = sum.heap_hits.get();
   // A free on one thread may be counted before its allocation on another: what is in flight, never
   // a negative number.
-  out.live_bytes = out_bytes > in_bytes ? out_bytes - in_bytes : 0;
-  out.live_blocks = out.allocations > out.deallocations ? out.allocations - out.deallocations : 0;
-  out.thread_cache_hits = out.allocations > misses ? out.allocations - misses : 0;
-  out.lock_waits = heap_mutex_.waits();
-  out.growths = counts_.growths.load(std::memory_order_relaxed);
-  out.moves = counts_.moves.load(std::memory_order_relaxed);
-  out.activations = counts_.activations.load(std::memory_order_relaxed);
-  out.seals = counts_.seals.load(std::memory_order_relaxed);
-  out.fence_queries = counts_.fence_queries.load(std::memory_order_relaxed);
-  out.stream_waits = counts_.stream_waits.load(std::memory_order_relaxed);
-  out.host_waits = counts_.host_waits.load(std::memory_order_relaxed);
-  out.thread_caches_flushed = counts_.thread_caches_flushed.load(std::memory_order_relaxed);
-  out.pressure_callbacks = counts_.pressure_callbacks.load(std::memory_order_relaxed);
-  out.out_of_memory = counts_.out_of_memory.load(std::memory_order_relaxed);
-  out.soft_limit_passes = counts_.soft_limit_passes.load(std::memory_order_relaxed);
-  out.given_back_bytes = counts_.given_back_bytes.load(std::memory_order_relaxed);
-  out.asleep_bytes = asleep_bytes_.load(std::memory_order_relaxed);
-  return out;
+  const auto past = [](std::uint64_t all, std::uint64_t less) {
+    return all > less ? all - less : 0;
+  };
+  out.live_bytes = past(sum.bytes_out.get(), sum.bytes_in.get());
+  out.live_blocks = past(out.allocations, out.deallocations);
+  out.thread_cache_hits = past(out.allocations, sum.misses.get());
+}
+
+void pool::core::count_streams(pool_statistics& out) {
+  const std::shared_lock lock(streams_mutex_);
+  out.streams = streams_.size();
+  for (const auto& [id, stream] : streams_) {
+    out.cached_bytes += stream->shared.bytes();
+    const std::lock_guard heap_lock(heap_mutex_);
+    out.pending_bytes += heap_.free_bytes(stream->owner);
+  }
+  out.metadata_bytes += streams_.size() * sizeof(stream_state);
+}
+
+void pool::core::count_captures(pool_statistics& out) {
+  const std::lock_guard lock(captures_mutex_);
+  out.captures = captures_.size();
+  out.graph_arenas = arenas_.size();
+  const std::lock_guard heap_lock(heap_mutex_);
+  const auto add = [&](const arena_state& arena) {
+    for (const auto& [block, capture] : arena.out) out.capture_bytes += block->bytes;
+    for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
+    out.capture_bytes += heap_.free_bytes(arena.parked);
+  };
+  for (const auto& [number, arena] : arenas_) add(*arena);
+  for (const auto& [id, capture] : captures_) {
+    if (capture->arena->number == 0) add(*capture->arena);
+    for (const auto& [stream, owner] : capture->owners)
+      out.capture_bytes += heap_.free_bytes(owner);
+  }
+}
+
+void pool::core::count_heap(pool_statistics& out) {
+  const std::lock_guard lock(heap_mutex_);
+  out.reserved_bytes = reserved_;
+  out.peak_reserved_bytes = peak_reserved_;
+  out.peak_out_bytes = std::max(peak_out_, peak_carved_);
+  out.idle_bytes = heap_.free_bytes(heap::anyone);
+  out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
+  out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
+  for (const auto& handle : heap_.handles())
+    out.mapped_bytes += handle.bytes * handle.mappings.size();
 }
 
 void pool::core::check() {
@@ -160,7 +169,8 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
   return {error_code::foreign_pointer, who + "it is " + kind + ", not of this pool"};
 }
 
-// A free that was refused when its remote frees was opened, by what the block's record said then.
+// A free that was refused when its remote free queue was opened, by what the block's record said
+// then.
 error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
                                   stream_handle stream, block_state state) {
   const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +

@@ -1,6 +1,6 @@
 // The pool asleep: what goes away, what is kept, and what is still answered meanwhile. How memory
-// goes and comes back is reported in sleeping_memory.hpp; what a call may do while the pool sleeps,
-// in pool.hpp.
+// goes and comes back is described in sleeping_memory.hpp; what a call may do while the pool
+// sleeps, in pool.hpp.
 #include <algorithm>
 
 #include "driver/relaxed_capture.hpp"
@@ -8,6 +8,86 @@
 #include "pool/core.hpp"
 
 namespace millpond {
+namespace {
+
+// What goes away, by handle, and which parts of it are kept.
+class sleep_plan {
+ public:
+  sleep_plan(const sleep_options& options,
+             const std::unordered_map<const heap::extent*, bool>& dropped)
+      : options_(options), dropped_(dropped) {}
+  // Under the heap mutex.
+  void make(const heap::heap& of);
+
+  std::vector<sleeping_memory::span> spans;
+  std::uint64_t kept_bytes = 0, dropped_bytes = 0;
+
+ private:
+  void list_handles(const heap::heap& of);
+  void add(sleeping_memory::span& to, const heap::extent& block, std::uint64_t at,
+           std::uint64_t bytes);
+  const sleep_options& options_;
+  const std::unordered_map<const heap::extent*, bool>& dropped_;
+};
+
+// By the lowest address of each, so that what lies side by side is copied one behind the other.
+void sleep_plan::list_handles(const heap::heap& of) {
+  for (heap::handle_id id = 0; id < of.handles().size(); ++id) {
+    const auto& handle = of.handles()[id];
+    if (!handle.present) continue;
+    sleeping_memory::span away;
+    away.key = id;
+    away.bytes = handle.bytes;
+    for (const auto& m : handle.mappings) away.addresses.push_back(m.at);
+    away.mapped = away.accessible = handle.mappings.size();
+    away.handle = handle.name;
+    away.held = true;
+    spans.push_back(std::move(away));
+  }
+  std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
+    return (a.addresses.empty() ? 0 : a.addresses.front()) <
+           (b.addresses.empty() ? 0 : b.addresses.front());
+  });
+}
+
+void sleep_plan::make(const heap::heap& of) {
+  list_handles(of);
+  constexpr std::size_t nowhere = ~std::size_t{0};
+  std::vector<std::size_t> place_of(of.handles().size(), nowhere);  // in `spans`, by handle
+  for (std::size_t i = 0; i < spans.size(); ++i) place_of[spans[i].key] = i;
+  for (const auto& view : of.views()) {
+    for (const auto& slot : view.slots) {
+      if (slot.span == heap::no_span || !slot.active) continue;
+      sleeping_memory::span& to = spans[place_of[of.spans()[slot.span].handle]];
+      const std::uint64_t end = slot.at + slot.bytes;
+      for (const heap::extent* x = of.extent_at(slot.at); x != nullptr && x->start() < end;
+           x = x->after) {
+        if (x->state != heap::extent_state::used || !user_has(x)) continue;
+        const std::uint64_t at = std::max(slot.at, x->start());
+        add(to, *x, at, std::min(end, x->end()) - at);
+      }
+    }
+  }
+}
+
+void sleep_plan::add(sleeping_memory::span& to, const heap::extent& block, std::uint64_t at,
+                     std::uint64_t bytes) {
+  const auto tagged = dropped_.find(&block);
+  if (tagged != dropped_.end() ? tagged->second
+                               : options_.untagged == sleep_options::untagged_blocks::drop) {
+    dropped_bytes += bytes;
+    return;
+  }
+  sleeping_memory::piece* const last = to.pieces.empty() ? nullptr : &to.pieces.back();
+  if (last != nullptr && last->at + last->bytes == at && last->offset + last->bytes == kept_bytes) {
+    last->bytes += bytes;
+  } else {
+    to.pieces.push_back({at, bytes, kept_bytes});
+  }
+  kept_bytes += bytes;
+}
+
+}  // namespace
 
 error pool::core::not_serving() const {
   return asleep() ? error{error_code::not_permitted,
@@ -17,20 +97,65 @@ error pool::core::not_serving() const {
 
 result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state =
-      block == nullptr
-          ? block_state::none
-          : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
-  if (state != block_state::live && state != block_state::special) {
+  if (!user_has(block)) {
     return error{error_code::foreign_pointer,
                  "set_tag: the pointer is not a live block of this pool"};
   }
   const std::lock_guard lock(guarded_mutex_);
   tags_[block] = std::string(tag);
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  block->holder_state.store(static_cast<std::uint8_t>(block_state::special),
-                            std::memory_order_relaxed);
+  set_state(*block, block_state::special);
   return {};
+}
+
+// A sleep that waits for the device breaks a capture, so it is refused where one may run. As
+// captures_running(), with the driver's words.
+result<void> pool::core::refuse_captures() {
+  capture_info capture;
+  if (const call_result asked = gpu_->stream_capture(legacy_stream, &capture); !asked.ok()) {
+    return error{error_code::not_permitted,
+                 "sleep, with nothing changed: a capture runs or may run, and waiting for the "
+                 "device would break it: " +
+                     to_string(asked)};
+  }
+  if (capturing_count_.load(std::memory_order_relaxed) != 0) {
+    return error{error_code::not_permitted,
+                 "sleep, with nothing changed: a capture runs that allocated from this pool, and "
+                 "waiting for the device would break it"};
+  }
+  return {};
+}
+
+// Which blocks have a tag, and whether their contents are dropped.
+std::unordered_map<const heap::extent*, bool> pool::core::tagged_blocks(
+    const sleep_options& options) {
+  std::unordered_map<const heap::extent*, bool> dropped;
+  const std::lock_guard lock(guarded_mutex_);
+  for (const auto& [block, tag] : tags_) {
+    dropped[block] = std::find(options.drop.begin(), options.drop.end(), tag) != options.drop.end();
+  }
+  return dropped;
+}
+
+// Where the kept contents go, taken for this sleep; nullptr where nothing is kept.
+result<std::shared_ptr<pinned_store>> pool::core::store_for(const sleep_options& options,
+                                                            sleep_outcome& out) {
+  if (out.kept_bytes == 0) return std::shared_ptr<pinned_store>();
+  std::shared_ptr<pinned_store> store = options.host;
+  if (store == nullptr) {
+    auto made = pinned_store::create(gpu_, out.kept_bytes);
+    if (!made) return made.error();
+    store = std::move(made).value();
+    out.pinned_bytes = store->bytes();
+  }
+  if (store->bytes() < out.kept_bytes) {
+    return error{error_code::invalid_argument,
+                 "the host store has " + format_bytes(store->bytes()) + ", and " +
+                     format_bytes(out.kept_bytes) + " are to be kept"};
+  }
+  if (!sleeping_memory::take_store(*store))
+    return error{error_code::not_permitted, "the host store holds another pool's contents"};
+  return store;
 }
 
 result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
@@ -45,22 +170,10 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
                      "over virtual memory"};
   }
   const relaxed_capture_scope relaxed(*gpu_);
-  // As captures_running(), with the driver's words.
-  capture_info capture;
-  if (const call_result asked = gpu_->stream_capture(legacy_stream, &capture); !asked.ok()) {
-    return error{error_code::not_permitted,
-                 "sleep, with nothing changed: a capture runs or may run, and waiting for the "
-                 "device would break it: " +
-                     to_string(asked)};
-  }
-  if (capturing_count_.load(std::memory_order_relaxed) != 0) {
-    return error{error_code::not_permitted,
-                 "sleep, with nothing changed: a capture runs that allocated from this pool, and "
-                 "waiting for the device would break it"};
-  }
+  if (auto refused = refuse_captures(); !refused) return refused.error();
   // From here on calls are refused; who was in one has left it, or finds the growth lock taken.
   phase_.store(phase::asleep, std::memory_order_release);
-  const auto stay = [&](error why) -> error {
+  const auto stay = [&](const error& why) -> error {
     phase_.store(phase::serving, std::memory_order_release);
     return {why.code, "sleep, with nothing changed: " + why.message};
   };
@@ -71,87 +184,20 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
   poll_fences();
   give_back(0);  // what nobody uses need not come back
 
-  std::unordered_map<const heap::extent*, bool> dropped;
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    for (const auto& [block, tag] : tags_) {
-      dropped[block] =
-          std::find(options.drop.begin(), options.drop.end(), tag) != options.drop.end();
-    }
-  }
+  const auto dropped = tagged_blocks(options);
   const std::lock_guard growing(growth_mutex_);
-  sleep_outcome out;
-  std::vector<sleeping_memory::span> spans;
+  sleep_plan plan(options, dropped);
   {
     const std::lock_guard lock(heap_mutex_);
-    constexpr std::size_t nowhere = ~std::size_t{0};
-    std::vector<std::size_t> memory_side_of(heap_.handles().size(),
-                                            nowhere);  // in `spans`, by handle
-    for (heap::handle_id id = 0; id < heap_.handles().size(); ++id) {
-      const auto& handle = heap_.handles()[id];
-      if (!handle.present) continue;
-      sleeping_memory::span s{
-          id,   handle.bytes, {}, handle.mappings.size(), handle.mappings.size(), handle.name,
-          true, false,        {}};
-      for (const auto& m : handle.mappings) s.addresses.push_back(m.at);
-      spans.push_back(std::move(s));
-    }
-    // By their primary ranges, so that what lies side by side is copied one behind the other.
-    std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
-      return (a.addresses.empty() ? 0 : a.addresses.front()) <
-             (b.addresses.empty() ? 0 : b.addresses.front());
-    });
-    for (std::size_t i = 0; i < spans.size(); ++i) memory_side_of[spans[i].key] = i;
-    for (const auto& view : heap_.views()) {
-      for (const auto& slot : view.slots) {
-        if (slot.span == heap::no_span || !slot.active) continue;
-        sleeping_memory::span& s = spans[memory_side_of[heap_.spans()[slot.span].handle]];
-        const std::uint64_t end = slot.at + slot.bytes;
-        for (const heap::extent* x = heap_.extent_at(slot.at); x != nullptr && x->start() < end;
-             x = x->after) {
-          if (x->state != heap::extent_state::used) continue;
-          const auto state = state_of(*x);
-          if (state != block_state::live && state != block_state::special) continue;
-          const std::uint64_t at = std::max(slot.at, x->start());
-          const std::uint64_t bytes = std::min(end, x->end()) - at;
-          const auto tagged = dropped.find(x);
-          if (tagged != dropped.end() ? tagged->second
-                                      : options.untagged == sleep_options::untagged_blocks::drop) {
-            out.dropped_bytes += bytes;
-            continue;
-          }
-          sleeping_memory::piece* const last = s.pieces.empty() ? nullptr : &s.pieces.back();
-          if (last != nullptr && last->at + last->bytes == at &&
-              last->offset + last->bytes == out.kept_bytes) {
-            last->bytes += bytes;
-          } else {
-            s.pieces.push_back({at, bytes, out.kept_bytes});
-          }
-          out.kept_bytes += bytes;
-        }
-      }
-    }
+    plan.make(heap_);
   }
-  std::shared_ptr<pinned_store> store = options.host;
-  if (out.kept_bytes > 0) {
-    if (store == nullptr) {
-      auto made = pinned_store::create(gpu_, out.kept_bytes);
-      if (!made) return stay(made.error());
-      store = std::move(made).value();
-      out.pinned_bytes = store->bytes();
-    }
-    if (store->bytes() < out.kept_bytes) {
-      return stay({error_code::invalid_argument,
-                   "the host store has " + format_bytes(store->bytes()) + ", and " +
-                       format_bytes(out.kept_bytes) + " are to be kept"});
-    }
-    if (!sleeping_memory::take_store(*store))
-      return stay({error_code::not_permitted, "the host store holds another pool's contents"});
-  } else {
-    store = nullptr;
-  }
+  sleep_outcome out;
+  out.kept_bytes = plan.kept_bytes;
+  out.dropped_bytes = plan.dropped_bytes;
+  auto store = store_for(options, out);
+  if (!store) return stay(store.error());
   sleeping_memory::failure why;
-  if (!sleeping_.put_away(sleeping_ways(), std::move(spans), std::move(store), &why) &&
+  if (!sleeping_.put_away(sleeping_ways(), std::move(plan.spans), std::move(store).value(), &why) &&
       !why.stuck) {
     woken();
     return stay(why.what);
@@ -221,12 +267,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
   if (closed()) return not_serving();
   if (serving()) return slow_free(ptr, bytes, stream, nullptr);
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state =
-      block == nullptr
-          ? block_state::none
-          : static_cast<block_state>(block->holder_state.load(std::memory_order_relaxed));
-  if ((state != block_state::live && state != block_state::special) ||
-      (bytes != 0 && bytes != block->requested)) {
+  if (!user_has(block) || (bytes != 0 && bytes != block->requested)) {
     return explain_bad_free(ptr, bytes, stream);
   }
   {
@@ -246,8 +287,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
   }
   const std::lock_guard lock(heap_mutex_);
   carved_ -= block->bytes;
-  block->holder_state.store(static_cast<std::uint8_t>(block_state::none),
-                            std::memory_order_relaxed);
+  set_state(*block, block_state::none);
   heap_.release(block, heap::anyone, 0, heap::absorb_idle::no);
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "driver/insist.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -9,14 +10,6 @@ namespace {
 
 // So many spans may be copied while the host has not yet looked at the first of them.
 constexpr std::size_t in_flight = 8;
-
-// A call that undoes is tried twice, since nobody can try it later.
-template <class Call>
-call_result insist(Call&& call) noexcept {
-  call_result answer = call();
-  if (!answer.ok()) answer = call();
-  return answer;
-}
 
 }  // namespace
 

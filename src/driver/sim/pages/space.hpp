@@ -1,5 +1,5 @@
 // The driver's side of managed memory: ranges, their blocks, and what is done to serve a fault, a
-// prefetch or an advice. It keeps no clock: each call is reported the time and answers what the
+// prefetch or an advice. It keeps no clock: each call is given the time and answers what the
 // work costs.
 #pragma once
 #include <cstdint>

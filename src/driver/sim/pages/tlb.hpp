@@ -46,7 +46,7 @@ class tlb {
   }
 
  private:
-  // Pages of the sizes that exist are distinguished by two low bits.
+  // Pages of the sizes that exist differ in two low bits.
   static std::uint64_t name_of(const key& k) noexcept {
     return k.page << 2 | (k.bytes >= (2u << 20) ? 2u : k.bytes >= (64u << 10) ? 1u : 0u);
   }

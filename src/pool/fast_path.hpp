@@ -1,0 +1,117 @@
+// The fast paths of the pool's calls, written into them: a call would cost a tenth of it.
+//
+// A thread's cache and a capture's pop and push alike. They differ in which blocks are theirs
+// (may_take), in what a block is while the user has it (mark_served) and in where a freed block
+// goes (take_back).
+#pragma once
+#include "pool/cache/thread_caches.hpp"
+#include "pool/core.hpp"
+
+namespace millpond {
+
+[[gnu::always_inline]] inline void pool::core::mark_served(thread_cache& in,
+                                                           heap::extent& block) noexcept {
+  if (__builtin_expect(block.holder_number != in.number, 0)) change_hands(in, block);
+  set_state(block, block_state::live);
+}
+[[gnu::always_inline]] inline void pool::core::mark_served(captured_cache&,
+                                                           heap::extent& block) noexcept {
+  set_state(block, block_state::special);
+}
+
+template <class Cache>
+[[gnu::always_inline]] inline void pool::core::serve(Cache& in, heap::extent& block,
+                                                     std::uint64_t bytes) noexcept {
+  block.requested = bytes;
+  mark_served(in, block);
+  in.counts.allocations.add(1);
+  in.counts.bytes_out.add(bytes);
+}
+
+template <class Cache>
+[[gnu::always_inline]] inline void* pool::core::pop_here(Cache& in, std::uint64_t bytes) noexcept {
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return nullptr;
+  heap::extent* const block = in.pop(bytes);
+  if (block == nullptr) {
+    in.lock.owner_unlock();
+    return nullptr;
+  }
+  serve(in, *block, bytes);
+  in.lock.owner_unlock();
+  return reinterpret_cast<void*>(block->start());
+}
+
+[[gnu::always_inline]] inline bool pool::core::may_take(const thread_cache&,
+                                                        const heap::extent& block) noexcept {
+  return state_of(block) == block_state::live;
+}
+// A small block of the plain call has no class: no request of the cache would find it here.
+[[gnu::always_inline]] inline bool pool::core::may_take(const captured_cache& in,
+                                                        const heap::extent& block) noexcept {
+  return state_of(block) == block_state::special && block.holder == in.arena.get() &&
+         block.holder_note == 0 &&
+         !(block.holder_class == large_class && block.bytes <= small_limit);
+}
+
+[[gnu::always_inline]] inline void pool::core::take_back(thread_cache& in,
+                                                         heap::extent* block) noexcept {
+  if (block->holder_number == in.number) {
+    set_state(*block, block_state::cached);
+    keep(in, block);
+  } else {
+    send(in, block);
+  }
+}
+[[gnu::always_inline]] inline void pool::core::take_back(captured_cache& in,
+                                                         heap::extent* block) noexcept {
+  set_state(*block, block_state::cached);
+  heap::extent* out = nullptr;
+  if (block->holder_class != large_class) {
+    if (!in.push_small(block)) out = in.empty();
+  } else {
+    out = in.push_large(block);
+    if (out != nullptr) out->link = nullptr;
+  }
+  in.lock.owner_unlock();
+  if (__builtin_expect(out != nullptr, 0)) flush_captured(in, out);
+}
+
+template <class Cache>
+[[gnu::always_inline]] inline bool pool::core::push_here(Cache& in, void* ptr,
+                                                         std::uint64_t bytes) noexcept {
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  if (__builtin_expect(block == nullptr || !may_take(in, *block), 0)) return false;
+  if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
+  if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
+  if (__builtin_expect(in.dead.load(std::memory_order_relaxed), 0)) {
+    in.lock.owner_unlock();
+    return false;
+  }
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(block->requested);
+  take_back(in, block);
+  return true;
+}
+
+// The audit build looks at the record first.
+[[gnu::always_inline]] inline bool pool::core::posted(thread_cache& in, void* ptr,
+                                                      std::uint64_t bytes) noexcept {
+#if defined(MILLPOND_AUDIT)
+  return false;
+#else
+  return __builtin_expect(in.sends.load(std::memory_order_relaxed), 0) &&
+         post(in, reinterpret_cast<std::uintptr_t>(ptr), bytes);
+#endif
+}
+
+[[gnu::always_inline]] inline thread_cache* pool::core::usual_cache(stream_handle stream) noexcept {
+  thread_cache* const in = thread_caches::find(this, stream);
+  if (__builtin_expect(in == nullptr, 0)) return nullptr;
+  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0) &&
+      may_capture(stream))
+    return nullptr;
+  std::uint64_t id = 0;
+  return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
+}
+
+}  // namespace millpond
