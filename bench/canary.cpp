@@ -248,7 +248,7 @@ int main(int count, char** arguments) {
          {"seals", s.seals},
          {"fence_queries", s.fence_queries},
          {"streams_kept", s.streams},
-         {"caches_kept", s.caches},
+         {"caches_kept", s.thread_caches},
          {"deallocation_errors", (*made)->deallocation_errors()}});
   const bool bad = report->mismatches != 0 || s.live_blocks != 0 ||
                    s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;

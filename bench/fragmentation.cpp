@@ -206,10 +206,10 @@ int main(int count, char** arguments) {
       row["warm_ms"] = outcome->round_allocator_ns.back() / 1e6;
       row["warm_allocate_p99_us"] = percentile(found.allocate_ns, 0.99) / 1e3;
       row["cold_growths"] = first.growths;
-      row["cold_moves"] = first.moves;
+      row["cold_stitches"] = first.stitches;
       row["growths"] = last.growths;
-      row["moves"] = last.moves;
-      row["activations"] = last.activations;
+      row["stitches"] = last.stitches;
+      row["stitch_reuses"] = last.stitch_reuses;
       row["thread_caches_flushed"] = last.thread_caches_flushed;
       row["host_waits"] = last.host_waits;
       row["metadata_share"] =
@@ -219,9 +219,9 @@ int main(int count, char** arguments) {
       std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n",
                   name.c_str(), slack, ratio_after(first), ratio_after(last), settled + 1,
                   row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),
-                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.moves,
-                  last.growths - first.growths, last.moves - first.moves,
-                  last.activations - first.activations);
+                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.stitches,
+                  last.growths - first.growths, last.stitches - first.stitches,
+                  last.stitch_reuses - first.stitch_reuses);
       std::fflush(stdout);
       result["rows"].push_back(std::move(row));
     }

@@ -66,8 +66,8 @@ int main(int count, char** arguments) {
                                    static_cast<double>(rounds * sizes.size() * threads);
         row["paths"] = {{"heap_hits", s.heap_hits},
                         {"growths", s.growths},
-                        {"moves", s.moves},
-                        {"activations", s.activations},
+                        {"stitches", s.stitches},
+                        {"stitch_reuses", s.stitch_reuses},
                         {"seals", s.seals},
                         {"fence_queries", s.fence_queries},
                         {"thread_caches_flushed", s.thread_caches_flushed}};

@@ -105,16 +105,16 @@ void measure_pool(const replay::workload& work, samples& into) {
       if (!allocates) at[each.block] = nullptr;
       const pool_statistics after = memory.statistics();
       const std::uint64_t growths = after.growths - before.growths,
-                          moves = after.moves - before.moves;
+                          stitches = after.stitches - before.stitches;
       const std::uint64_t seals = after.seals - before.seals;
       std::string path;
       double share = taken;
       if (!allocates) {
         path = seals == 0 ? "deallocation" : "deallocation+seal";
-      } else if (growths + moves > 0) {
-        path = moves == 0 ? "growth" : "move";
+      } else if (growths + stitches > 0) {
+        path = stitches == 0 ? "growth" : "move";
         into.counted_as_heap |= after.heap_hits > before.heap_hits;
-        share = taken / static_cast<double>(growths + moves);
+        share = taken / static_cast<double>(growths + stitches);
       } else if (after.thread_cache_hits > before.thread_cache_hits) {
         path = "thread_cache_hit";
       } else if (after.stream_cache_hits > before.stream_cache_hits) {

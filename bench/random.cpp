@@ -72,8 +72,8 @@ int main(int count, char** arguments) {
               {"stream_cache_hits", now.stream_cache_hits - before.stream_cache_hits},
               {"heap_hits", now.heap_hits - before.heap_hits},
               {"growths", now.growths - before.growths},
-              {"moves", now.moves - before.moves},
-              {"activations", now.activations - before.activations},
+              {"stitches", now.stitches - before.stitches},
+              {"stitch_reuses", now.stitch_reuses - before.stitch_reuses},
               {"thread_caches_flushed", now.thread_caches_flushed - before.thread_caches_flushed}};
         }
         for (const held& each : live) s->deallocate(each.ptr, each.bytes);

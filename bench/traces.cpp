@@ -136,7 +136,7 @@ int main(int count, char** arguments) {
         if (pool* const p = subject->millpond_pool()) {
           const pool_statistics s = p->statistics();
           row["growths"] = s.growths;
-          row["moves"] = s.moves;
+          row["stitches"] = s.stitches;
           row["metadata_share"] =
               static_cast<double>(s.metadata_bytes) / static_cast<double>(s.peak_reserved_bytes);
         }

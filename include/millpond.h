@@ -32,8 +32,8 @@ extern "C" {
 #endif
 
 typedef struct millpond_gpu millpond_gpu;
-typedef struct millpond_memory
-    millpond_memory; /* a source of memory of one kind: a plain one, or a pool */
+/* A source of memory of one kind: a plain one, or a pool. */
+typedef struct millpond_memory millpond_memory;
 typedef struct millpond_cache millpond_cache;
 typedef struct millpond_graph_arena millpond_graph_arena;
 typedef struct millpond_capture_cache millpond_capture_cache;
@@ -63,8 +63,7 @@ typedef enum millpond_kind {
   MILLPOND_PAGEABLE = 4,
 } millpond_kind;
 
-/* ---- The library
- * ------------------------------------------------------------------------------------------ */
+/* ---- The library ---- */
 
 /* "0.1.0". Static. */
 MILLPOND_API const char* millpond_version(void);
@@ -82,9 +81,7 @@ MILLPOND_API const char* millpond_last_error(void);
  * blocks alone. */
 MILLPOND_API millpond_status millpond_check_single_copy(void);
 
-/* ---- GPUs
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- GPUs ---- */
 
 /* How many CUDA devices this process sees. MILLPOND_NOT_SUPPORTED without libcuda. */
 MILLPOND_API millpond_status millpond_gpu_count(int* count);
@@ -103,7 +100,7 @@ MILLPOND_API int millpond_gpu_simulated(const millpond_gpu* gpu);
 MILLPOND_API millpond_status millpond_stream_create(millpond_gpu* gpu, millpond_stream* stream);
 MILLPOND_API millpond_status millpond_stream_synchronize(millpond_gpu* gpu, millpond_stream stream);
 MILLPOND_API millpond_status millpond_stream_destroy(millpond_gpu* gpu, millpond_stream stream);
-/* Captures what is put on the stream from here on into a graph; mode as CUDA's: 0 global, 1 thread
+/* Captures what is put on the stream from here on into a graph. mode as CUDA's: 0 global, 1 thread
  * local, 2 relaxed. The three below are for programs that have no CUDA of their own, as the three
  * above: cudaStreamBeginCapture, cudaStreamEndCapture, cudaGraphDestroy are the same. */
 MILLPOND_API millpond_status millpond_stream_begin_capture(millpond_gpu* gpu,
@@ -112,13 +109,11 @@ MILLPOND_API millpond_status millpond_stream_end_capture(millpond_gpu* gpu, mill
                                                          millpond_graph* graph);
 MILLPOND_API millpond_status millpond_graph_destroy(millpond_gpu* gpu, millpond_graph graph);
 
-/* ---- Memory
- * -----------------------------------------------------------------------------------------------
- */
+/* ---- Memory ---- */
 
 /* A plain source: each block is a call of the driver. All plain sources of one GPU know each
- * other's blocks, so that a pointer freed through the wrong one is out. gpu may be NULL for
- * MILLPOND_PAGEABLE. */
+ * other's blocks, so that a pointer freed through the wrong one is reported. gpu may be NULL
+ * for MILLPOND_PAGEABLE. */
 MILLPOND_API millpond_status millpond_memory_create(millpond_gpu* gpu, millpond_kind kind,
                                                     millpond_memory** memory);
 
@@ -144,7 +139,8 @@ MILLPOND_API void millpond_pool_options_init(millpond_pool_options* options);
 MILLPOND_API millpond_status millpond_pool_create(millpond_gpu* gpu,
                                                   const millpond_pool_options* options,
                                                   millpond_memory** pool);
-/* Live blocks die with a pool; those of a plain source are given back and out. NULL is legal. */
+/* Live blocks die with a pool; those of a plain source are given back and reported. NULL is legal.
+ */
 MILLPOND_API void millpond_memory_destroy(millpond_memory* memory);
 
 MILLPOND_API millpond_kind millpond_memory_kind(const millpond_memory* memory);
@@ -161,8 +157,7 @@ MILLPOND_API millpond_status millpond_allocate(millpond_memory* memory, uint64_t
 MILLPOND_API millpond_status millpond_deallocate(millpond_memory* memory, void* ptr, uint64_t bytes,
                                                  millpond_stream stream);
 
-/* ---- Pools alone: MILLPOND_NOT_SUPPORTED for a plain source
- * ------------------------------------------------ */
+/* ---- Pools alone: MILLPOND_NOT_SUPPORTED for a plain source ---- */
 
 /* Work on `stream` uses the block too: its free waits, in the GPU's order, for that stream as well.
  */
@@ -184,9 +179,9 @@ typedef struct millpond_statistics {
   uint64_t reserved_bytes, peak_reserved_bytes, mapped_bytes;
   uint64_t cached_bytes, pending_bytes, idle_bytes, capture_bytes, metadata_bytes;
   uint64_t allocations, deallocations, out_of_memory, deallocation_errors;
-  uint64_t growths, moves, seals, host_waits;
+  uint64_t growths, stitches, seals, host_waits;
 } millpond_statistics;
-/* peak_live_bytes of a pool counts what caches keep too. */
+/* peak_live_bytes of a pool counts what caches keep too: its peak_out_bytes. */
 MILLPOND_API millpond_status millpond_get_statistics(const millpond_memory* memory,
                                                      millpond_statistics* out);
 
@@ -201,8 +196,7 @@ MILLPOND_API millpond_status millpond_cache_deallocate(millpond_cache* cache, vo
 /* Before its pool. NULL is legal. */
 MILLPOND_API void millpond_cache_destroy(millpond_cache* cache);
 
-/* ---- Captured graphs: of pools alone
- * ----------------------------------------------------------------------- */
+/* ---- Captured graphs: of pools alone ---- */
 
 /* millpond_allocate in a capture gives memory of the capture's graph, until that and all that was
  * made from it are gone. Graphs that never run at the same time may share an arena

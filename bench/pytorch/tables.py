@@ -144,7 +144,7 @@ def pytorch():
             "",
             "What millpond did in a timed round, on average:",
             "",
-            "| workload | allocations | of them past the thread caches | new pages | moves | events recorded | fences asked | thread caches emptied |",
+            "| workload | allocations | of them past the thread caches | new pages | stitches | events recorded | fences asked | thread caches emptied |",
             "| -- | -- | -- | -- | -- | -- | -- | -- |",
         ]
     for name, r in by.get("millpond", {}).items():
@@ -159,7 +159,13 @@ def pytorch():
             f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('thread_cache_hits'):.0f} | "
             + " | ".join(
                 f"{mean(key):.1f}"
-                for key in ("growths", "moves", "seals", "fence_queries", "thread_caches_flushed")
+                for key in (
+                    "growths",
+                    "stitches",
+                    "seals",
+                    "fence_queries",
+                    "thread_caches_flushed",
+                )
             )
             + " |"
         )

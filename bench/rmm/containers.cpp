@@ -133,7 +133,7 @@ outcome run(resource_ref memory, int threads, int operations) {
 std::string difference(const millpond::pool_statistics& before,
                        const millpond::pool_statistics& after) {
   std::string out;
-  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::* of) {
+  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::*of) {
     out += std::string(out.empty() ? " \"" : ", \"") + name +
            "\": " + std::to_string(after.*of - before.*of);
   };
@@ -143,8 +143,8 @@ std::string difference(const millpond::pool_statistics& before,
   add("stream_cache_hits", &all::stream_cache_hits);
   add("heap_hits", &all::heap_hits);
   add("growths", &all::growths);
-  add("moves", &all::moves);
-  add("activations", &all::activations);
+  add("stitches", &all::stitches);
+  add("stitch_reuses", &all::stitch_reuses);
   add("seals", &all::seals);
   add("fence_queries", &all::fence_queries);
   add("thread_caches_flushed", &all::thread_caches_flushed);

@@ -283,7 +283,8 @@ class by_millpond final : public common {
            ", " + number("by a stream_cache", s.stream_cache_hits) + ", " +
            number("by the heap", s.heap_hits) + "; " + number("events", s.seals) + ", " +
            number("questions", s.fence_queries) + ", " + number("growths", s.growths) + ", " +
-           number("moves", s.moves) + "; " + mp::format_bytes(s.peak_reserved_bytes) + " reserved";
+           number("stitches", s.stitches) + "; " + mp::format_bytes(s.peak_reserved_bytes) +
+           " reserved";
   }
 
  private:

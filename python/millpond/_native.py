@@ -43,8 +43,8 @@ class PoolOptions(ctypes.Structure):
 # with less than.
 POOL_COUNTS = (
     "growths",
-    "moves",
-    "activations",
+    "stitches",
+    "stitch_reuses",
     "host_waits",
     "stream_waits",
     "fence_queries",

@@ -221,7 +221,7 @@ millpond_status millpond_get_statistics(const millpond_memory* memory, millpond_
       all.deallocations = now.deallocations;
       all.out_of_memory = now.out_of_memory;
       all.growths = now.growths;
-      all.moves = now.moves;
+      all.stitches = now.stitches;
       all.seals = now.seals;
       all.host_waits = now.host_waits;
     } else if (const auto* const plain =

@@ -183,9 +183,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
  private:
   struct counters {
-    std::atomic<std::uint64_t> growths{0}, moves{0}, activations{0}, seals{0}, fence_queries{0},
-        stream_waits{0}, host_waits{0}, thread_caches_flushed{0}, pressure_callbacks{0},
-        out_of_memory{0}, soft_limit_passes{0}, given_back_bytes{0};
+    std::atomic<std::uint64_t> growths{0}, stitches{0}, stitch_reuses{0}, seals{0},
+        fence_queries{0}, stream_waits{0}, host_waits{0}, thread_caches_flushed{0},
+        pressure_callbacks{0}, out_of_memory{0}, soft_limit_passes{0}, given_back_bytes{0};
   };
 
   // Streams and caches (streams.cpp).

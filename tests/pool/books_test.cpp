@@ -305,7 +305,7 @@ TEST_F(pool_books, thousands_of_streams_come_and_go_in_bounded_state) {
     }
   }
   EXPECT_LE(most_streams, 200u);
-  EXPECT_LE(now().caches, 200u);
+  EXPECT_LE(now().thread_caches, 200u);
   EXPECT_LE(now().metadata_bytes, most_metadata * 2);
   EXPECT_LE(now().reserved_bytes, 200 * MiB);
   for (stream_handle s : alive) ok(gpu->stream_destroy(s));
@@ -354,7 +354,7 @@ TEST_F(pool_books, per_thread_streams_of_ended_threads_are_forgotten) {
   gpu->advance(10 * millisecond);
   give(take(512, a), a);
   EXPECT_LE(now().streams, 150u);
-  EXPECT_LE(now().caches, 3u);
+  EXPECT_LE(now().thread_caches, 3u);
   trim();
   EXPECT_LE(now().streams, 3u);
   EXPECT_EQ(now().reserved_bytes, 0u);

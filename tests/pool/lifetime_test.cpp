@@ -24,7 +24,7 @@ TEST_F(pool_lifetime, a_threads_blocks_go_back_when_it_ends) {
     for (int i = 0; i < 20; ++i) all.push_back(p->allocate(100 * KiB, a));
     for (void* x : all) p->deallocate(x, 100 * KiB, a);
   }).join();
-  EXPECT_EQ(now().caches, 0u);
+  EXPECT_EQ(now().thread_caches, 0u);
   EXPECT_EQ(now().allocations, 20u);
   EXPECT_EQ(now().deallocations, 20u);
   trim();
@@ -115,7 +115,7 @@ TEST_F(pool_lifetime, a_thread_local_object_may_free_after_the_threads_caches_ha
     late.block = p->allocate(64 * KiB, a);
   }).join();
   EXPECT_EQ(now().live_blocks, 0u);
-  EXPECT_EQ(now().caches, 0u);
+  EXPECT_EQ(now().thread_caches, 0u);
   trim();
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
@@ -159,9 +159,7 @@ TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
         ++bad;
       } catch (const memory_error&) {
       }
-      {
-        auto dropped = std::move(cache);
-      }
+      { auto dropped = std::move(cache); }
       p.reset();
       ::_exit(bad);
     }

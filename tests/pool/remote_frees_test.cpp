@@ -113,7 +113,7 @@ TEST_F(pool_mail, either_cache_may_go_with_blocks_on_their_way) {
     p->check();
     EXPECT_EQ(now().live_blocks, 0u);
   }
-  EXPECT_EQ(now().caches, 0u);
+  EXPECT_EQ(now().thread_caches, 0u);
   gpu->advance(millisecond);
   trim();
   EXPECT_EQ(now().cached_bytes, 0u);

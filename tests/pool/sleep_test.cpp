@@ -134,14 +134,14 @@ TEST_F(pool_sleep, spans_that_are_mapped_twice_come_back_at_both_addresses) {
   begin(options);
   // Large blocks come and go at sizes that do not fit the holes, until pages have moved.
   std::vector<void*> blocks;
-  for (std::uint64_t i = 0; now().moves == 0 && i < 200; ++i) {
+  for (std::uint64_t i = 0; now().stitches == 0 && i < 200; ++i) {
     blocks.push_back(put((20 + 13 * (i % 7)) * MiB));
     if (blocks.size() > 4) {
       drop(blocks[i % 4]);
       blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i % 4));
     }
   }
-  ASSERT_GT(now().moves, 0u);
+  ASSERT_GT(now().stitches, 0u);
   for (int round = 0; round < 3; ++round) {
     sleep();
     EXPECT_EQ(gpu->physical_bytes(), 0u);

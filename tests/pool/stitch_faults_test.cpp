@@ -65,7 +65,7 @@ class pool_move_faults : public pool_test {
       p->check();
       failing->fail(0, status);
       EXPECT_EQ(life(), 0) << "after " << failed << " at " << at;
-      moved = p->statistics().moves;
+      moved = p->statistics().stitches;
       EXPECT_EQ(p->statistics().reserved_bytes, 0u) << "after " << failed << " at " << at;
       ok(gpu->context_synchronize());
       EXPECT_EQ(report->mismatches, 0u) << "after " << failed << " at " << at;

@@ -112,7 +112,7 @@ class churn {
     EXPECT_EQ(end.live_bytes, 0u);
     EXPECT_EQ(end.allocations, allocated_.load());
     EXPECT_EQ(end.deallocations, allocated_.load());
-    EXPECT_LE(end.caches, static_cast<std::uint64_t>(stream_count));
+    EXPECT_LE(end.thread_caches, static_cast<std::uint64_t>(stream_count));
     EXPECT_EQ(overlaps_.load(), 0u);
     EXPECT_EQ(errors_.load(), 0u);
     // What seals and polls are still to come come with trims.

@@ -100,10 +100,10 @@ struct pool_statistics {
   std::uint64_t stream_cache_hits = 0;  // what another cache of the stream had freed: through a
                                         // remote free queue or from the stream cache
   std::uint64_t heap_hits = 0;
-  std::uint64_t growths = 0;      // physical handles created
-  std::uint64_t moves = 0;        // handles mapped once more, for a stitched range
-  std::uint64_t activations = 0;  // stitched ranges that were mapped already: no driver call
-  std::uint64_t seals = 0;        // events recorded
+  std::uint64_t growths = 0;        // physical handles created
+  std::uint64_t stitches = 0;       // handles mapped once more, for a stitched range
+  std::uint64_t stitch_reuses = 0;  // stitched ranges that were mapped already: no driver call
+  std::uint64_t seals = 0;          // events recorded
   std::uint64_t fence_queries = 0;
   std::uint64_t stream_waits = 0;           // waits put on a stream, policy may_wait
   std::uint64_t host_waits = 0;             // the ladder waited for a fence
@@ -114,7 +114,7 @@ struct pool_statistics {
   std::uint64_t soft_limit_passes = 0;  // growths past the soft limit, the pool's or its budget's
   std::uint64_t given_back_bytes = 0;   // by trim, age, pressure and sleep
   std::uint64_t asleep_bytes = 0;       // physical memory that is away while the pool sleeps
-  std::uint64_t streams = 0, caches = 0, captures = 0;  // kept now
+  std::uint64_t streams = 0, thread_caches = 0, captures = 0;  // kept now
   std::uint64_t graph_arenas = 0;  // shared ones, made by make_graph_arena and not yet over
 };
 

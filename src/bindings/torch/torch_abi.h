@@ -42,8 +42,8 @@ typedef struct millpond_torch_numbers {
   uint64_t reserved, peak_reserved, graph_bytes, out_of_memory;
   /* The pool's own counts since it was made (pool_statistics in millpond/pool/pool.hpp), and its
    * bytes now. */
-  uint64_t growths, moves, activations, host_waits, stream_waits, fence_queries, thread_cache_hits,
-      heap_hits, given_back_bytes;
+  uint64_t growths, stitches, stitch_reuses, host_waits, stream_waits, fence_queries,
+      thread_cache_hits, heap_hits, given_back_bytes;
   uint64_t cached_bytes, pending_bytes, idle_bytes, peak_out_bytes;
   uint64_t peak_needed_bytes; /* device_memory::numbers::peak_needed */
   uint64_t seals, stream_cache_hits, thread_caches_flushed,

@@ -31,7 +31,7 @@ pool::core::growth pool::core::stitch(const request& what, const bargain& agains
         *block = heap_.allocate_stitched(plan.view, plan.at, plan.bytes, what.owner);
         if (*block == nullptr) return growth::none;
         take(**block, what);
-        counts_.activations.fetch_add(1, std::memory_order_relaxed);
+        counts_.stitch_reuses.fetch_add(1, std::memory_order_relaxed);
         return growth::block;
       }
       // Mapping a handle again costs three quarters of making one (H200).
@@ -118,7 +118,7 @@ result<heap::heap::mapping> pool::core::map_stitched(const heap::stitch_plan& pl
   for (const heap::handle_id id : plan.handles) {
     heap_.map_handle(where.view, at, id);
     at += heap_.handles()[id].bytes;
-    counts_.moves.fetch_add(1, std::memory_order_relaxed);
+    counts_.stitches.fetch_add(1, std::memory_order_relaxed);
   }
   return heap::heap::mapping{where.view,
                              plan.view != heap::new_view ? plan.at : where.at + plan.skip};

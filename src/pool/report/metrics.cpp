@@ -16,7 +16,7 @@ struct pool_metric {
   const char* name;
   const char* help;
   metric_type type;
-  std::uint64_t pool_statistics::* of;
+  std::uint64_t pool_statistics::*of;
 };
 
 constexpr auto gauge = metric_type::gauge;
@@ -34,7 +34,7 @@ constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_peak_reserved_bytes",
                 "The most physical memory that the pool has held.", gauge, &p::peak_reserved_bytes},
     pool_metric{"millpond_pool_peak_out_bytes",
-                "The largest sum of blocks that were live or kept by a thread cache.", gauge,
+                "The largest sum of blocks that were live or kept by a cache.", gauge,
                 &p::peak_out_bytes},
     pool_metric{"millpond_pool_mapped_bytes", "Addresses mapped; memory counts once a mapping.",
                 gauge, &p::mapped_bytes},
@@ -53,7 +53,7 @@ constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_streams", "Streams that the pool keeps books of.", gauge,
                 &p::streams},
     pool_metric{"millpond_pool_thread_caches", "Thread caches: a thread on a stream.", gauge,
-                &p::caches},
+                &p::thread_caches},
     pool_metric{"millpond_pool_captures", "Captures and graphs that own memory.", gauge,
                 &p::captures},
     pool_metric{"millpond_pool_graph_arenas", "Arenas that captured graphs share.", gauge,
@@ -68,8 +68,8 @@ constexpr std::array pool_metrics{
     pool_metric{"millpond_pool_heap_hits_total", "Allocations served by the heap.", counter,
                 &p::heap_hits},
     pool_metric{"millpond_pool_growths_total", "Physical handles created.", counter, &p::growths},
-    pool_metric{"millpond_pool_moves_total", "Handles mapped once more, for a stitched range.",
-                counter, &p::moves},
+    pool_metric{"millpond_pool_stitches_total", "Handles mapped once more, for a stitched range.",
+                counter, &p::stitches},
     pool_metric{"millpond_pool_given_back_bytes_total",
                 "Bytes given back to the driver by trim, age, pressure and sleep.", counter,
                 &p::given_back_bytes},
@@ -98,7 +98,7 @@ struct counted_metric {
   const char* name;
   const char* help;
   metric_type type;
-  std::uint64_t allocation_statistics::* of;
+  std::uint64_t allocation_statistics::*of;
 };
 using s = allocation_statistics;
 constexpr std::array counted_metrics{

@@ -26,8 +26,8 @@ pool_statistics pool::core::statistics() {
   for (const auto& [to, from] : std::initializer_list<
            std::pair<std::uint64_t pool_statistics::*, std::atomic<std::uint64_t> counters::*>>{
            {&pool_statistics::growths, &counters::growths},
-           {&pool_statistics::moves, &counters::moves},
-           {&pool_statistics::activations, &counters::activations},
+           {&pool_statistics::stitches, &counters::stitches},
+           {&pool_statistics::stitch_reuses, &counters::stitch_reuses},
            {&pool_statistics::seals, &counters::seals},
            {&pool_statistics::fence_queries, &counters::fence_queries},
            {&pool_statistics::stream_waits, &counters::stream_waits},
@@ -56,8 +56,8 @@ void pool::core::count_caches(pool_statistics& out) {
     });
     for (const thread_cache* const l : caches_)
       sum.add(l->counts);  // behind the remote frees, of which some may have been refused
-    out.caches = caches_.size();
-    out.metadata_bytes += out.caches * sizeof(thread_cache) + block_owners_.bytes();
+    out.thread_caches = caches_.size();
+    out.metadata_bytes += out.thread_caches * sizeof(thread_cache) + block_owners_.bytes();
     for (const captured_cache* const l : capture_caches_) sum.add(l->counts);
   }
   out.allocations = sum.allocations.get();

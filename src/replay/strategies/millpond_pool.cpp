@@ -10,14 +10,14 @@ namespace {
 // The pool's paths, by the names under which a profile has their measured cost.
 struct path {
   const char* name;
-  std::uint64_t pool_statistics::* count;
+  std::uint64_t pool_statistics::*count;
 };
 constexpr std::array paths{
     path{"thread_cache_hit", &pool_statistics::thread_cache_hits},
     path{"stream_cache_hit", &pool_statistics::stream_cache_hits},
     path{"heap_hit", &pool_statistics::heap_hits},
     path{"growth", &pool_statistics::growths},
-    path{"move", &pool_statistics::moves},
+    path{"move", &pool_statistics::stitches},
     path{"seal", &pool_statistics::seals},
     path{"fence_query", &pool_statistics::fence_queries},
     path{"deallocation", &pool_statistics::deallocations},
