@@ -30,12 +30,15 @@ DIRTY_HEADING = "## Measured from a dirty tree"
 
 # Results of builds before the words changed are read by the words of now.
 KEYS_OF_NOW = {
+    "activations": "stitch_reuses",
+    "cold_moves": "cold_stitches",
     "lane_hit": "thread_cache_hit",
     "lane_hits": "thread_cache_hits",
     "lane_pair_us": "cache_pair_us",
     "lanes": "groups",
     "lanes_flushed": "thread_caches_flushed",
     "lanes_kept": "caches_kept",
+    "moves": "stitches",
     "shelf_hit": "stream_cache_hit",
     "shelf_hits": "stream_cache_hits",
 }
