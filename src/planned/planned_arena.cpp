@@ -5,22 +5,11 @@
 // graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
 // lives, and it must be idle, as the host has seen, when the first capture takes it.
 #include "driver/relaxed_capture.hpp"
+#include "driver/when_graph_is_gone.hpp"
 #include "planned/planned_stream.hpp"
 
 namespace millpond::detail {
 namespace {
-
-struct pin {
-  graph_pins of;
-};
-
-// Called by the driver when a graph and all made from it are gone, from any thread: makes no driver
-// call.
-void unpin(void* data) {
-  const std::unique_ptr<pin> held(static_cast<pin*>(data));
-  // Release: the planned stream's acquire comes after all that the graph's owner did before.
-  held->of->fetch_sub(1, std::memory_order_release);
-}
 
 bool pinned(const graph_pins& pins) {
   return pins != nullptr && pins->load(std::memory_order_acquire) != 0;
@@ -132,13 +121,13 @@ bool planned_stream_state::pin_for_capture(std::uint64_t bytes) {
     pinned_capture_ = 0;
   }
   if (pinned_capture_ == capture_.id) return true;
-  auto held = std::make_unique<pin>(pin{pins_});
   pins_->fetch_add(1, std::memory_order_relaxed);
-  if (!owner_.gpu()->graph_retain(capture_.graph, unpin, held.get()).ok()) {
+  // Release: the planned stream's acquire comes after all that the graph's owner did before.
+  const auto unpin = [of = pins_] { of->fetch_sub(1, std::memory_order_release); };
+  if (!when_graph_is_gone(*owner_.gpu(), capture_.graph, unpin).ok()) {
     pins_->fetch_sub(1, std::memory_order_relaxed);
     return false;
   }
-  static_cast<void>(held.release());
   pinned_capture_ = capture_.id;
   return true;
 }

@@ -7,25 +7,10 @@
 // whatever a pending fence stands for. The graph holds a ticket (a user object) that tells us when
 // the graph and everything made from it is gone, an aborted capture's too.
 #include "driver/relaxed_capture.hpp"
+#include "driver/when_graph_is_gone.hpp"
 #include "pool/core.hpp"
 
 namespace millpond {
-namespace {
-
-struct ticket {
-  std::shared_ptr<release_queue> queue;
-  std::uint64_t id;
-};
-
-// Called by the driver, from any thread: makes no driver call.
-void return_ticket(void* data) {
-  const std::unique_ptr<ticket> held(static_cast<ticket*>(data));
-  const std::lock_guard lock(held->queue->mutex);
-  held->queue->captures.push_back(held->id);
-  held->queue->any.store(true, std::memory_order_relaxed);
-}
-
-}  // namespace
 
 result<capture_info> pool::core::begin_capture_call(stream_handle stream, const std::string& call,
                                                     const char* instead) {
@@ -59,14 +44,15 @@ result<capture_state*> pool::core::open_capture(const capture_info& capture,
   if (const auto known = captures_.find(capture.id); known != captures_.end())
     return known->second.get();
   // Bound to the graph before it owns anything, so that what it owns comes back with the graph.
-  auto held = std::make_unique<ticket>(ticket{released_, capture.id});
   auto made = std::make_unique<capture_state>();
   made->id = capture.id;
-  if (const call_result answer = gpu_->graph_retain(capture.graph, return_ticket, held.get());
-      !answer.ok()) {
+  const auto release = [queue = released_, id = capture.id] {
+    const std::lock_guard lock(queue->mutex);
+    queue->captures.push_back(id);
+    queue->any.store(true, std::memory_order_relaxed);
+  };
+  if (const call_result answer = when_graph_is_gone(*gpu_, capture.graph, release); !answer.ok())
     return to_error(answer, "binding memory to the graph being captured");
-  }
-  static_cast<void>(held.release());
   if (arena == nullptr) {
     arena = std::make_shared<arena_state>();
     arena->parked = new_owner();
