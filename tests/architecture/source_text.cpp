@@ -75,6 +75,38 @@ std::string without_comments_and_strings(std::string_view text) {
   return out;
 }
 
+std::string without_hash_comments(std::string_view text, hash_language language) {
+  std::string out(text);
+  const auto blank = [&](std::size_t from, std::size_t to) {
+    for (std::size_t at = from; at < std::min(to, out.size()); ++at) {
+      if (out[at] != '\n') out[at] = ' ';
+    }
+  };
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const char each = text[at];
+    const bool begins_word = at == 0 || text[at - 1] == ' ' || text[at - 1] == '\n';
+    std::size_t end = at + 1;
+    if (each == '#' && (begins_word || language == hash_language::python)) {
+      end = std::min(text.find('\n', at), text.size());
+      blank(at, end);
+    } else if (language == hash_language::python && (each == '"' || each == '\'')) {
+      const std::string three(3, each);
+      const bool long_string = text.substr(at).starts_with(three);
+      const std::string_view close = long_string ? std::string_view(three) : text.substr(at, 1);
+      end = at + close.size();
+      while (end < text.size() && !text.substr(end).starts_with(close) &&
+             (long_string || text[end] != '\n')) {
+        end += text[end] == '\\' ? 2 : 1;
+      }
+      end = std::min(end + close.size(), text.size());
+      blank(at, end);
+    }
+    at = end;
+  }
+  return out;
+}
+
 std::vector<include_line> includes_of(std::string_view text) {
   std::vector<include_line> found;
   const std::string code = without_comments_and_strings(text);
@@ -103,10 +135,10 @@ std::vector<finding> forbidden_calls(std::string_view text) {
           "reads a clock",
           R"(\b(system|steady|high_resolution|utc|file)_clock\b|\bclock_gettime\b|\bgettimeofday\b)"
           R"(|\btimespec_get\b|\b__?rdtscp?\b|\bstd::time\b|\btime\s*\(\s*(nullptr|NULL|0)\s*\))"},
-      pattern{
-          "makes random numbers",
-          R"(\brandom_device\b|\bs?rand\s*\(|\bs?random\s*\(\s*\)|\barc4random|\bgetrandom\b|\bmt19937)"
-          R"(|\bdrand48\b|\bdefault_random_engine\b)"}};
+      pattern{"makes random numbers",
+              R"(\brandom_device\b|\bs?rand\s*\(|\bs?random\s*\(\s*\)|\barc4random|\bgetrandom\b)"
+              R"(|\bmt19937)"
+              R"(|\bdrand48\b|\bdefault_random_engine\b)"}};
   const std::string code = without_comments_and_strings(text);
   std::vector<finding> found;
   for (const pattern& each : patterns) {
@@ -119,6 +151,41 @@ std::vector<finding> forbidden_words(std::string_view text) {
   // Written apart, or this file would break its own rule.
   const std::string words = std::string("\\b(TO") + "DO|FIX" + "ME|X" + "XX|HA" + "CK)\\b";
   return matches(text, {"is a note to oneself", words.c_str()});
+}
+
+std::vector<finding> bool_parameters(std::string_view text) {
+  return matches(without_comments_and_strings(text),
+                 {"takes a bool", R"([(,]\s*(const\s+)?bool\s+\w+\s*(=\s*\w+\s*)?[,)])"});
+}
+
+std::vector<finding> wide_lines(std::string_view text, text_kind kind) {
+  std::vector<finding> found;
+  bool in_block = false;
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    const auto columns =
+        static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char each) {
+          return (static_cast<unsigned char>(each) & 0xC0) != 0x80;
+        }));
+    if (kind == text_kind::markdown) {
+      const std::string_view body = line.substr(std::min(line.find_first_not_of(' '), line.size()));
+      const bool fence = body.starts_with("```");
+      if (fence) in_block = !in_block;
+      // One word, apart from what opens an item of a list.
+      const std::size_t last = body.find_last_of(' ');
+      const bool unbreakable = last == std::string_view::npos || last < 4;
+      if (fence || in_block || body.starts_with("|") || unbreakable) continue;
+    }
+    if (columns > most_columns) {
+      found.push_back(
+          {number, std::to_string(columns) + " columns, over " + std::to_string(most_columns)});
+    }
+  }
+  return found;
 }
 
 }  // namespace millpond::architecture

@@ -11,6 +11,11 @@ namespace millpond::architecture {
 // stay. Include lines are kept whole.
 [[nodiscard]] std::string without_comments_and_strings(std::string_view text);
 
+// The same for a language whose comments begin with #. Python's strings are made blank; a shell's
+// and CMake's are not, since they hold code.
+enum class hash_language { python, shell };
+[[nodiscard]] std::string without_hash_comments(std::string_view text, hash_language language);
+
 struct include_line {
   std::size_t line = 0;
   std::string path;
@@ -25,9 +30,17 @@ struct finding {
   std::size_t line = 0;
   std::string what;
 };
-// Calls that only cli, record and adapters may make: the environment, the clock, random numbers.
+// Calls that only cli, record and bindings may make: the environment, the clock, random numbers.
 [[nodiscard]] std::vector<finding> forbidden_calls(std::string_view text);
 // Words that a finished tree does not have.
 [[nodiscard]] std::vector<finding> forbidden_words(std::string_view text);
+// Parameters of type bool: an enum says at the call what it means.
+[[nodiscard]] std::vector<finding> bool_parameters(std::string_view text);
+
+inline constexpr std::size_t most_columns = 100;
+// Lines that are wider, in characters. Of Markdown, what cannot be broken stays out: tables, blocks
+// of code, and lines that are one long word (a link).
+enum class text_kind { code, markdown };
+[[nodiscard]] std::vector<finding> wide_lines(std::string_view text, text_kind kind);
 
 }  // namespace millpond::architecture
