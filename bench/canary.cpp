@@ -199,20 +199,20 @@ int main(int count, char** arguments) {
   bench::on_threads(gpu, threads, [&](unsigned t) {
     const std::uint64_t seed = h.settings().seed * 1000 + t;
     churner mine(gpu, **made, report, sums, seed, streams_a_thread);
-    canary::pen_pal mail(gpu, **made, report, sums, handovers[t], handovers[t ^ 1], seed);
+    canary::pen_pal pal(gpu, **made, report, sums, handovers[t], handovers[t ^ 1], seed);
     canary::graph_rounds graphs(gpu, **made, report, sums, seed);
     millpond::random pick(seed);
     while (bench::now_ns() < end && report->mismatches == 0) {
       mine.round();
-      mail.round();
+      pal.round();
       if (pick.chance(0.002)) graphs.round();
     }
     // Nobody names a stream that another thread may have destroyed: first all stop handing over,
     // then all is read.
     stopped.wait();
-    mail.read_all();
+    pal.read_all();
     read.wait();
-    mail.finish();
+    pal.finish();
     graphs.finish();
     mine.finish();
   });
@@ -233,7 +233,7 @@ int main(int count, char** arguments) {
          {"crossings", sums.crossings.load()},
          {"recorded_uses", sums.uses.load()},
          {"streams_remade", sums.streams_made.load()},
-         {"handed_to_another_thread", sums.by_mail.load()},
+         {"handed_to_another_thread", sums.by_other_thread.load()},
          {"graphs", sums.graphs.load()},
          {"graph_launches", sums.graph_launches.load()},
          {"broken_captures", sums.broken_captures.load()},

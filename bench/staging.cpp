@@ -187,8 +187,8 @@ int main(int count, char** arguments) {
   need(pool.has_value(), "the pinned pool");
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool told = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 25)) != 0;
-  h.add({{"name", "processor"}, {"tells_of_cldemote", told}});
+  const bool known = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & (1u << 25)) != 0;
+  h.add({{"name", "processor"}, {"tells_of_cldemote", known}});
 #endif
   stream_handle stream = nullptr;
   need(gpu.stream_create(&stream).ok(), "a stream");

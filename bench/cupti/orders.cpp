@@ -62,7 +62,7 @@ void CUPTIAPI take(CUcontext context, std::uint32_t stream, std::uint8_t* buffer
   std::free(buffer);
 }
 
-std::string told() {
+std::string reported() {
   static constexpr const char* names[kinds] = {"?",          "to device",   "to host",
                                                "CPU faults", "GPU faults",  "thrashing",
                                                "throttling", "remote maps", "device to device"};
@@ -184,12 +184,12 @@ int run(std::string_view order) {
   const auto collect = [&](const char* what) {
     const auto begun = std::chrono::steady_clock::now();
     auto last = begun;
-    std::string seen = told();
+    std::string seen = reported();
     const std::string was = seen;
     for (auto now = begun; now - begun < 1s && now - last < 400ms;
          now = std::chrono::steady_clock::now()) {
       say("flush", flush(has("flush-plain") ? 0 : CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
-      if (std::string here = told(); here != seen) {
+      if (std::string here = reported(); here != seen) {
         seen = here;
         last = std::chrono::steady_clock::now();
       }

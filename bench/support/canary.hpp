@@ -10,7 +10,7 @@ namespace millpond::canary {
 struct totals {
   std::atomic<std::uint64_t> operations{0}, launches{0}, single_launches{0}, crossings{0}, uses{0},
       streams_made{0}, failures{0};
-  std::atomic<std::uint64_t> by_mail{
+  std::atomic<std::uint64_t> by_other_thread{
       0};  // blocks handed to another thread, checked and freed there
   std::atomic<std::uint64_t> graphs{0}, graph_launches{0}, broken_captures{0};
 };

@@ -148,7 +148,7 @@ class pen_pal {
       else
         memory_.deallocate(h.ptr, h.bytes, got->stream);
     }
-    sums_.by_mail.fetch_add(got->blocks.size(), std::memory_order_relaxed);
+    sums_.by_other_thread.fetch_add(got->blocks.size(), std::memory_order_relaxed);
     sums_.operations.fetch_add(got->blocks.size(), std::memory_order_relaxed);
     in_.freed();
     return true;

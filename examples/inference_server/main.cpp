@@ -326,11 +326,11 @@ class trial {
     };
     const std::uint64_t warm = now_ns() + static_cast<std::uint64_t>(settings_.seconds * 0.1e9);
     const std::uint64_t end = warm + static_cast<std::uint64_t>(settings_.seconds * 1e9);
-    struct alignas(128) remote_free_queue {
+    struct alignas(128) answer_box {
       std::atomic<std::uint32_t> answers{0};  // release: the answer is in the client's buffer
       std::vector<double> latencies;
     };
-    std::vector<remote_free_queue> mail(clients_.size());
+    std::vector<answer_box> boxes(clients_.size());
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
     const own_processor processor;
@@ -346,9 +346,10 @@ class trial {
             buffer[at] = static_cast<unsigned char>(at >> 12);
           const std::uint64_t sent = now_ns();
           serving.submit({i, items, sent});
-          mail[i].answers.wait(seen, std::memory_order_acquire);
+          boxes[i].answers.wait(seen, std::memory_order_acquire);
           ++seen;
-          if (sent >= warm) mail[i].latencies.push_back(static_cast<double>(now_ns() - sent) / 1e3);
+          if (sent >= warm)
+            boxes[i].latencies.push_back(static_cast<double>(now_ns() - sent) / 1e3);
           volatile unsigned char sum = 0;
           for (std::uint64_t at = 0; at < bytes; at += 4096)
             sum = static_cast<unsigned char>(sum + buffer[at]);
@@ -356,8 +357,8 @@ class trial {
       });
     }
     const auto answered = [&](const request& r) {
-      mail[r.client].answers.fetch_add(1, std::memory_order_release);
-      mail[r.client].answers.notify_one();
+      boxes[r.client].answers.fetch_add(1, std::memory_order_release);
+      boxes[r.client].answers.notify_one();
     };
     processor.take();
     std::uint64_t least_free = free_before, looked = 0;
@@ -387,7 +388,7 @@ class trial {
     joiner.join();
     made.seconds = static_cast<double>(now_ns() - warm) / 1e9;
     made.peak_bytes = free_before - least_free;
-    for (const remote_free_queue& each : mail)
+    for (const answer_box& each : boxes)
       latencies_.insert(latencies_.end(), each.latencies.begin(), each.latencies.end());
   }
 

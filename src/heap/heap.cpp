@@ -402,8 +402,8 @@ extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t by
   MILLPOND_CHECK(
       in.slots[first].at == at && in.slots[last - 1].at + in.slots[last - 1].bytes == at + bytes,
       at, bytes);
-  const std::vector<stretch>& homes = primaries_of(in, first, last);
-  for (const stretch& primary : homes) {
+  const std::vector<stretch>& primaries = primaries_of(in, first, last);
+  for (const stretch& primary : primaries) {
     for (const extent* s = index_.covering(primary.at);
          s != nullptr && s->start() < primary.at + primary.bytes; s = s->after) {
       if (!may_have(*s, owner)) return nullptr;
@@ -411,7 +411,7 @@ extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t by
   }
   owner_id was = anyone;
   std::uint64_t batch = 0;
-  for (const stretch& primary : homes) close(primary, &was, &batch);
+  for (const stretch& primary : primaries) close(primary, &was, &batch);
   cut(view, at);
   cut(view, at + bytes);
   extent* s = index_.exact(at);
@@ -426,7 +426,7 @@ extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t by
     in.slots[i].active = true;
     spans_[in.slots[i].span].closed = true;
   }
-  for (const stretch& primary : homes) set_active(primary, false);
+  for (const stretch& primary : primaries) set_active(primary, false);
   extent* const block = make(view, at, bytes, extent_state::used, before);
   index_.note(block);
   block->owner = was;

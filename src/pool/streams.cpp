@@ -165,12 +165,12 @@ void pool::core::set_cache_limits(thread_cache& of) noexcept {
 
 result<std::unique_ptr<thread_cache>> pool::core::make_cache(stream_handle stream,
                                                              std::uint64_t id) {
-  const auto home = hold_stream(stream, id);
-  if (!home) return home.error();
+  const auto held = hold_stream(stream, id);
+  if (!held) return held.error();
   auto made = std::make_unique<thread_cache>();
   made->handle = stream;
   made->stream_id = id;
-  made->stream = *home;
+  made->stream = *held;
   {
     const std::lock_guard lock(heap_mutex_);
     set_cache_limits();

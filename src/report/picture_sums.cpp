@@ -171,8 +171,8 @@ void fill_bins(picture& of, const std::vector<std::uint32_t>& ends, std::size_t 
   reserved_curve reserved(of);
   of.peak_reserved_bytes = reserved.peak();
   picture_bin now;
-  now.by_stream.assign(std::min(of.streams.size(), told_apart) + 1, 0);
-  now.by_site.assign(std::min(of.sites.size(), told_apart) + 1, 0);
+  now.by_stream.assign(std::min(of.streams.size(), shown_apart) + 1, 0);
+  now.by_site.assign(std::min(of.sites.size(), shown_apart) + 1, 0);
   picture_bin best = now;
   std::uint64_t bin = 0, allocations = 0, frees = 0;
   const auto close = [&] {

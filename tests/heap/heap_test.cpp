@@ -17,11 +17,11 @@ constexpr std::uint64_t base = std::uint64_t{1} << 40;
 
 struct one_view {
   heap of;
-  view_id home = 0;
+  view_id primary = 0;
   explicit one_view(std::uint64_t bytes) {
     of.add_region(base, 64 * GiB);
-    home = of.add_view(base, 32 * GiB);
-    if (bytes > 0) of.map_handle(home, base, of.add_handle(bytes, bytes, 0));
+    primary = of.add_view(base, 32 * GiB);
+    if (bytes > 0) of.map_handle(primary, base, of.add_handle(bytes, bytes, 0));
   }
 };
 
@@ -160,7 +160,7 @@ struct three_handles : one_view {
   three_handles() : one_view(0) {
     for (std::uint64_t i = 0; i < 3; ++i) {
       ids.push_back(of.add_handle(8 * MiB, 2 * MiB, i));
-      of.map_handle(home, base + i * 8 * MiB, ids.back());
+      of.map_handle(primary, base + i * 8 * MiB, ids.back());
     }
     stitched = of.add_view(there, 1 * GiB, view_kind::stitched);
   }
@@ -221,7 +221,7 @@ TEST(heap, a_hole_left_by_a_handle_is_filled_again) {
   h.of.remove_handle(h.ids[1]);
   h.of.check();
   EXPECT_EQ(h.of.allocate(12 * MiB, 512, anyone), nullptr);
-  h.of.map_handle(h.home, base + 8 * MiB, h.of.add_handle(8 * MiB, 4 * MiB, 9));
+  h.of.map_handle(h.primary, base + 8 * MiB, h.of.add_handle(8 * MiB, 4 * MiB, 9));
   h.of.check();
   EXPECT_NE(h.of.allocate(24 * MiB, 512, anyone), nullptr);
 }
@@ -231,7 +231,7 @@ TEST(heap, a_view_gets_shorter_where_its_last_handle_goes) {
   h.of.map_handle(h.stitched, h.there, h.ids[2]);
   h.of.remove_handle(h.ids[2]);
   h.of.check();
-  EXPECT_EQ(h.of.views()[h.home].end, base + 16 * MiB);
+  EXPECT_EQ(h.of.views()[h.primary].end, base + 16 * MiB);
   EXPECT_EQ(h.of.views()[h.stitched].end, h.there);
   EXPECT_EQ(h.of.mappings(), 2u);
 }
@@ -248,7 +248,7 @@ TEST(heap, random_operations_keep_every_invariant) {
     std::vector<std::uint64_t> batches(4, 1);
     const auto add = [&] {
       const std::uint64_t bytes = 2 * MiB * pick.between(1, 4);
-      h.of.map_handle(h.home, h.of.views()[h.home].end, h.of.add_handle(bytes, 2 * MiB, 0));
+      h.of.map_handle(h.primary, h.of.views()[h.primary].end, h.of.add_handle(bytes, 2 * MiB, 0));
     };
     for (int i = 0; i < 6; ++i) add();
     for (int step = 0; step < 600; ++step) {

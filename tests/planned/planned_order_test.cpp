@@ -293,7 +293,7 @@ TEST_F(planned_order, iterations_overlap_with_nothing_but_their_own_stream) {
 // --- Threads and forks
 // ----------------------------------------------------------------------------------
 
-TEST_F(planned_order, threads_with_a_lane_each_are_served_while_another_reads_the_counters) {
+TEST_F(planned_order, threads_with_a_cache_each_are_served_while_another_reads_the_counters) {
   start();
   constexpr std::size_t thread_count = 4;
   constexpr std::uint64_t rounds = 60;
@@ -339,7 +339,7 @@ TEST_F(planned_order, threads_with_a_lane_each_are_served_while_another_reads_th
   EXPECT_EQ(counted.deviations + counted.late_frees + counted.skipped, 0u);
 }
 
-TEST_F(planned_order, a_forked_child_is_refused_by_lanes_too) {
+TEST_F(planned_order, a_forked_child_is_refused_by_caches_too) {
   start();
   const stream_handle s = stream();
   planned_stream per_stream = memory->on_stream(s);

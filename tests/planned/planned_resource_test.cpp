@@ -280,7 +280,7 @@ TEST(planned_resource, sites_tell_equal_sizes_apart) {
 }
 
 TEST(planned_resource,
-     as_a_memory_resource_it_uses_the_lane_of_the_stream_and_refuses_frees_on_another) {
+     as_a_memory_resource_it_uses_the_cache_of_the_stream_and_refuses_frees_on_another) {
   host_memory upstream;
   planned_resource memory(upstream);
   memory.set_error_sink([](const error&) {});

@@ -1,6 +1,6 @@
-// Frees that travel through a remote free queue without a look at the block's record: what must be
-// informed of a block is reported all the same, a wrong free is refused, and what was put and not
-// sent yet is lost nowhere.
+// Frees that travel through a remote free queue without a look at the block's record: the pool
+// still learns what it must know of a block, a wrong free is refused, and what was put and not sent
+// yet is lost nowhere.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,16 +13,16 @@
 namespace millpond {
 namespace {
 
-class pool_mail_frees : public cache_test {
+class pool_remote_frees_unseen : public cache_test {
  protected:
-  // A way between the two, over which blocks of these bytes have come primary range: the next frees
+  // A way between the two, over which blocks of these bytes have come back: the next frees
   // of them look at no record.
   void make_way(pool::cache_handle& from, pool::cache_handle& to, std::uint64_t bytes = 3 * MiB) {
     hand_over(from, to, bytes, 60);
   }
 };
 
-TEST_F(pool_mail_frees, a_use_that_was_reported_is_waited_for) {
+TEST_F(pool_remote_frees_unseen, a_use_that_was_reported_is_waited_for) {
   start();
   const stream_handle a = stream(), b = stream();
   give(take(512, b), b);
@@ -43,7 +43,7 @@ TEST_F(pool_mail_frees, a_use_that_was_reported_is_waited_for) {
   EXPECT_EQ(now().live_bytes, 0u);
 }
 
-TEST_F(pool_mail_frees, a_tag_ends_with_the_block) {
+TEST_F(pool_remote_frees_unseen, a_tag_ends_with_the_block) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -58,7 +58,8 @@ TEST_F(pool_mail_frees, a_tag_ends_with_the_block) {
   EXPECT_FALSE(p->set_tag(x, "weights").has_value());
 }
 
-TEST_F(pool_mail_frees, memory_that_went_by_mail_and_then_to_a_graph_is_the_graphs) {
+TEST_F(pool_remote_frees_unseen,
+       memory_that_went_through_a_queue_and_then_to_a_graph_is_the_graphs) {
   start();
   const stream_handle a = stream(), c = stream();
   auto producer = p->cache(a);
@@ -79,7 +80,7 @@ TEST_F(pool_mail_frees, memory_that_went_by_mail_and_then_to_a_graph_is_the_grap
   expect_all_back();
 }
 
-TEST_F(pool_mail_frees, a_free_with_wrong_bytes_is_refused_and_the_block_stays) {
+TEST_F(pool_remote_frees_unseen, a_free_with_wrong_bytes_is_refused_and_the_block_stays) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -101,7 +102,7 @@ TEST_F(pool_mail_frees, a_free_with_wrong_bytes_is_refused_and_the_block_stays) 
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail_frees, a_second_free_is_refused_by_whichever_cache) {
+TEST_F(pool_remote_frees_unseen, a_second_free_is_refused_by_whichever_cache) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -119,7 +120,7 @@ TEST_F(pool_mail_frees, a_second_free_is_refused_by_whichever_cache) {
   }
 }
 
-TEST_F(pool_mail_frees, a_refusal_is_reported_by_the_next_call_that_is_not_quick) {
+TEST_F(pool_remote_frees_unseen, a_refusal_is_reported_by_the_next_call_that_is_not_quick) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -138,7 +139,7 @@ TEST_F(pool_mail_frees, a_refusal_is_reported_by_the_next_call_that_is_not_quick
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail_frees, what_was_put_and_not_sent_counts_as_kept_and_is_given_back) {
+TEST_F(pool_remote_frees_unseen, what_was_put_and_not_sent_counts_as_kept_and_is_given_back) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -159,7 +160,7 @@ TEST_F(pool_mail_frees, what_was_put_and_not_sent_counts_as_kept_and_is_given_ba
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-TEST_F(pool_mail_frees, either_cache_may_go_with_blocks_that_were_put_and_not_sent) {
+TEST_F(pool_remote_frees_unseen, either_cache_may_go_with_blocks_that_were_put_and_not_sent) {
   start();
   const stream_handle a = stream();
   for (const bool the_sender_goes : {true, false}) {
@@ -180,7 +181,7 @@ TEST_F(pool_mail_frees, either_cache_may_go_with_blocks_that_were_put_and_not_se
 }
 
 // Both ends of a way, each to the other, and blocks of both in both directions.
-TEST_F(pool_mail_frees, two_caches_that_free_each_others_blocks) {
+TEST_F(pool_remote_frees_unseen, two_caches_that_free_each_others_blocks) {
   start();
   const stream_handle a = stream();
   auto one = p->cache(a);
@@ -202,7 +203,7 @@ TEST_F(pool_mail_frees, two_caches_that_free_each_others_blocks) {
   EXPECT_LE(now().heap_hits, 60u) << "they go round";
 }
 
-TEST_F(pool_mail_frees, a_cache_that_found_no_room_for_its_mail_asks_again) {
+TEST_F(pool_remote_frees_unseen, a_cache_that_found_no_room_for_its_frees_asks_again) {
   start();
   const stream_handle a = stream();
   auto producer = p->cache(a);
@@ -213,7 +214,7 @@ TEST_F(pool_mail_frees, a_cache_that_found_no_room_for_its_mail_asks_again) {
   }
   pool::cache_handle& fifth = *consumers[4];
   // The fifth had no way, and keeps what it frees; once there is room for it, it asks again.
-  const auto goes_home = [&] {
+  const auto goes_back = [&] {
     gpu->advance(millisecond);
     trim(1 * GiB);
     void* const x = take_from(producer, 3 * MiB);
@@ -222,10 +223,10 @@ TEST_F(pool_mail_frees, a_cache_that_found_no_room_for_its_mail_asks_again) {
     give_to(fifth, y, 3 * MiB);
     return x != y;
   };
-  EXPECT_FALSE(goes_home());
+  EXPECT_FALSE(goes_back());
   consumers[0].reset();
   for (int i = 0; i < 1100; ++i) give_to(fifth, take_from(producer, 1 * MiB), 1 * MiB);
-  EXPECT_TRUE(goes_home());
+  EXPECT_TRUE(goes_back());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace millpond {
 namespace {
 
-class pool_mail : public cache_test {
+class pool_remote_frees : public cache_test {
  protected:
   // As many blocks as make a way between the two.
   void make_way(pool::cache_handle& from, pool::cache_handle& to) {
@@ -21,7 +21,8 @@ class pool_mail : public cache_test {
   }
 };
 
-TEST_F(pool_mail, what_another_cache_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
+TEST_F(pool_remote_frees,
+       what_another_cache_of_the_stream_frees_comes_back_to_the_one_that_handed_it_out) {
   start();
   const stream_handle s = stream();
   auto producer = p->cache(s);
@@ -54,7 +55,7 @@ TEST_F(pool_mail, what_another_cache_of_the_stream_frees_comes_back_to_the_one_t
 }
 
 // Whoever counts opens the remote frees of a cache that takes nothing.
-TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_cache_that_only_receives) {
+TEST_F(pool_remote_frees, counting_again_and_again_loses_nothing_of_a_cache_that_only_receives) {
   start();
   const stream_handle s = stream();
   auto producer = p->cache(s);
@@ -75,7 +76,7 @@ TEST_F(pool_mail, counting_again_and_again_loses_nothing_of_a_cache_that_only_re
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail, caches_of_two_streams_have_no_way) {
+TEST_F(pool_remote_frees, caches_of_two_streams_have_no_way) {
   start();
   const stream_handle a = stream(), b = stream();
   auto producer = p->cache(a);
@@ -92,7 +93,7 @@ TEST_F(pool_mail, caches_of_two_streams_have_no_way) {
   EXPECT_EQ(now().live_blocks, 0u);
 }
 
-TEST_F(pool_mail, either_cache_may_go_with_blocks_on_their_way) {
+TEST_F(pool_remote_frees, either_cache_may_go_with_blocks_on_their_way) {
   start();
   const stream_handle s = stream();
   for (const bool the_sender_goes : {true, false}) {
@@ -120,7 +121,7 @@ TEST_F(pool_mail, either_cache_may_go_with_blocks_on_their_way) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
-TEST_F(pool_mail, trim_empties_the_boxes_of_caches_that_stay) {
+TEST_F(pool_remote_frees, trim_empties_the_queues_of_caches_that_stay) {
   start();
   const stream_handle s = stream();
   auto producer = p->cache(s);
@@ -134,7 +135,7 @@ TEST_F(pool_mail, trim_empties_the_boxes_of_caches_that_stay) {
   make_way(producer, consumer);
 }
 
-TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_cache_may) {
+TEST_F(pool_remote_frees, a_queue_keeps_no_more_than_sixteen_times_what_a_cache_may) {
   start();
   const stream_handle s = stream();
   auto producer = p->cache(s);
@@ -143,13 +144,13 @@ TEST_F(pool_mail, a_box_keeps_no_more_than_sixteen_times_what_a_cache_may) {
   std::vector<void*> all;
   for (int i = 0; i < 200; ++i) all.push_back(take_from(producer, 2 * MiB));
   for (void* x : all) give_to(consumer, x, 2 * MiB);
-  // The box, the stream cache and two caches.
+  // The queue, the stream cache and two caches.
   EXPECT_LE(now().cached_bytes, (64 + 16 + 2 * 5) * MiB);
 }
 
 // The remote frees of a stream that was destroyed with work pending belong to its frees, not to
 // the stream that got its handle.
-TEST_F(pool_mail, mail_of_a_dead_stream_waits_for_its_work) {
+TEST_F(pool_remote_frees, remote_frees_of_a_dead_stream_wait_for_its_work) {
   start();
   const stream_handle other = stream();
   give(take(512, other), other);

@@ -253,7 +253,7 @@ TEST_F(pool_own_reuse, a_stream_whose_sizes_vary_keeps_nothing) {
   end_pool();
 }
 
-TEST_F(pool_own_reuse, options_that_say_what_a_cache_keeps_leave_nothing_to_credit) {
+TEST_F(pool_own_reuse, options_that_say_what_a_cache_keeps_leave_no_streak) {
   pool_options options;
   options.cache_large_bytes = 1 * MiB;
   start(std::move(options));

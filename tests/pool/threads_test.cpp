@@ -48,7 +48,7 @@ class chunked_driver final : public forwarding_driver {
 };
 
 // Blocks on their way to another thread that will free them.
-class remote_free_queue {
+class shared_blocks {
  public:
   void put(block b) {
     const std::lock_guard lock(mutex_);
@@ -103,7 +103,7 @@ class churn {
     for (std::thread& t : all) t.join();
     stop = true;
     watcher.join();
-    for (remote_free_queue& box : boxes_) {
+    for (shared_blocks& box : boxes_) {
       for (const block& b : box.take()) free(b, streams_[0]);
     }
     pool_->check();
@@ -204,7 +204,7 @@ class churn {
   std::shared_ptr<null_driver> gpu_;
   std::shared_ptr<pool> pool_;
   std::array<stream_handle, stream_count> streams_{};
-  std::array<remote_free_queue, threads> boxes_;
+  std::array<shared_blocks, threads> boxes_;
   std::atomic<std::uint64_t> allocated_{0}, overlaps_{0}, errors_{0};
 };
 

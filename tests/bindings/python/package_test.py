@@ -184,7 +184,7 @@ def check_a_fork_refuses():
     e.millpond_entry_free(ptr, 4096, 0, None)
 
 
-def check_two_copies_are_told():
+def check_two_copies_are_noticed():
     import shutil
 
     from millpond import _native
