@@ -52,6 +52,11 @@ function(millpond_add_room name)
   set(millpond_room_empty_${name} FALSE CACHE INTERNAL "")
   add_library(room_${name} OBJECT ${sources})
   millpond_join_sources(room_${name} millpond_room_headers 12)
+  if(name STREQUAL "pool")
+    # The fast paths. Compiled beside other code they are inlined less: 26 instructions more a pair.
+    set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/pool/pool.cpp
+      ${CMAKE_CURRENT_SOURCE_DIR}/pool/capture/capture_cache.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   target_include_directories(room_${name} PRIVATE
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/generated)
   target_include_directories(room_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)

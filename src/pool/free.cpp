@@ -86,11 +86,11 @@ result<void> pool::core::free_special(heap::extent* block, stream_handle stream,
   const relaxed_capture_scope relaxed(*gpu_);
   guarded_block guarded{block, &freed_on, {}};
   bool covered = true;
-  for (const auto& [other, told_id] : used_on) {
+  for (const auto& [other, recorded_id] : used_on) {
     std::uint64_t id = 0;
     capture_info capture;
     if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none ||
-        !gpu_->stream_id(other, &id).ok() || id != told_id) {
+        !gpu_->stream_id(other, &id).ok() || id != recorded_id) {
       covered = false;
       break;
     }
