@@ -18,4 +18,8 @@ std::string in_quotes(std::string_view bytes) {
   return text + "'";
 }
 
+std::string in_hex(std::uint64_t value) {
+  return fmt::format("{:#x}", value);
+}
+
 }  // namespace millpond

@@ -1,5 +1,7 @@
 #include "order/stream_batches.hpp"
 
+#include "base/raise_to.hpp"
+
 namespace millpond::order {
 
 seal_outcome stream_batches::seal(driver& gpu, event_cache& events, call_result* failure) {
@@ -45,10 +47,7 @@ std::uint64_t stream_batches::close_open() {
 }
 
 void stream_batches::complete(std::uint64_t batch) noexcept {
-  std::uint64_t seen = completed_.load(std::memory_order_relaxed);
-  while (seen < batch &&
-         !completed_.compare_exchange_weak(seen, batch, std::memory_order_release)) {
-  }
+  raise_to(completed_, batch, std::memory_order_release);
 }
 
 bool stream_batches::poll(driver& gpu, event_cache& events, std::uint64_t* queries,

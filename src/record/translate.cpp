@@ -1,5 +1,6 @@
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 #include "record/translate.hpp"
+
 #include "base/thread_number.hpp"
 #include "record/thread_blocks.hpp"
 #include "record/translate_call.hpp"

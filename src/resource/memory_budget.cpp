@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/raise_to.hpp"
+
 namespace millpond {
 namespace {
 
@@ -50,10 +52,7 @@ bool memory_budget::take(std::uint64_t bytes) noexcept {
       return false;
     }
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  std::uint64_t peak = peak_.load(std::memory_order_relaxed);
-  while (peak < used + bytes &&
-         !peak_.compare_exchange_weak(peak, used + bytes, std::memory_order_relaxed)) {
-  }
+  raise_to(peak_, used + bytes);
   return true;
 }
 

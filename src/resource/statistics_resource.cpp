@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
+#include "base/raise_to.hpp"
 #include "base/thread_number.hpp"
 #include "millpond/base/units.hpp"
 #include "resource/block_sizes.hpp"
@@ -40,10 +41,7 @@ result<void*> statistics_resource::do_allocate(std::uint64_t bytes, std::uint64_
   counts.allocated_bytes.fetch_add(bytes, std::memory_order_relaxed);
   counts.allocations[floor_log2(bytes)].fetch_add(1, std::memory_order_relaxed);
   const std::uint64_t live = live_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  std::uint64_t peak = peak_live_bytes_.load(std::memory_order_relaxed);
-  while (live > peak &&
-         !peak_live_bytes_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
-  }
+  raise_to(peak_live_bytes_, live);
   return answer;
 }
 

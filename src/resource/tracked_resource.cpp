@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/bits.hpp"
+#include "base/raise_to.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -136,10 +137,7 @@ void tracked_resource::count_allocation(const block_facts& block) noexcept {
     extra_bytes_.fetch_add(block.reserved - block.bytes, std::memory_order_relaxed);
   const std::uint64_t live =
       live_bytes_.fetch_add(block.bytes, std::memory_order_relaxed) + block.bytes;
-  std::uint64_t peak = peak_live_bytes_.load(std::memory_order_relaxed);
-  while (live > peak &&
-         !peak_live_bytes_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
-  }
+  raise_to(peak_live_bytes_, live);
 }
 
 void tracked_resource::count_deallocation(const block_facts& block) noexcept {

@@ -39,9 +39,6 @@ real_function<status(const char*, void**, int, std::uint64_t, int*)> real_proc_a
 void* pointer(address at) {
   return reinterpret_cast<void*>(at);
 }
-stream_handle of_thread(stream_handle stream) {
-  return stream == nullptr ? per_thread_stream : stream;
-}
 
 template <class Real>
 status freed(taken answer, address at, Real&& real) {
@@ -69,8 +66,6 @@ constexpr std::uint64_t per_thread_default_stream =
     2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 
 }  // namespace
-
-#define SHOWN extern "C" __attribute__((visibility("default")))
 
 SHOWN status cuMemAlloc_v2(address* out, std::size_t bytes) {
   bool served = false;

@@ -8,6 +8,9 @@
 #include "bindings/preload/real.hpp"
 #include "bindings/preload/served_device.hpp"
 
+// A function that stands in the place of CUDA's.
+#define SHOWN extern "C" __attribute__((visibility("default")))
+
 namespace millpond::preload {
 
 // The device of the calling thread as the runtime says; nullptr where millpond does not serve
@@ -36,6 +39,10 @@ void say_once(std::atomic<bool>& said, const char* sentence) noexcept;
 bool serve(served_device* device, memory_kind kind, std::uint64_t bytes, void** out) noexcept;
 bool serve_async(served_device* device, std::uint64_t bytes, stream_handle stream,
                  void** out) noexcept;
+// The stream that a call names which is compiled for default streams of each thread.
+[[nodiscard]] inline stream_handle of_thread(stream_handle stream) noexcept {
+  return stream == nullptr ? per_thread_stream : stream;
+}
 // Frees, by cudaFree or cudaFreeHost: CUDA refuses the other kind's memory, and so do we.
 enum class freed_as : std::uint8_t { device_memory, host_memory };
 enum class taken : std::uint8_t {

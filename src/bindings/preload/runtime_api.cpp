@@ -49,9 +49,6 @@ real_function<status(stream_handle, void*, std::size_t, unsigned)> real_attach(
     origin::runtime, "cudaStreamAttachMemAsync");
 
 // The per-thread default stream is handle 2 where the program was compiled for it.
-stream_handle of_thread(stream_handle stream) {
-  return stream == nullptr ? per_thread_stream : stream;
-}
 
 template <class Real>
 status freed(taken answer, void* ptr, Real&& real) {
@@ -59,8 +56,6 @@ status freed(taken answer, void* ptr, Real&& real) {
 }
 
 }  // namespace
-
-#define SHOWN extern "C" __attribute__((visibility("default")))
 
 SHOWN status cudaMalloc(void** out, std::size_t bytes) {
   return serve(device_by_runtime(), memory_kind::device, bytes, out) ? success

@@ -2,16 +2,9 @@
 
 #include <algorithm>
 
+#include "base/raise_to.hpp"
+
 namespace millpond::torch {
-namespace {
-
-void raise(std::atomic<std::uint64_t>& peak, std::uint64_t to) noexcept {
-  std::uint64_t seen = peak.load(std::memory_order_relaxed);
-  while (seen < to && !peak.compare_exchange_weak(seen, to, std::memory_order_relaxed)) {
-  }
-}
-
-}  // namespace
 
 result<std::unique_ptr<device_memory>> device_memory::create(std::shared_ptr<driver> gpu,
                                                              pool_options options) {
@@ -33,13 +26,13 @@ result<std::unique_ptr<device_memory>> device_memory::create(std::shared_ptr<dri
 }
 
 void device_memory::count_allocation(std::uint64_t bytes) noexcept {
-  raise(peak_requested_, requested_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
-  raise(peak_live_blocks_, live_blocks_.fetch_add(1, std::memory_order_relaxed) + 1);
+  raise_to(peak_requested_, requested_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  raise_to(peak_live_blocks_, live_blocks_.fetch_add(1, std::memory_order_relaxed) + 1);
   allocations_.fetch_add(1, std::memory_order_relaxed);
   allocated_.fetch_add(bytes, std::memory_order_relaxed);
 }
 void device_memory::count_need(std::uint64_t bytes) noexcept {
-  raise(peak_needed_, needed_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
+  raise_to(peak_needed_, needed_.fetch_add(bytes, std::memory_order_relaxed) + bytes);
 }
 void device_memory::count_free(std::uint64_t bytes) noexcept {
   requested_.fetch_sub(bytes, std::memory_order_relaxed);

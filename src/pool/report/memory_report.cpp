@@ -4,19 +4,14 @@
 #include <sstream>
 
 #include "base/json_text.hpp"
+#include "base/quote.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {
 
-std::string hex(std::uint64_t value) {
-  std::ostringstream text;
-  text << "0x" << std::hex << value;
-  return text.str();
-}
-
 std::string stream_text(const memory_keeper& k) {
-  std::string out = "stream " + hex(k.stream_handle);
+  std::string out = "stream " + in_hex(k.stream_handle);
   if (k.stream_id != 0) out += " (identity " + std::to_string(k.stream_id) + ")";
   return out;
 }
@@ -91,7 +86,7 @@ std::string to_text(const memory_report& r) {
     text << "out of memory in the " << name << ": asked for " << format_bytes(r.asked_bytes) << " ("
          << r.asked_bytes << " bytes)";
     if (r.asked_alignment > 512) text << " aligned to " << format_bytes(r.asked_alignment);
-    text << " on stream " << hex(r.asked_stream) << ".\n";
+    text << " on stream " << in_hex(r.asked_stream) << ".\n";
     text << "  why: " << r.reason << ".\n";
     for (const std::string& remedy : r.remedies) text << "  try: " << remedy << ".\n";
   } else {
@@ -115,7 +110,7 @@ std::string to_text(const memory_report& r) {
   }
   for (std::size_t i = 0; i < r.neighbours.size() && i < 3; ++i) {
     const memory_neighbour& n = r.neighbours[i];
-    text << "  a live block of " << format_bytes(n.block_bytes) << " at " << hex(n.block_address)
+    text << "  a live block of " << format_bytes(n.block_bytes) << " at " << in_hex(n.block_address)
          << " holds down " << format_bytes(n.free_bytes) << " of free memory in its handle of "
          << format_bytes(n.handle_bytes) << ".\n";
   }
@@ -154,7 +149,7 @@ std::string to_json(const memory_report& r) {
   out.string("kind", to_string(r.kind));
   out.number("asked_bytes", r.asked_bytes);
   out.number("asked_alignment", r.asked_alignment);
-  out.string("asked_stream", hex(r.asked_stream));
+  out.string("asked_stream", in_hex(r.asked_stream));
   out.string("reason", r.reason);
   out.strings("remedies", r.remedies);
   out.number("live_bytes", r.live_bytes);
@@ -172,15 +167,15 @@ std::string to_json(const memory_report& r) {
     out.number("largest_bytes", k.largest_bytes);
     if (k.stream_id != 0 || k.stream_handle != 0) {
       out.number("stream_id", k.stream_id);
-      out.string("stream_handle", hex(k.stream_handle));
+      out.string("stream_handle", in_hex(k.stream_handle));
     }
     if (k.capture_id != 0) out.number("capture_id", k.capture_id);
   });
   out.objects("neighbours", r.neighbours, [&](const memory_neighbour& n) {
-    out.string("address", hex(n.address));
+    out.string("address", in_hex(n.address));
     out.number("handle_bytes", n.handle_bytes);
     out.number("free_bytes", n.free_bytes);
-    out.string("block_address", hex(n.block_address));
+    out.string("block_address", in_hex(n.block_address));
     out.number("block_bytes", n.block_bytes);
   });
   out.objects("ladder", r.ladder, [&](const ladder_step& s) {

@@ -1,7 +1,7 @@
 // The pool in numbers and words: statistics, the answer to a bad free, the report of out_of_memory.
 #include <algorithm>
-#include <sstream>
 
+#include "base/quote.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/core.hpp"
@@ -9,10 +9,10 @@
 namespace millpond {
 namespace {
 
-std::string address_text(const void* ptr) {
-  std::ostringstream text;
-  text << "0x" << std::hex << reinterpret_cast<std::uintptr_t>(ptr);
-  return text.str();
+// How each refusal of a free begins.
+std::string name_of_free(const void* ptr, memory_kind kind, stream_handle stream) {
+  return "pool::deallocate of " + in_hex(ptr) + " (" + to_string(kind) + " pool, stream " +
+         in_hex(stream) + "): ";
 }
 
 }  // namespace
@@ -122,9 +122,7 @@ void pool::core::check() {
 
 error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
-  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
-                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
-                          "): ";
+  const std::string who = name_of_free(ptr, options_.kind, stream);
   if (const heap::extent* const block = heap_.find(address); block != nullptr) {
     switch (state_of(*block)) {
       case block_state::live:
@@ -148,8 +146,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
         return {error_code::interior_pointer,
                 who + "it points " + std::to_string(address - block->start()) +
                     " bytes into the block of " + std::to_string(block->bytes) + " bytes at " +
-                    address_text(reinterpret_cast<const void*>(block->start())) +
-                    "; free the block's start"};
+                    in_hex(block->start()) + "; free the block's start"};
       }
       return {error_code::double_free, who + "the block was freed before"};
     }
@@ -173,9 +170,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
 // then.
 error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
                                   stream_handle stream, block_state state) {
-  const std::string who = "pool::deallocate of " + address_text(ptr) + " (" +
-                          to_string(options_.kind) + " pool, stream " + address_text(stream) +
-                          "): ";
+  const std::string who = name_of_free(ptr, options_.kind, stream);
   switch (state) {
     case block_state::special:
       return {
