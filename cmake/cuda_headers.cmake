@@ -1,12 +1,13 @@
-# Where CUDA's headers are, decided once for the whole build. millpond needs none of them: without them the recorder,
-# what CUPTI counts of managed memory, and the tests against NVIDIA's own declarations are left out.
+# Where CUDA's headers are, decided once for the whole build. millpond needs none of them: without
+# them the recorder, what CUPTI counts of managed memory, and the tests against NVIDIA's own
+# declarations are left out.
 #
-#   millpond_cuda_includes  the folders of cuda.h, of cupti.h and of nvtx3/; empty where there is no cuda.h
+#   millpond_cuda_includes  the folders of cuda.h, of cupti.h and of nvtx3/; empty without cuda.h
 #   millpond_has_cupti      ON where cupti.h is in one of them
 #   millpond_cccl_include   the folder of cuda/, thrust/ and cub/; empty where there is none
 #
-# The CUDA toolkit's come first, then those that scripts/install-dependencies takes from NVIDIA's packages on PyPI.
-# Folders are never mixed: CUPTI's headers go with the cuda.h of their own release.
+# The CUDA toolkit's come first, then those that scripts/install-dependencies takes from NVIDIA's
+# packages on PyPI. Folders are never mixed: CUPTI's headers go with the cuda.h of their own release.
 find_package(CUDAToolkit QUIET)
 
 function(millpond_find_cuda_headers)
@@ -45,7 +46,8 @@ function(millpond_find_cuda_headers)
   endforeach()
   set(cccl)
   foreach(folder ${includes})
-    foreach(inner ${folder}/cccl ${folder})  # CUDA 12 has it beside cuda.h, CUDA 13 in a folder of its own
+    # CUDA 12 has it beside cuda.h, CUDA 13 in a folder of its own.
+    foreach(inner ${folder}/cccl ${folder})
       if(NOT cccl AND EXISTS ${inner}/cuda/memory_resource)
         set(cccl ${inner})
       endif()
