@@ -7,7 +7,7 @@
 #   millpond_cccl_include   the folder of cuda/, thrust/ and cub/; empty where there is none
 #
 # The CUDA toolkit's come first, then those that scripts/install-dependencies takes from NVIDIA's
-# packages on PyPI. Folders are never mixed: CUPTI's headers go with the cuda.h of their own release.
+# packages on PyPI. They are never mixed: CUPTI's headers go with the cuda.h of their release.
 find_package(CUDAToolkit QUIET)
 
 function(millpond_find_cuda_headers)
