@@ -1,11 +1,14 @@
 // The built-in profile: what one H200 was measured to do, as tables.
 #include <algorithm>
 
+#include "driver/sim/allocator_paths.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
 namespace {
+
+namespace allocator_path = sim::allocator_path;
 
 constexpr double us = 1e3;
 
@@ -197,17 +200,17 @@ gpu_profile gpu_profile::h200() {
   // millpond's own paths, in the calls of the recorded traces over a driver that does nothing. The
   // fixed arena's are fitted to the means of its calls on a card, by the holes in its books (none
   // in `inference`, some 25 in llama_train).
-  p.allocator_path_ns = {{"branch_hit", 72},
-                         {"stream_cache_hit", 166},
-                         {"heap_hit", 353},
-                         {"growth", 5582},
-                         {"move", 16843},
-                         {"deallocation", 138},
-                         {"seal", 166},
-                         {"fixed_arena_allocate", 18},
-                         {"fixed_arena_allocate_doubling", 46},
-                         {"fixed_arena_free", 62},
-                         {"fixed_arena_free_doubling", 58}};
+  p.allocator_path_ns = {{allocator_path::thread_cache_hit, 72},
+                         {allocator_path::stream_cache_hit, 166},
+                         {allocator_path::heap_hit, 353},
+                         {allocator_path::growth, 5582},
+                         {allocator_path::move, 16843},
+                         {allocator_path::deallocation, 138},
+                         {allocator_path::seal, 166},
+                         {allocator_path::fixed_arena_allocate, 18},
+                         {allocator_path::fixed_arena_allocate_doubling, 46},
+                         {allocator_path::fixed_arena_free, 62},
+                         {allocator_path::fixed_arena_free_doubling, 58}};
   p.allocator_path_source = "bench/results/h200/c2132ae0a0a2/path_costs.json";
   return p;
 }

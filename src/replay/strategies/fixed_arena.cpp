@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "driver/sim/allocator_paths.hpp"
 #include "millpond/base/units.hpp"
 #include "replay/strategies/arena_book.hpp"
 #include "replay/strategies/makers.hpp"
@@ -92,10 +93,11 @@ class fixed_arena final : public strategy {
 
   double own_ns() const override {
     if (!costs_.ns) return 0;
-    return static_cast<double>(allocations_) * costs_.ns("fixed_arena_allocate") +
-           allocation_doublings_ * costs_.ns("fixed_arena_allocate_doubling") +
-           static_cast<double>(frees_) * costs_.ns("fixed_arena_free") +
-           free_doublings_ * costs_.ns("fixed_arena_free_doubling");
+    return static_cast<double>(allocations_) *
+               costs_.ns(sim::allocator_path::fixed_arena_allocate) +
+           allocation_doublings_ * costs_.ns(sim::allocator_path::fixed_arena_allocate_doubling) +
+           static_cast<double>(frees_) * costs_.ns(sim::allocator_path::fixed_arena_free) +
+           free_doublings_ * costs_.ns(sim::allocator_path::fixed_arena_free_doubling);
   }
 
   std::vector<std::string> remarks() const override {

@@ -1,6 +1,7 @@
 // millpond's own pool over device memory.
 #include <array>
 
+#include "driver/sim/allocator_paths.hpp"
 #include "millpond/pool/pool.hpp"
 #include "replay/strategies/makers.hpp"
 
@@ -10,17 +11,17 @@ namespace {
 // The pool's paths, by the names under which a profile has their measured cost.
 struct path {
   const char* name;
-  std::uint64_t pool_statistics::*count;
+  std::uint64_t pool_statistics::* count;
 };
 constexpr std::array paths{
-    path{"thread_cache_hit", &pool_statistics::thread_cache_hits},
-    path{"stream_cache_hit", &pool_statistics::stream_cache_hits},
-    path{"heap_hit", &pool_statistics::heap_hits},
-    path{"growth", &pool_statistics::growths},
-    path{"move", &pool_statistics::stitches},
-    path{"seal", &pool_statistics::seals},
-    path{"fence_query", &pool_statistics::fence_queries},
-    path{"deallocation", &pool_statistics::deallocations},
+    path{sim::allocator_path::thread_cache_hit, &pool_statistics::thread_cache_hits},
+    path{sim::allocator_path::stream_cache_hit, &pool_statistics::stream_cache_hits},
+    path{sim::allocator_path::heap_hit, &pool_statistics::heap_hits},
+    path{sim::allocator_path::growth, &pool_statistics::growths},
+    path{sim::allocator_path::move, &pool_statistics::stitches},
+    path{sim::allocator_path::seal, &pool_statistics::seals},
+    path{sim::allocator_path::fence_query, &pool_statistics::fence_queries},
+    path{sim::allocator_path::deallocation, &pool_statistics::deallocations},
 };
 
 class millpond_pool final : public strategy {
