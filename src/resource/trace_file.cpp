@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "millpond/memory/call_site.hpp"
+#include "trace/event_views.hpp"
 #include "trace/tables.hpp"
 #include "trace/writer.hpp"
 
@@ -114,7 +115,7 @@ void trace_file::mark(const std::string& words) {
   if (inside_->closed) return;
   trace::event made;
   made.what = trace::action::mark;
-  made.object = inside_->strings.intern(words);
+  set_operands(made, trace::mark_operands{inside_->strings.intern(words)});
   inside_->write(made);
 }
 

@@ -1,5 +1,7 @@
 #include "trace/exporters.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <fmt/format.h>
 
 #include <iterator>
@@ -67,8 +69,7 @@ result<export_counts> to_mpt(From& from, sink& to, const writer_options& options
 }
 
 std::string_view csv_name(const event& of, const string_table& strings) {
-  if (of.of != kind::device && of.of != kind::driver_pool)
-    return "";  // the history is of the GPU's memory
+  if (!is_out_of_the_cpus_reach(of.of)) return "";  // the history is PyTorch's, of GPU memory alone
   switch (of.what) {
     case action::allocate: return of.status == 0 ? "alloc" : "oom";
     case action::free: return "free_requested";
@@ -77,8 +78,7 @@ std::string_view csv_name(const event& of, const string_table& strings) {
     case action::segment_free: return "segment_free";
     case action::segment_map: return "segment_map";
     case action::segment_unmap: return "segment_unmap";
-    case action::mark:
-      return strings.at(static_cast<std::uint32_t>(of.object)) == "snapshot" ? "snapshot" : "";
+    case action::mark: return strings.at(as_mark(of).text) == "snapshot" ? "snapshot" : "";
     default: return "";
   }
 }
@@ -101,7 +101,7 @@ result<export_counts> to_csv(From& from, sink& to) {
             continue;
           }
           ++counts.written;
-          const std::uint64_t address = name == "oom" ? each.other : each.address;
+          const std::uint64_t address = name == "oom" ? free_bytes_at_failure(each) : each.address;
           fmt::format_to(std::back_inserter(text), "{},{},{:x},{},{}\n", name, each.time_ns / 1000,
                          address, each.bytes, each.stream);
           if (text.size() >= std::size_t{256} << 10) {

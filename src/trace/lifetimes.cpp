@@ -1,5 +1,7 @@
 #include "trace/lifetimes.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +35,7 @@ result<void> lifetime_builder::add(const event& next) {
       break;
     case action::copy:  // either side may be memory that the trace does not know
       used(next.address, next.stream);
-      used(next.other, next.stream);
+      used(as_copy(next).from, next.stream);
       break;
     case action::memset:
     case action::prefetch: used(next.address, next.stream); break;

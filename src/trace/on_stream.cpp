@@ -1,11 +1,13 @@
 #include "trace/on_stream.hpp"
 
+#include "trace/event_views.hpp"
+
 namespace millpond::trace {
 
 bool on_stream(const event& at) noexcept {
   switch (at.what) {
     case action::allocate:
-    case action::free: return at.stream != 0 || at.of == kind::driver_pool || at.object == 0;
+    case action::free: return at.stream != 0 || at.of == kind::driver_pool || name_of(at) == 0;
     case action::use:
     case action::stream_synchronize:
     case action::event_record:

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "trace/event_views.hpp"
 #include "trace/import/text_importer.hpp"
 
 namespace millpond::trace {
@@ -74,9 +75,9 @@ class csv_reader final : public text_importer {
     if (known == nullptr) return lines_.bad(known_actions, name);
     into.what = known->what;
     if (auto done = numbers(into); !done) return done;
-    if (known->name == "snapshot") into.object = snapshot_text_;
+    if (known->name == "snapshot") set_operands(into, mark_operands{snapshot_text_});
     if (known->name == "oom") {  // its addr is what the device had free
-      into.other = into.address;
+      set_free_bytes_at_failure(into, into.address);
       into.address = 0;
       into.status = cuda_error_out_of_memory;
     }

@@ -137,136 +137,143 @@ result<bool> pickle_reader::step() {
   if (auto there = need(1); !there) return there.error();
   const auto op = static_cast<std::uint8_t>(from_.view()[0]);
   from_.consume(1);
-  result<void> done;
+  if (op == opcode::stop) return false;
+  const result<void> done = scalar(op);
+  if (!done) return done.error();
+  return true;
+}
+
+error pickle_reader::refused(std::uint8_t op) const {
+  if (const char* name = code_opcode(op)) {
+    return bad("plain containers, numbers and texts",
+               fmt::format("opcode {}: a pickle can carry code, and none is run here", name));
+  }
+  return bad("an opcode of plain data in pickle protocol 2 to 5", fmt::format("byte {:#04x}", op));
+}
+
+template <class Use>
+result<void> pickle_reader::numbered(unsigned bytes, Use&& use) {
+  const auto value = number(bytes);
+  if (!value) return value.error();
+  return use(*value);
+}
+
+result<void> pickle_reader::scalar(std::uint8_t op) {
+  const auto integer = [&](std::uint64_t n) { return push({sort::integer, n}); };
+  switch (op) {
+    case opcode::none: return push({});
+    case opcode::newtrue: return push({sort::boolean, 1});
+    case opcode::newfalse: return push({sort::boolean, 0});
+    case opcode::binint1: return numbered(1, integer);
+    case opcode::binint2: return numbered(2, integer);
+    case opcode::binint:
+      return numbered(4, [&](std::uint64_t n) {
+        const std::int64_t wide = static_cast<std::int32_t>(static_cast<std::uint32_t>(n));
+        return integer(static_cast<std::uint64_t>(wide));
+      });
+    case opcode::long1: return push_long(1);
+    case opcode::long4: return push_long(4);
+    case opcode::binfloat:  // big-endian, alone of all
+      return numbered(8, [&](std::uint64_t n) { return push({sort::real, __builtin_bswap64(n)}); });
+    case opcode::short_binunicode:
+    case opcode::short_binstring: return push_text(1, sort::text);
+    case opcode::binunicode:
+    case opcode::binstring: return push_text(4, sort::text);
+    case opcode::binunicode8: return push_text(8, sort::text);
+    case opcode::short_binbytes: return push_text(1, sort::bytes);
+    case opcode::binbytes: return push_text(4, sort::bytes);
+    case opcode::binbytes8: return push_text(8, sort::bytes);
+    default: return memo(op);
+  }
+}
+
+result<void> pickle_reader::memo(std::uint8_t op) {
+  const auto keep = [&](std::uint64_t n) { return remember(n); };
+  const auto give = [&](std::uint64_t n) { return recall(n); };
+  switch (op) {
+    case opcode::memoize: return remember(memo_.size());
+    case opcode::binput: return numbered(1, keep);
+    case opcode::long_binput: return numbered(4, keep);
+    case opcode::binget: return numbered(1, give);
+    case opcode::long_binget: return numbered(4, give);
+    default: return gather(op);
+  }
+}
+
+// Containers: made empty, made of what is on the stack, or given more of it.
+result<void> pickle_reader::gather(std::uint8_t op) {
   std::size_t first = 0;
-  const auto numbered = [&](unsigned bytes, auto&& use) -> result<void> {
-    auto value = number(bytes);
-    if (!value) return value.error();
-    return use(*value);
+  const auto marked = [&](result<void> (pickle_reader::*use)(std::size_t, sort), sort as) {
+    const result<void> closed = close_mark(first);
+    return closed ? (this->*use)(first, as) : closed;
+  };
+  const auto topmost = [&](std::size_t count, std::size_t below) {
+    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
+    first = stack_.size() - count;
+    return stack_.size() >= floor + count + below;
   };
   switch (op) {
-    case opcode::stop: return false;
+    case opcode::empty_list: return push_container(sort::list);
+    case opcode::empty_tuple: return push_container(sort::tuple);
+    case opcode::empty_dict: return push_container(sort::dict);
+    case opcode::empty_set: return push_container(sort::set);
+    case opcode::append:
+    case opcode::setitem:
+      if (!topmost(op == opcode::append ? 1 : 2, 1))
+        return bad("a container and its new elements", "too few values");
+      return extend(first, op == opcode::append ? sort::list : sort::dict);
+    case opcode::appends: return marked(&pickle_reader::extend, sort::list);
+    case opcode::setitems: return marked(&pickle_reader::extend, sort::dict);
+    case opcode::additems: return marked(&pickle_reader::extend, sort::set);
+    case opcode::list: return marked(&pickle_reader::collect, sort::list);
+    case opcode::tuple: return marked(&pickle_reader::collect, sort::tuple);
+    case opcode::dict: return marked(&pickle_reader::collect, sort::dict);
+    case opcode::frozenset: return marked(&pickle_reader::collect, sort::set);
+    case opcode::tuple1:
+    case opcode::tuple2:
+    case opcode::tuple3:
+      if (!topmost(op - opcode::tuple1 + std::size_t{1}, 0))
+        return bad("the elements of a tuple", "too few values");
+      return collect(first, sort::tuple);
+    default: return stack_or_frame(op);
+  }
+}
+
+result<void> pickle_reader::stack_or_frame(std::uint8_t op) {
+  switch (op) {
     case opcode::proto:
-      done = numbered(1, [&](std::uint64_t version) -> result<void> {
+      return numbered(1, [&](std::uint64_t version) -> result<void> {
         if (version >= 2 && version <= newest_protocol) return {};
         return bad("pickle protocol 2 to 5", fmt::format("protocol {}", version));
       });
-      break;
-    case opcode::frame: done = numbered(8, [](std::uint64_t) -> result<void> { return {}; }); break;
+    case opcode::frame: return numbered(8, [](std::uint64_t) -> result<void> { return {}; });
     case opcode::mark:
       if (marks_.size() >= deepest)
         return bad(fmt::format("at most {} open marks", deepest), "more");
       marks_.push_back(stack_.size());
-      break;
+      return {};
     case opcode::pop:
       if (!marks_.empty() && marks_.back() == stack_.size()) {
         marks_.pop_back();  // as Python does
-      } else if (auto gone = pop(); !gone) {
+      } else if (const auto gone = pop(); !gone) {
         return gone.error();
       }
-      break;
-    case opcode::pop_mark:
-      done = close_mark(first);
-      if (done) stack_.resize(first);
-      break;
+      return {};
+    case opcode::pop_mark: {
+      std::size_t first = 0;
+      result<void> closed = close_mark(first);
+      if (closed) stack_.resize(first);
+      return closed;
+    }
     case opcode::dup: {
-      auto value = pop();
+      const auto value = pop();
       if (!value) return value.error();
       if (is_container(*value)) objects_[value->number].shared = true;
-      done = push(*value);
-      if (done) done = push(*value);
-      break;
+      result<void> done = push(*value);
+      return done ? push(*value) : done;
     }
-    case opcode::none: done = push({}); break;
-    case opcode::newtrue: done = push({sort::boolean, 1}); break;
-    case opcode::newfalse: done = push({sort::boolean, 0}); break;
-    case opcode::binint1:
-      done = numbered(1, [&](std::uint64_t n) { return push({sort::integer, n}); });
-      break;
-    case opcode::binint2:
-      done = numbered(2, [&](std::uint64_t n) { return push({sort::integer, n}); });
-      break;
-    case opcode::binint:
-      done = numbered(4, [&](std::uint64_t n) {
-        const auto wide =
-            static_cast<std::int64_t>(static_cast<std::int32_t>(static_cast<std::uint32_t>(n)));
-        return push({sort::integer, static_cast<std::uint64_t>(wide)});
-      });
-      break;
-    case opcode::long1: done = push_long(1); break;
-    case opcode::long4: done = push_long(4); break;
-    case opcode::binfloat:  // big-endian, alone of all
-      done = numbered(8, [&](std::uint64_t n) { return push({sort::real, __builtin_bswap64(n)}); });
-      break;
-    case opcode::short_binunicode: done = push_text(1, sort::text); break;
-    case opcode::binunicode: done = push_text(4, sort::text); break;
-    case opcode::binunicode8: done = push_text(8, sort::text); break;
-    case opcode::short_binstring: done = push_text(1, sort::text); break;
-    case opcode::binstring: done = push_text(4, sort::text); break;
-    case opcode::short_binbytes: done = push_text(1, sort::bytes); break;
-    case opcode::binbytes: done = push_text(4, sort::bytes); break;
-    case opcode::binbytes8: done = push_text(8, sort::bytes); break;
-    case opcode::empty_list: done = push_container(sort::list); break;
-    case opcode::empty_tuple: done = push_container(sort::tuple); break;
-    case opcode::empty_dict: done = push_container(sort::dict); break;
-    case opcode::empty_set: done = push_container(sort::set); break;
-    case opcode::append:
-    case opcode::setitem: {
-      const std::size_t count = op == opcode::append ? 1 : 2;
-      const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-      if (stack_.size() < floor + count + 1)
-        return bad("a container and its new elements", "too few values");
-      done = extend(stack_.size() - count, op == opcode::append ? sort::list : sort::dict);
-      break;
-    }
-    case opcode::appends:
-    case opcode::setitems:
-    case opcode::additems:
-      done = close_mark(first);
-      if (done) {
-        done = extend(first, op == opcode::appends    ? sort::list
-                             : op == opcode::setitems ? sort::dict
-                                                      : sort::set);
-      }
-      break;
-    case opcode::list:
-    case opcode::tuple:
-    case opcode::dict:
-    case opcode::frozenset:
-      done = close_mark(first);
-      if (done) {
-        done = collect(first, op == opcode::list    ? sort::list
-                              : op == opcode::tuple ? sort::tuple
-                              : op == opcode::dict  ? sort::dict
-                                                    : sort::set);
-      }
-      break;
-    case opcode::tuple1:
-    case opcode::tuple2:
-    case opcode::tuple3: {
-      const std::size_t count = op - opcode::tuple1 + std::size_t{1};
-      const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-      if (stack_.size() < floor + count) return bad("the elements of a tuple", "too few values");
-      done = collect(stack_.size() - count, sort::tuple);
-      break;
-    }
-    case opcode::memoize: done = remember(memo_.size()); break;
-    case opcode::binput: done = numbered(1, [&](std::uint64_t n) { return remember(n); }); break;
-    case opcode::long_binput:
-      done = numbered(4, [&](std::uint64_t n) { return remember(n); });
-      break;
-    case opcode::binget: done = numbered(1, [&](std::uint64_t n) { return recall(n); }); break;
-    case opcode::long_binget: done = numbered(4, [&](std::uint64_t n) { return recall(n); }); break;
-    default:
-      if (const char* name = code_opcode(op)) {
-        return bad("plain containers, numbers and texts",
-                   fmt::format("opcode {}: a pickle can carry code, and none is run here", name));
-      }
-      return bad("an opcode of plain data in pickle protocol 2 to 5",
-                 fmt::format("byte {:#04x}", op));
+    default: return refused(op);
   }
-  if (!done) return done.error();
-  return true;
 }
 
 result<void> pickle_reader::push_text(unsigned length_bytes, sort as) {

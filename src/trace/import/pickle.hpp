@@ -83,7 +83,15 @@ class pickle_reader {
     std::uint64_t memo = 0;    // its index there and 1, or 0
   };
 
+  // One opcode; false at STOP. Each part hands what is not its own to the next.
   result<bool> step();
+  result<void> scalar(std::uint8_t op);
+  result<void> memo(std::uint8_t op);
+  result<void> gather(std::uint8_t op);
+  result<void> stack_or_frame(std::uint8_t op);
+  [[nodiscard]] error refused(std::uint8_t op) const;
+  template <class Use>
+  result<void> numbered(unsigned bytes, Use&& use);
   result<void> need(std::uint64_t bytes);
   result<std::uint64_t> number(unsigned bytes);
   result<void> push(pickle_value value);

@@ -10,6 +10,7 @@
 
 #include "base/quote.hpp"
 #include "trace/address_map.hpp"
+#include "trace/event_views.hpp"
 #include "trace/import/csv_importer.hpp"
 #include "trace/import/pickle.hpp"
 #include "trace/import/text_importer.hpp"
@@ -186,7 +187,7 @@ class shapes final : public dict_reader {
     }
     made.what = known->what;
     made.address = failed ? 0 : number;
-    made.other = failed ? number : 0;
+    if (failed) set_free_bytes_at_failure(made, number);
     made.status = failed ? cuda_error_out_of_memory : 0;
     made.stream = stream;
     made.time_ns = time_us;
@@ -458,7 +459,7 @@ class snapshot_reader final : public event_reader {
     made.time_ns = entry.time_ns >= start_us_ ? (entry.time_ns - start_us_) * 1000 : 0;
     made.stream = stream_number(entry.stream, device);
     made.device = static_cast<std::uint16_t>(device);
-    if (entry.what == action::mark) made.object = snapshot_text_;
+    if (entry.what == action::mark) set_operands(made, mark_operands{snapshot_text_});
     return made;
   }
 

@@ -10,6 +10,7 @@
 
 #include "base/bits.hpp"
 #include "base/random.hpp"
+#include "trace/event_views.hpp"
 #include "trace/synthetic/shapes.hpp"
 
 namespace millpond::trace {
@@ -61,24 +62,20 @@ class trace_builder {
   void free(const memory& dead) { free(dead, dead.stream); }
   void copy(const memory& to, const memory& from, std::uint64_t bytes, std::uint64_t stream) {
     const bool up = to.of == kind::device;
-    add({.stream = stream,
-         .address = to.address,
-         .bytes = bytes,
-         .object = static_cast<std::uint64_t>(up ? copy_direction::host_to_device
-                                                 : copy_direction::device_to_host),
-         .other = from.address,
-         .what = action::copy,
-         .of = up ? from.of : to.of});
+    event made{.stream = stream, .bytes = bytes, .what = action::copy, .of = up ? from.of : to.of};
+    set_operands(made, copy_operands{.to = to.address,
+                                     .from = from.address,
+                                     .direction = up ? copy_direction::host_to_device
+                                                     : copy_direction::device_to_host});
+    add(made);
   }
   void kernel(std::string_view name, std::uint64_t stream, std::initializer_list<memory> blocks) {
     std::uint64_t bytes = 0;
     for (const memory& each : blocks) bytes += each.bytes;
     time_ns_ += launch_ns;
-    add({.stream = stream,
-         .bytes = bytes,
-         .object = made_.info.strings.intern(name),
-         .other = blocks.size(),
-         .what = action::kernel});
+    event made{.stream = stream, .bytes = bytes, .what = action::kernel};
+    set_operands(made, kernel_operands{made_.info.strings.intern(name), blocks.size()});
+    add(made);
     for (const memory& each : blocks) {
       add({.stream = stream,
            .address = each.address,
@@ -91,8 +88,10 @@ class trace_builder {
   void synchronize(std::uint64_t stream) {
     add({.stream = stream, .what = action::stream_synchronize});
   }
-  void mark(std::string_view text, std::uint64_t other) {
-    add({.object = made_.info.strings.intern(text), .other = other, .what = action::mark});
+  void mark(std::string_view text, std::uint64_t amount) {
+    event made{.what = action::mark};
+    set_operands(made, mark_operands{made_.info.strings.intern(text), amount});
+    add(made);
   }
   void wait_ns(std::uint64_t ns) { time_ns_ += ns; }
 
