@@ -184,142 +184,172 @@ bool read_common(const std::uint8_t* at, common_part& to) {
   return from.ok();
 }
 
-// Runs the program until the row for `target`, counted from the function's begin; false where a
-// word is not known.
-bool run(bytes program, const common_part& common, std::uint64_t target, const row& first,
-         row& now) {
-  std::array<row, 8> kept;
-  std::size_t depth = 0;
-  std::uint64_t at = 0;
-  const auto column = [](row& of, std::uint64_t number) -> place* {
+// Runs a program of call frame instructions over a row.
+class frame_program {
+ public:
+  frame_program(bytes program, const common_part& common, const row& first, row& now)
+      : program_(program), common_(common), first_(first), now_(now) {}
+
+  // Until the row for `target`, counted from the function's begin; false where a word is not known.
+  bool run(std::uint64_t target) {
+    std::uint64_t at = 0;
+    while (program_.more()) {
+      const auto word = program_.take<std::uint8_t>();
+      std::uint64_t step = 0;
+      if (!advances(word, step) && !keeps_or_restores(word) && !moves_the_top(word) &&
+          !places_a_register(word) && !is_nothing(word)) {
+        return false;
+      }
+      at += step * common_.code_unit;
+      if (at > target) break;
+    }
+    return program_.ok();
+  }
+
+ private:
+  static std::uint64_t low_bits(std::uint8_t word) { return word & ~high_bits & 0xff; }
+  static place* column(row& of, std::uint64_t number) {
     return number == rbp             ? &of.frame_pointer
            : number == return_column ? &of.return_address
                                      : nullptr;
-  };
-  const auto set = [&](std::uint64_t number, place to) {
-    if (place* which = column(now, number)) *which = to;
-  };
-  const auto put_back = [&](std::uint64_t number) {
-    row initial = first;
-    if (place* which = column(now, number)) *which = *column(initial, number);
-  };
-  const auto saved = [&](std::int64_t units) {
-    return place{place::sort::at_top, units * common.data_unit};
-  };
-  while (program.more()) {
-    const auto word = program.take<std::uint8_t>();
-    const std::uint64_t low = word & ~high_bits & 0xff;
-    std::uint64_t step = 0;
-    switch (word & high_bits) {
-      case advance_loc: step = low; break;
-      case offset_of: set(low, saved(static_cast<std::int64_t>(program.uleb()))); continue;
-      case restore: put_back(low); continue;
-      default:
-        switch (word) {
-          case nop: continue;
-          case advance_loc1: step = program.take<std::uint8_t>(); break;
-          case advance_loc2: step = program.take<std::uint16_t>(); break;
-          case advance_loc4: step = program.take<std::uint32_t>(); break;
-          case offset_extended: {
-            const std::uint64_t number = program.uleb();
-            set(number, saved(static_cast<std::int64_t>(program.uleb())));
-            continue;
-          }
-          case offset_extended_sf: {
-            const std::uint64_t number = program.uleb();
-            set(number, saved(program.sleb()));
-            continue;
-          }
-          case gnu_negative_offset_extended: {
-            const std::uint64_t number = program.uleb();
-            set(number, saved(-static_cast<std::int64_t>(program.uleb())));
-            continue;
-          }
-          case restore_extended: put_back(program.uleb()); continue;
-          case undefined: set(program.uleb(), {place::sort::undefined, 0}); continue;
-          case same_value: set(program.uleb(), {place::sort::same, 0}); continue;
-          case in_register: {
-            const std::uint64_t number = program.uleb();
-            program.uleb();
-            set(number, {place::sort::other, 0});
-            continue;
-          }
-          case val_offset:
-          case val_offset_sf: {
-            const std::uint64_t number = program.uleb();
-            program.uleb();
-            set(number, {place::sort::other, 0});
-            continue;
-          }
-          case expression: {
-            const std::uint64_t number = program.uleb();
-            bytes words = program.block();
-            place to{place::sort::other, 0};
-            if (words.more() && words.take<std::uint8_t>() == op_breg6) {
-              to = {place::sort::at_frame, words.sleb()};
-              if (words.more() || !words.ok()) to.how = place::sort::other;
-            }
-            set(number, to);
-            continue;
-          }
-          case val_expression: {
-            const std::uint64_t number = program.uleb();
-            program.block();
-            set(number, {place::sort::other, 0});
-            continue;
-          }
-          case remember_state:
-            if (depth == kept.size()) return false;
-            kept[depth++] = now;
-            continue;
-          case restore_state:
-            if (depth == 0) return false;
-            now = kept[--depth];
-            continue;
-          case def_cfa:
-            now.base = program.uleb();
-            now.offset = static_cast<std::int64_t>(program.uleb());
-            now.how = row::sort::plain;
-            continue;
-          case def_cfa_sf:
-            now.base = program.uleb();
-            now.offset = program.sleb() * common.data_unit;
-            now.how = row::sort::plain;
-            continue;
-          case def_cfa_register:
-            now.base = program.uleb();
-            now.how = row::sort::plain;
-            continue;
-          case def_cfa_offset:
-            now.offset = static_cast<std::int64_t>(program.uleb());
-            now.how = row::sort::plain;
-            continue;
-          case def_cfa_offset_sf:
-            now.offset = program.sleb() * common.data_unit;
-            now.how = row::sort::plain;
-            continue;
-          case def_cfa_expression: {
-            bytes words = program.block();
-            now.how = row::sort::other;
-            if (words.more() && words.take<std::uint8_t>() == op_breg6) {
-              const std::int64_t offset = words.sleb();
-              if (words.more() && words.take<std::uint8_t>() == op_deref && !words.more()) {
-                now.how = row::sort::load;
-                now.base = rbp;
-                now.offset = offset;
-              }
-            }
-            continue;
-          }
-          case gnu_args_size: program.uleb(); continue;
-          default: return false;
-        }
-    }
-    at += step * common.code_unit;
-    if (at > target) break;
   }
-  return program.ok();
-}
+  void set(std::uint64_t number, place to) {
+    if (place* which = column(now_, number)) *which = to;
+  }
+  void put_back(std::uint64_t number) {
+    row initial = first_;
+    if (place* which = column(now_, number)) *which = *column(initial, number);
+  }
+  place saved(std::int64_t units) const { return {place::sort::at_top, units * common_.data_unit}; }
+  std::int64_t unsigned_units() { return static_cast<std::int64_t>(program_.uleb()); }
+
+  bool advances(std::uint8_t word, std::uint64_t& step) {
+    if ((word & high_bits) == advance_loc) {
+      step = low_bits(word);
+      return true;
+    }
+    switch (word) {
+      case advance_loc1: step = program_.take<std::uint8_t>(); return true;
+      case advance_loc2: step = program_.take<std::uint16_t>(); return true;
+      case advance_loc4: step = program_.take<std::uint32_t>(); return true;
+      default: return false;
+    }
+  }
+
+  bool is_nothing(std::uint8_t word) {
+    if (word == gnu_args_size) program_.uleb();
+    return word == nop || word == gnu_args_size;
+  }
+
+  // False too where more rows are kept than there is room for, or none is.
+  bool keeps_or_restores(std::uint8_t word) {
+    if (word == remember_state && depth_ < kept_.size()) {
+      kept_[depth_++] = now_;
+      return true;
+    }
+    if (word == restore_state && depth_ > 0) {
+      now_ = kept_[--depth_];
+      return true;
+    }
+    return false;
+  }
+
+  // The top of the frame, from which the others are counted.
+  bool moves_the_top(std::uint8_t word) {
+    switch (word) {
+      case def_cfa:
+        now_.base = program_.uleb();
+        now_.offset = unsigned_units();
+        break;
+      case def_cfa_sf:
+        now_.base = program_.uleb();
+        now_.offset = program_.sleb() * common_.data_unit;
+        break;
+      case def_cfa_register: now_.base = program_.uleb(); break;
+      case def_cfa_offset: now_.offset = unsigned_units(); break;
+      case def_cfa_offset_sf: now_.offset = program_.sleb() * common_.data_unit; break;
+      case def_cfa_expression: computes_the_top(); return true;
+      default: return false;
+    }
+    now_.how = row::sort::plain;
+    return true;
+  }
+
+  // One expression is known: the word at an offset from the frame pointer.
+  void computes_the_top() {
+    bytes words = program_.block();
+    now_.how = row::sort::other;
+    if (!words.more() || words.take<std::uint8_t>() != op_breg6) return;
+    const std::int64_t offset = words.sleb();
+    if (!words.more() || words.take<std::uint8_t>() != op_deref || words.more()) return;
+    now_.how = row::sort::load;
+    now_.base = rbp;
+    now_.offset = offset;
+  }
+
+  bool places_a_register(std::uint8_t word) {
+    if ((word & high_bits) == offset_of) {
+      set(low_bits(word), saved(unsigned_units()));
+      return true;
+    }
+    if ((word & high_bits) == restore) {
+      put_back(low_bits(word));
+      return true;
+    }
+    switch (word) {
+      case offset_extended:
+      case offset_extended_sf:
+      case gnu_negative_offset_extended:
+      case undefined:
+      case same_value:
+      case in_register:
+      case val_offset:
+      case val_offset_sf:
+      case expression:
+      case val_expression: {
+        const std::uint64_t number = program_.uleb();
+        set(number, place_of(word));
+        return true;
+      }
+      case restore_extended: put_back(program_.uleb()); return true;
+      default: return false;
+    }
+  }
+
+  // Reads what follows the register's number.
+  place place_of(std::uint8_t word) {
+    switch (word) {
+      case offset_extended: return saved(unsigned_units());
+      case offset_extended_sf: return saved(program_.sleb());
+      case gnu_negative_offset_extended: return saved(-unsigned_units());
+      case undefined: return {place::sort::undefined, 0};
+      case same_value: return {place::sort::same, 0};
+      case in_register:
+      case val_offset:
+      case val_offset_sf: program_.uleb(); break;
+      case val_expression: program_.block(); break;
+      default: return at_expression();
+    }
+    return {place::sort::other, 0};
+  }
+
+  place at_expression() {
+    bytes words = program_.block();
+    place to{place::sort::other, 0};
+    if (words.more() && words.take<std::uint8_t>() == op_breg6) {
+      to = {place::sort::at_frame, words.sleb()};
+      if (words.more() || !words.ok()) to.how = place::sort::other;
+    }
+    return to;
+  }
+
+  bytes program_;
+  const common_part& common_;
+  const row& first_;
+  row& now_;
+  std::array<row, 8> kept_;
+  std::size_t depth_ = 0;
+};
 
 // The module's search table (.eh_frame_hdr), or null.
 const std::uint8_t* table_of(std::uintptr_t code) noexcept {
@@ -406,9 +436,10 @@ frame_rule find_frame_rule(std::uintptr_t return_address) noexcept {
   if (common.augmented) from.block();
   if (!from.ok()) return made;
   row first, now;
-  if (!run(common.program, common, UINT64_MAX, first, first)) return made;
+  if (!frame_program(common.program, common, first, first).run(UINT64_MAX)) return made;
   now = first;
-  if (!run(bytes(from.at(), entry + 4 + length), common, code - begin, first, now)) return made;
+  const bytes program(from.at(), entry + 4 + length);
+  if (!frame_program(program, common, first, now).run(code - begin)) return made;
   if (now.return_address.how == place::sort::undefined) return end;
   // The return address lies right under the frame's top, as a call puts it; nothing else is known
   // here.

@@ -161,21 +161,24 @@ std::vector<source_frame> with_lines(const std::vector<source_frame>& frames) {
   return made;
 }
 
-result<line_report> add_lines(const std::string& path) {
-  // First reading: which stacks there are.
-  auto first = trace::open_trace(path);
-  if (!first) return first.error();
-  if (auto read = first->for_each([](const trace::event&) {}); !read) return read.error();
-  const trace::trace_info before = first->take_info();
-  std::map<std::string, addresses> modules;
-  for (std::uint32_t id = 1; id < before.stacks.size(); ++id) {
-    for (const trace::frame& each : before.stacks.at(id)) {
+namespace {
+
+using module_addresses = std::map<std::string, addresses>;
+
+// The addresses that have no line yet, by the module that they lie in.
+module_addresses without_lines(const trace::trace_info& of) {
+  module_addresses made;
+  for (std::uint32_t id = 1; id < of.stacks.size(); ++id) {
+    for (const trace::frame& each : of.stacks.at(id)) {
       std::uint64_t address = 0;
-      if (each.line == 0 && address_of(before.strings.at(each.symbol), address)) {
-        modules[std::string(before.strings.at(each.file))][address];
-      }
+      if (each.line == 0 && address_of(of.strings.at(each.symbol), address))
+        made[std::string(of.strings.at(each.file))][address];
     }
   }
+  return made;
+}
+
+line_report resolve_all(module_addresses& modules) {
   line_report made;
   for (auto& [module, wanted] : modules) {
     made.frames += wanted.size();
@@ -185,56 +188,80 @@ result<line_report> add_lines(const std::string& path) {
     for (const auto& [address, found] : wanted)
       made.resolved += !found.empty() && found.front().number != 0 ? 1u : 0u;
   }
+  return made;
+}
+
+// A stack's frames with the lines that were found for them.
+std::vector<trace::frame> with_lines(std::span<const trace::frame> stack,
+                                     const trace::trace_info& before, module_addresses& modules,
+                                     trace::string_table& strings) {
+  std::vector<trace::frame> frames;
+  for (const trace::frame& each : stack) {
+    std::uint64_t address = 0;
+    const std::string_view symbol = before.strings.at(each.symbol);
+    const std::vector<line>* found = nullptr;
+    if (address_of(symbol, address))
+      found = &modules[std::string(before.strings.at(each.file))][address];
+    if (found == nullptr || found->empty()) {
+      if (!frames.empty() || !is_cuda_symbol(symbol)) frames.push_back(each);
+      continue;
+    }
+    for (const line& one : *found) {
+      if (frames.empty() && (is_cuda_symbol(one.symbol) || is_cuda_file(one.file))) continue;
+      trace::frame named = each;
+      if (!one.symbol.empty()) named.symbol = strings.intern(one.symbol);
+      if (one.number != 0) {
+        named.file = strings.intern(one.file);
+        named.line = one.number;
+      }
+      frames.push_back(named);
+    }
+  }
+  return frames;
+}
+
+// The events of the file at `path`, with these tables, in its place.
+result<void> write_again(const std::string& path, const trace::trace_info& before,
+                         const trace::string_table& strings, const trace::stack_table& stacks) {
+  const std::string beside = path + ".part";
+  auto file = trace::make_file_sink(beside);
+  if (!file) return file.error();
+  trace::trace_writer writer(std::move(*file), before.meta);
+  if (auto tables = writer.add_new_of(strings, stacks); !tables) return tables;
+  auto events = trace::open_trace(path);
+  if (!events) return events.error();
+  result<void> copied;
+  const auto read = events->for_each([&](const trace::event& each) {
+    if (copied) copied = writer.add(each);
+  });
+  if (copied) copied = before.status == trace::read_status::cut ? writer.flush() : writer.close();
+  if (read && copied && std::rename(beside.c_str(), path.c_str()) == 0) return {};
+  unlink(beside.c_str());
+  if (!read) return read.error();
+  if (!copied) return copied;
+  return error{error_code::output_failure,
+               path + ": the file with lines could not be put in its place"};
+}
+
+}  // namespace
+
+result<line_report> add_lines(const std::string& path) {
+  // First reading: which stacks there are.
+  auto first = trace::open_trace(path);
+  if (!first) return first.error();
+  if (auto read = first->for_each([](const trace::event&) {}); !read) return read.error();
+  const trace::trace_info before = first->take_info();
+  module_addresses modules = without_lines(before);
+  const line_report made = resolve_all(modules);
   // Second: the same events, with the stacks made anew under the same numbers. Strings keep theirs
   // too.
   trace::string_table strings;
   for (std::uint32_t id = 1; id < before.strings.size(); ++id)
     strings.append(before.strings.at(id));
   trace::stack_table stacks;
-  for (std::uint32_t id = 1; id < before.stacks.size(); ++id) {
-    std::vector<trace::frame> frames;
-    for (trace::frame each : before.stacks.at(id)) {
-      std::uint64_t address = 0;
-      const std::string_view symbol = before.strings.at(each.symbol);
-      const std::vector<line>* found = nullptr;
-      if (address_of(symbol, address))
-        found = &modules[std::string(before.strings.at(each.file))][address];
-      if (found == nullptr || found->empty()) {
-        if (!frames.empty() || !is_cuda_symbol(symbol)) frames.push_back(each);
-        continue;
-      }
-      for (const line& one : *found) {
-        if (frames.empty() && (is_cuda_symbol(one.symbol) || is_cuda_file(one.file))) continue;
-        trace::frame named = each;
-        if (!one.symbol.empty()) named.symbol = strings.intern(one.symbol);
-        if (one.number != 0) {
-          named.file = strings.intern(one.file);
-          named.line = one.number;
-        }
-        frames.push_back(named);
-      }
-    }
-    stacks.append(frames);
-  }
-  const std::string beside = path + ".part";
-  auto file = trace::make_file_sink(beside);
-  if (!file) return file.error();
-  trace::trace_writer writer(std::move(*file), before.meta);
-  if (auto tables = writer.add_new_of(strings, stacks); !tables) return tables.error();
-  auto second = trace::open_trace(path);
-  if (!second) return second.error();
-  result<void> copied;
-  auto read = second->for_each([&](const trace::event& each) {
-    if (copied) copied = writer.add(each);
-  });
-  if (copied) copied = before.status == trace::read_status::cut ? writer.flush() : writer.close();
-  if (!read || !copied || std::rename(beside.c_str(), path.c_str()) != 0) {
-    unlink(beside.c_str());
-    if (!read) return read.error();
-    if (!copied) return copied.error();
-    return error{error_code::output_failure,
-                 path + ": the file with lines could not be put in its place"};
-  }
+  for (std::uint32_t id = 1; id < before.stacks.size(); ++id)
+    stacks.append(with_lines(before.stacks.at(id), before, modules, strings));
+  if (auto done = write_again(path, before, strings, stacks); !done) return done.error();
   return made;
 }
 

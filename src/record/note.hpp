@@ -2,6 +2,7 @@
 // is never freed, streams and graphs are handles, times are ticks of the recorder's clock, and what
 // takes a search or a division is left to the thread that reads the notes (trace_builder.hpp).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,7 @@ namespace millpond::record {
 
 enum class note_form : std::uint8_t {
   event,   // `at` with object: `const char*` for allocate, free, kernel and mark; stream: a handle
-  launch,  // `kernel`: turned into an event and its arguments before it is read (expanded)
+  launch,  // `kernel`: an event with the first of its arguments, which the reader takes apart
   amend,   // `at.status` and `took` belong to the event noted at position `link`
   arguments,   // of the kernel noted before: `words`
   graph_made,  // at.object: executable graph, at.other: the graph it was made of
@@ -63,33 +64,13 @@ static_assert(std::is_trivially_copyable_v<note>);
 // Handles that stand for default streams (cuda.h: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
 inline constexpr std::uint64_t legacy_stream = 1, per_thread_stream = 2;
 
-[[nodiscard]] inline std::uint64_t text_bits(const char* text) noexcept {
-  return reinterpret_cast<std::uint64_t>(text);
+// A duration as an event holds it.
+[[nodiscard]] constexpr std::uint32_t saturated(std::uint64_t duration_ns) noexcept {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(duration_ns, UINT32_MAX));
 }
 
-// A launch as an event, and the note of the arguments that came with it.
-struct expanded {
-  note event, arguments;
-};
-[[nodiscard]] inline expanded expand(const note& launch) noexcept {
-  const kernel_launch& from = launch.kernel;
-  expanded made;
-  made.event.at.what = trace::action::kernel;
-  made.event.at.time_ns = from.time;
-  made.event.at.stream = from.stream;
-  made.event.at.object = text_bits(from.name);
-  made.event.at.thread = from.thread;
-  made.event.at.stack = from.stack;
-  made.event.at.status = from.status;
-  made.event.at.device = from.device;
-  made.event.took = launch.took;
-  made.event.link = launch.link + (from.count > 0 ? 1 : 0);
-  made.arguments.form = note_form::arguments;
-  std::construct_at(&made.arguments.words);
-  for (std::size_t n = 0; n < from.count; ++n) made.arguments.words.address[n] = from.address[n];
-  made.arguments.words.count = from.count;
-  made.arguments.words.structures = from.structures;
-  return made;
+[[nodiscard]] inline std::uint64_t text_bits(const char* text) noexcept {
+  return reinterpret_cast<std::uint64_t>(text);
 }
 
 }  // namespace millpond::record

@@ -93,10 +93,13 @@ void recorder::failed(const error& why) {
 }
 
 void recorder::write(note& next, std::uint64_t position) {
-  if (!next.in_ns && next.form != note_form::arguments) {
+  // From ticks to nanoseconds: what reads the notes knows no clock.
+  if (next.form == note_form::launch) {
+    next.kernel.time = clock_.to_ns(next.kernel.time);
+    next.took = clock_.span_ns(next.took);
+  } else if (!next.in_ns && next.form != note_form::arguments) {
     next.at.time_ns = clock_.to_ns(next.at.time_ns);
-    next.at.duration_ns =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(clock_.span_ns(next.took), UINT32_MAX));
+    next.at.duration_ns = saturated(clock_.span_ns(next.took));
   }
   if (auto done = builder_->add(next, position); !done) failed(done.error());
 }
@@ -114,13 +117,7 @@ bool recorder::drain() {
     stacks_.take_new([this](std::uint32_t id, std::span<const std::uintptr_t> stack) {
       builder_->add_stack(id, stack);
     });
-    if (next.form == note_form::launch) {
-      expanded both = expand(next);
-      write(both.event, position);
-      if (next.kernel.count > 0) write(both.arguments, position);
-    } else {
-      write(next, position);
-    }
+    write(next, position);
   }
   return any;
 }

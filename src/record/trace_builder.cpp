@@ -1,5 +1,7 @@
 #include "record/trace_builder.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <cxxabi.h>
 
 #include <algorithm>
@@ -115,29 +117,28 @@ void trace_builder::follow(const trace::event& at, std::uint64_t position) {
 
 // Which side is the host's and what sort of memory it is, from the addresses.
 void trace_builder::resolve_copy(trace::event& at) {
-  const std::uint64_t flags = at.object & ~std::uint64_t{0xff};
-  auto direction = static_cast<copy_direction>(at.object & 0xff);
-  const block* to = block_at(at.address, nullptr);
-  const block* from = block_at(at.other, nullptr);
+  trace::copy_operands copy = trace::as_copy(at);
+  const block* to = block_at(copy.to, nullptr);
+  const block* from = block_at(copy.from, nullptr);
   const auto is_host = [](const block* of) { return of == nullptr || of->of == kind::pinned; };
-  if (direction == copy_direction::unknown) {
-    direction =
+  if (copy.direction == copy_direction::unknown) {
+    copy.direction =
         is_host(from)
             ? (is_host(to) ? copy_direction::host_to_host : copy_direction::host_to_device)
             : (is_host(to) ? copy_direction::device_to_host : copy_direction::device_to_device);
   }
-  const block* host = direction == copy_direction::device_to_host ? to : from;
-  if (direction == copy_direction::device_to_device) {
+  const block* host = copy.direction == copy_direction::device_to_host ? to : from;
+  if (copy.direction == copy_direction::device_to_device) {
     at.of = kind::device;
   } else {
     at.of = host == nullptr ? kind::pageable : host->of;
   }
-  at.object = static_cast<std::uint64_t>(direction) | flags;
+  set_operands(at, copy);
 }
 
 void trace_builder::event(const note& next, std::uint64_t position) {
   trace::event at = next.at;
-  if (at.stack != 0 && at.stack <= stack_number_.size()) at.stack = stack_number_[at.stack - 1];
+  at.stack = stack_of(at.stack);
   const std::uint64_t handle = at.stream;
   at.stream = at.what == action::stream_create ? 0 : stream_number(handle, at.thread);
   bool waits = next.awaits_amend;
@@ -174,18 +175,42 @@ void trace_builder::event(const note& next, std::uint64_t position) {
     default: break;
   }
   if (at.what == action::kernel) {
-    kernel_ = at;
-    kernel_position_ = position;
+    begin_kernel(at, position);
     arguments_left_ = next.link;
-    arguments_.clear();
     if (arguments_left_ == 0) finish_kernel();
     return;
   }
   hold(at, position, waits);
 }
 
+// The kernel's event, and the first of its arguments; notes of more may follow.
+void trace_builder::launch(const note& next, std::uint64_t position) {
+  const kernel_launch& from = next.kernel;
+  trace::event at;
+  at.what = action::kernel;
+  at.time_ns = from.time;
+  at.duration_ns = saturated(next.took);
+  at.stream = stream_number(from.stream, from.thread);
+  at.object = name_number(text_bits(from.name));
+  at.thread = from.thread;
+  at.stack = stack_of(from.stack);
+  at.status = from.status;
+  at.device = from.device;
+  begin_kernel(at, position);
+  for (std::size_t n = 0; n < from.count; ++n)
+    argument(from.address[n], (from.structures >> n & 1) != 0);
+  arguments_left_ = next.link;
+  if (arguments_left_ == 0) finish_kernel();
+}
+
+void trace_builder::begin_kernel(const trace::event& at, std::uint64_t position) {
+  kernel_ = at;
+  kernel_position_ = position;
+  arguments_.clear();
+}
+
 void trace_builder::finish_kernel() {
-  kernel_.other = arguments_.size();
+  set_operands(kernel_, {.name = trace::as_kernel(kernel_).name, .uses = arguments_.size()});
   hold(kernel_, kernel_position_, false);
   for (const trace::event& each : arguments_) hold(each, kernel_position_, false);
   arguments_.clear();
@@ -202,9 +227,9 @@ void trace_builder::argument(std::uint64_t address, bool in_structure) {
   trace::event use = kernel_;
   use.what = action::use;
   use.address = address;
-  use.object = static_cast<std::uint64_t>(in_structure ? trace::use_form::structure
-                                                       : trace::use_form::argument);
-  use.other = 0;
+  use.object = use.other = 0;
+  set_operands(use, trace::use_operands{in_structure ? trace::use_form::structure
+                                                     : trace::use_form::argument});
   use.bytes = 0;
   use.duration_ns = 0;
   arguments_.push_back(use);
@@ -240,12 +265,7 @@ result<void> trace_builder::add(const note& next, std::uint64_t position) {
       }
       if (--arguments_left_ == 0) finish_kernel();
       break;
-    case note_form::launch: {
-      const expanded both = expand(next);
-      event(both.event, position);
-      if (next.kernel.count > 0) return add(both.arguments, position);
-      break;
-    }
+    case note_form::launch: launch(next, position); break;
     case note_form::amend:
       for (held& each : held_) {
         if (each.position != next.link || !each.waits) continue;

@@ -70,6 +70,8 @@ class trace_builder {
 
   void event(const note& next, std::uint64_t position);
   void argument(std::uint64_t address, bool in_structure);
+  void launch(const note& next, std::uint64_t position);
+  void begin_kernel(const trace::event& at, std::uint64_t position);
   void finish_kernel();
   void resolve_copy(trace::event& at);
   void follow(const trace::event& at, std::uint64_t position);  // keeps the blocks up to date
@@ -80,6 +82,10 @@ class trace_builder {
   result<void> write_window();
   [[nodiscard]] std::uint64_t stream_number(std::uint64_t handle, std::uint32_t thread);
   [[nodiscard]] std::uint64_t name_number(std::uint64_t text);
+  // The table's number of a recorder's stack.
+  [[nodiscard]] std::uint32_t stack_of(std::uint32_t id) const {
+    return id != 0 && id <= stack_number_.size() ? stack_number_[id - 1] : id;
+  }
   [[nodiscard]] const block* block_at(std::uint64_t address, std::uint64_t* begin) const;
 
   trace_builder_options options_;

@@ -21,10 +21,6 @@ using trace::action;
 using trace::copy_direction;
 using trace::kind;
 
-std::uint64_t bits(const void* pointer) {
-  return reinterpret_cast<std::uint64_t>(pointer);
-}
-
 // The most notes for the words of one kernel's arguments, of which libraries pass up to 4 KiB by
 // value: 99 words.
 constexpr std::size_t most_argument_notes = 11;
@@ -139,7 +135,7 @@ void translator::stored_addresses(const call& of, const void* from, std::uint64_
     note made = begin(of, action::use);
     made.at.address = word;
     made.at.stream = handle_of(of, stream);
-    made.at.object = static_cast<std::uint64_t>(trace::use_form::stored);
+    set_operands(made.at, trace::use_operands{trace::use_form::stored});
     made.took = 0;
     to_.put(made);
     ++count;
@@ -149,12 +145,9 @@ void translator::stored_addresses(const call& of, const void* from, std::uint64_
 void translator::copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes,
                         copy_direction direction, CUstream stream, bool asynchronous) {
   note made = begin(of, action::copy);
-  made.at.address = to;
-  made.at.other = from;
+  set_operands(made.at, trace::copy_operands{to, from, direction, asynchronous});
   made.at.bytes = bytes;
   made.at.stream = handle_of(of, stream);
-  made.at.object =
-      static_cast<std::uint64_t>(direction) | (asynchronous ? trace::copy_asynchronous : 0);
   made.at.stack = to_.stack(recorder::call_sort::memory);
   to_.put(made);
   // Only the direct form says that the source is the host's memory, to be read without a thought.
@@ -437,7 +430,7 @@ void translator::driver_call(CUpti_CallbackId id, const CUpti_CallbackData& data
   if (!to_.recording()) return;
   call of{data};
   if (of.at_exit()) {
-    if (!allocation(id, of) && !copy_or_set(id, of) && !order(id, of)) batch(id, of);
+    if (!work(id, of)) batch(id, of);
   } else {
     // What the noting itself takes is not the call's time.
     if (entered(id, of)) here.entered = to_.ticks();
@@ -453,7 +446,7 @@ bool translator::entered(CUpti_CallbackId id, call& of) {
     case MILLPOND_ID(cuMemHostUnregister):
     case MILLPOND_ID(cuMemFreeAsync):
     case MILLPOND_ID(cuMemFreeAsync_ptsz):
-    case MILLPOND_ID(cuMemUnmap): allocation(id, of); break;
+    case MILLPOND_ID(cuMemUnmap): work(id, of); break;
     case MILLPOND_ID(cuStreamDestroy_v2):
       simple(of, action::stream_destroy, of.of<cuStreamDestroy_v2_params>().hStream, 0);
       break;
@@ -482,105 +475,18 @@ void translator::reset(const call& of, std::uint16_t device) {
   to_.put(made);
 }
 
-bool translator::allocation(CUpti_CallbackId id, call& of) {
-  const auto current_pool = [&]() -> std::uint64_t {
-    const std::uint32_t version = pool_version_.load(std::memory_order_relaxed);
-    if (here.pool_version != version) {
-      CUmemoryPool pool = nullptr;
-      if (driver_.current_pool == nullptr ||
-          driver_.current_pool(&pool, here.device) != CUDA_SUCCESS)
-        return 0;
-      here.pool = bits(pool);
-      here.pool_version = version;
-    }
-    return here.pool;
-  };
-  switch (id) {
-    case MILLPOND_ID(cuMemAlloc_v2): {
-      const auto& with = of.of<cuMemAlloc_v2_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::device, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAllocPitch_v2): {
-      const auto& with = of.of<cuMemAllocPitch_v2_params>();
-      allocated(of, *with.dptr,
-                of.status() == 0 ? *with.pPitch * with.Height : with.WidthInBytes * with.Height,
-                kind::device, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAllocHost_v2): {
-      const auto& with = of.of<cuMemAllocHost_v2_params>();
-      allocated(of, bits(*with.pp), with.bytesize, kind::pinned, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemHostAlloc): {
-      const auto& with = of.of<cuMemHostAlloc_params>();
-      allocated(of, bits(*with.pp), with.bytesize, kind::pinned, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemHostRegister):
-    case MILLPOND_ID(cuMemHostRegister_v2): {
-      const auto& with = of.of<cuMemHostRegister_v2_params>();
-      allocated(of, bits(with.p), with.bytesize, kind::pinned, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAllocManaged): {
-      const auto& with = of.of<cuMemAllocManaged_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::managed, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAllocAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemAllocAsync): {
-      const auto& with = of.of<cuMemAllocAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, current_pool(),
-                "cudaMallocAsync");
-      return true;
-    }
-    case MILLPOND_ID(cuMemAllocFromPoolAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemAllocFromPoolAsync): {
-      const auto& with = of.of<cuMemAllocFromPoolAsync_params>();
-      allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool),
-                "cudaMallocFromPoolAsync");
-      return true;
-    }
-    case MILLPOND_ID(cuMemMap): {
-      const auto& with = of.of<cuMemMap_params>();
-      allocated(of, with.ptr, with.size, kind::device, nullptr, 0);
-      return true;
-    }
-    case MILLPOND_ID(cuMemFree_v2):
-      freeing(of, of.of<cuMemFree_v2_params>().dptr, kind::device, nullptr);
-      return true;
-    case MILLPOND_ID(cuMemFreeHost):
-      freeing(of, bits(of.of<cuMemFreeHost_params>().p), kind::pinned, nullptr);
-      return true;
-    case MILLPOND_ID(cuMemHostUnregister):
-      freeing(of, bits(of.of<cuMemHostUnregister_params>().p), kind::pinned, nullptr);
-      return true;
-    case MILLPOND_ID(cuMemUnmap):
-      freeing(of, of.of<cuMemUnmap_params>().ptr, kind::device, nullptr);
-      return true;
-    case MILLPOND_ID(cuMemFreeAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemFreeAsync): {
-      const auto& with = of.of<cuMemFreeAsync_params>();
-      freeing(of, with.dptr, kind::driver_pool, with.hStream);
-      return true;
-    }
-    case MILLPOND_ID(cuDeviceSetMemPool):
-      pool_version_.fetch_add(1, std::memory_order_relaxed);
-      return true;
-    case MILLPOND_ID(cuMemPoolSetAttribute): {
-      const auto& with = of.of<cuMemPoolSetAttribute_params>();
-      if (with.attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD || of.status() != 0) return true;
-      note made = begin(of, action::pool_set);
-      made.at.address = bits(with.pool);
-      made.at.object = static_cast<std::uint64_t>(trace::pool_attribute::release_threshold);
-      made.at.other = *static_cast<const cuuint64_t*>(with.value);
-      to_.put(made);
-      return true;
-    }
-    default: return false;
+// The device's pool that a stream-ordered allocation without one comes from; 0 where the driver
+// does not say.
+std::uint64_t translator::current_pool() const {
+  const std::uint32_t version = pool_version_.load(std::memory_order_relaxed);
+  if (here.pool_version != version) {
+    CUmemoryPool pool = nullptr;
+    if (driver_.current_pool == nullptr || driver_.current_pool(&pool, here.device) != CUDA_SUCCESS)
+      return 0;
+    here.pool = bits(pool);
+    here.pool_version = version;
   }
+  return here.pool;
 }
 
 }  // namespace millpond::record

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "record/recorder.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::record {
 
@@ -68,14 +69,13 @@ class alignas(64) translator {
     bool known = false;
     std::uint32_t unloaded = 0;  // of the count of unloaded modules when it was asked
   };
-  struct call;  // one callback being translated
+  struct call;        // one callback being translated
+  struct work_calls;  // the table of calls that give memory or work
 
   bool entered(CUpti_CallbackId id, call& of);
   void reset(const call& of, std::uint16_t device);
   [[nodiscard]] const char* pair_name(const call& of, const char* runtime_name) const;
-  bool allocation(CUpti_CallbackId id, call& of);
-  bool copy_or_set(CUpti_CallbackId id, call& of);
-  bool order(CUpti_CallbackId id, call& of);
+  bool work(CUpti_CallbackId id, call& of);
   bool batch(CUpti_CallbackId id, call& of);
   void launch(call& of, CUfunction function, CUstream stream, void** parameters, void** extra);
   void learn(thread_known_layout& slot, CUfunction function, const char* name,
@@ -87,15 +87,16 @@ class alignas(64) translator {
   // subscribed to.
   void allocated(call& of, std::uint64_t address, std::uint64_t bytes, trace::kind kind,
                  CUstream stream, std::uint64_t pool, const char* runtime_name = nullptr);
+  [[nodiscard]] std::uint64_t current_pool() const;
   void freeing(call& of, std::uint64_t address, trace::kind kind, CUstream stream);
   void copied(call& of, std::uint64_t to, std::uint64_t from, std::uint64_t bytes,
               trace::copy_direction direction, CUstream stream, bool asynchronous);
   void set(call& of, std::uint64_t address, std::uint64_t bytes, CUstream stream);
   void stored_addresses(const call& of, const void* from, std::uint64_t bytes, CUstream stream);
-  void prefetched(call& of, std::uint64_t address, std::uint64_t bytes, std::uint64_t place,
+  void prefetched(call& of, std::uint64_t address, std::uint64_t bytes, trace::page_side to,
                   CUstream stream);
-  void advised(call& of, std::uint64_t address, std::uint64_t bytes, std::uint64_t advice,
-               std::uint64_t place);
+  void advised(call& of, std::uint64_t address, std::uint64_t bytes, trace::memory_advice advice,
+               trace::page_side side);
   void graph_made(call& of, const CUgraphExec* executable, CUgraph graph);
   void simple(call& of, trace::action what, CUstream stream, std::uint64_t object);
   [[nodiscard]] note begin(const call& of, trace::action what) const;

@@ -58,8 +58,7 @@ bool translator::batch(CUpti_CallbackId id, call& of) {
       const CUmemLocation* where =
           attribute_at(with.prefetchLocs, with.prefetchLocIdxs, with.numPrefetchLocs, n);
       prefetched(of, with.dptrs[n], with.sizes[n],
-                 where == nullptr || where->type == CU_MEM_LOCATION_TYPE_DEVICE ? 0u : 1u,
-                 with.hStream);
+                 where == nullptr ? trace::page_side::device : side_of(*where), with.hStream);
       of.noted = true;
     }
   };

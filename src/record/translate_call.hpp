@@ -66,4 +66,20 @@ struct translator::call {
   }
 };
 
+// An address or a handle as an event has it.
+[[nodiscard]] inline std::uint64_t bits(const void* pointer) {
+  return reinterpret_cast<std::uint64_t>(pointer);
+}
+[[nodiscard]] inline std::uint64_t bits(CUdeviceptr address) {
+  return address;
+}
+
+[[nodiscard]] inline trace::page_side side_of(CUdevice device) {
+  return device == CU_DEVICE_CPU ? trace::page_side::host : trace::page_side::device;
+}
+[[nodiscard]] inline trace::page_side side_of(const CUmemLocation& where) {
+  return where.type == CU_MEM_LOCATION_TYPE_DEVICE ? trace::page_side::device
+                                                   : trace::page_side::host;
+}
+
 }  // namespace millpond::record

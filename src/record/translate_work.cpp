@@ -1,7 +1,10 @@
-// The driver's calls that give work to streams, and those that order it.
+// The driver's calls that give memory, that give work to streams, and that order it: a table with a
+// row a call.
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 
+#include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "record/translate.hpp"
 #include "record/translate_call.hpp"
@@ -11,9 +14,20 @@ namespace {
 
 using trace::action;
 using trace::copy_direction;
+using trace::kind;
 
-std::uint64_t bits(const void* pointer) {
-  return reinterpret_cast<std::uint64_t>(pointer);
+// Where a call that makes memory says where it is: behind a pointer, unless the program chose.
+std::uint64_t address_in(const CUdeviceptr* made) {
+  return *made;
+}
+std::uint64_t address_in(void* const* made) {
+  return bits(*made);
+}
+std::uint64_t address_in(const void* chosen) {
+  return bits(chosen);
+}
+std::uint64_t address_in(CUdeviceptr chosen) {
+  return chosen;
 }
 
 // One side of a copy of a rectangle.
@@ -30,291 +44,324 @@ copy_direction between(CUmemorytype from, CUmemorytype to) {
                    : (host_to ? copy_direction::device_to_host : copy_direction::device_to_device);
 }
 
-}  // namespace
-
-bool translator::copy_or_set(CUpti_CallbackId id, call& of) {
-  constexpr auto up = copy_direction::host_to_device, down = copy_direction::device_to_host,
-                 inside = copy_direction::device_to_device, unknown = copy_direction::unknown;
-  const auto rectangle = [&](const CUDA_MEMCPY2D& with, CUstream stream, bool asynchronous) {
-    copied(of, side(with.dstMemoryType, with.dstHost, with.dstDevice),
-           side(with.srcMemoryType, with.srcHost, with.srcDevice), with.WidthInBytes * with.Height,
-           between(with.srcMemoryType, with.dstMemoryType), stream, asynchronous);
-  };
-  const auto cuboid = [&](const CUDA_MEMCPY3D& with, CUstream stream, bool asynchronous) {
-    copied(of, side(with.dstMemoryType, with.dstHost, with.dstDevice),
-           side(with.srcMemoryType, with.srcHost, with.srcDevice),
-           with.WidthInBytes * with.Height * with.Depth,
-           between(with.srcMemoryType, with.dstMemoryType), stream, asynchronous);
-  };
-  switch (id) {
-    case MILLPOND_ID(cuMemcpyHtoD_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyHtoD_v2): {
-      const auto& with = of.of<cuMemcpyHtoD_v2_params>();
-      copied(of, with.dstDevice, bits(with.srcHost), with.ByteCount, up, nullptr, false);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyHtoDAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyHtoDAsync_v2): {
-      const auto& with = of.of<cuMemcpyHtoDAsync_v2_params>();
-      copied(of, with.dstDevice, bits(with.srcHost), with.ByteCount, up, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyDtoH_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyDtoH_v2): {
-      const auto& with = of.of<cuMemcpyDtoH_v2_params>();
-      copied(of, bits(with.dstHost), with.srcDevice, with.ByteCount, down, nullptr, false);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyDtoHAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyDtoHAsync_v2): {
-      const auto& with = of.of<cuMemcpyDtoHAsync_v2_params>();
-      copied(of, bits(with.dstHost), with.srcDevice, with.ByteCount, down, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyDtoD_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyDtoD_v2): {
-      const auto& with = of.of<cuMemcpyDtoD_v2_params>();
-      copied(of, with.dstDevice, with.srcDevice, with.ByteCount, inside, nullptr, false);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyDtoDAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyDtoDAsync_v2): {
-      const auto& with = of.of<cuMemcpyDtoDAsync_v2_params>();
-      copied(of, with.dstDevice, with.srcDevice, with.ByteCount, inside, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpy_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy): {
-      const auto& with = of.of<cuMemcpy_params>();
-      copied(of, with.dst, with.src, with.ByteCount, unknown, nullptr, false);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyAsync): {
-      const auto& with = of.of<cuMemcpyAsync_params>();
-      copied(of, with.dst, with.src, with.ByteCount, unknown, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyPeer_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyPeer): {
-      const auto& with = of.of<cuMemcpyPeer_params>();
-      copied(of, with.dstDevice, with.srcDevice, with.ByteCount, inside, nullptr, false);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpyPeerAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpyPeerAsync): {
-      const auto& with = of.of<cuMemcpyPeerAsync_params>();
-      copied(of, with.dstDevice, with.srcDevice, with.ByteCount, inside, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpy2D_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy2D_v2):
-      rectangle(*of.of<cuMemcpy2D_v2_params>().pCopy, nullptr, false);
-      return true;
-    case MILLPOND_ID(cuMemcpy2DUnaligned_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy2DUnaligned_v2):
-      rectangle(*of.of<cuMemcpy2DUnaligned_v2_params>().pCopy, nullptr, false);
-      return true;
-    case MILLPOND_ID(cuMemcpy2DAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy2DAsync_v2): {
-      const auto& with = of.of<cuMemcpy2DAsync_v2_params>();
-      rectangle(*with.pCopy, with.hStream, true);
-      return true;
-    }
-    case MILLPOND_ID(cuMemcpy3D_v2_ptds): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy3D_v2):
-      cuboid(*of.of<cuMemcpy3D_v2_params>().pCopy, nullptr, false);
-      return true;
-    case MILLPOND_ID(cuMemcpy3DAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemcpy3DAsync_v2): {
-      const auto& with = of.of<cuMemcpy3DAsync_v2_params>();
-      cuboid(*with.pCopy, with.hStream, true);
-      return true;
-    }
-#define MILLPOND_SET(name, scale)                                            \
-  case MILLPOND_ID(name##_v2_ptds): of.per_thread = true; [[fallthrough]];   \
-  case MILLPOND_ID(name##_v2): {                                             \
-    const auto& with = of.of<name##_v2_params>();                            \
-    set(of, with.dstDevice, with.N * (scale), nullptr);                      \
-    return true;                                                             \
-  }                                                                          \
-  case MILLPOND_ID(name##Async_ptsz): of.per_thread = true; [[fallthrough]]; \
-  case MILLPOND_ID(name##Async): {                                           \
-    const auto& with = of.of<name##Async_params>();                          \
-    set(of, with.dstDevice, with.N * (scale), with.hStream);                 \
-    return true;                                                             \
-  }
-      MILLPOND_SET(cuMemsetD8, 1)
-      MILLPOND_SET(cuMemsetD16, 2)
-      MILLPOND_SET(cuMemsetD32, 4)
-#undef MILLPOND_SET
-    case MILLPOND_ID(cuMemsetD2D8Async_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemsetD2D8Async): {
-      const auto& with = of.of<cuMemsetD2D8Async_params>();
-      set(of, with.dstDevice, with.Height == 0 ? 0 : with.dstPitch * (with.Height - 1) + with.Width,
-          with.hStream);
-      return true;
-    }
-    case MILLPOND_ID(cuMemPrefetchAsync_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemPrefetchAsync): {
-      const auto& with = of.of<cuMemPrefetchAsync_params>();
-      prefetched(of, with.devPtr, with.count, with.dstDevice == CU_DEVICE_CPU ? 1u : 0u,
-                 with.hStream);
-      return true;
-    }
-    case MILLPOND_ID(cuMemPrefetchAsync_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuMemPrefetchAsync_v2): {
-      const auto& with = of.of<cuMemPrefetchAsync_v2_params>();
-      prefetched(of, with.devPtr, with.count,
-                 with.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 0u : 1u, with.hStream);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAdvise): {
-      const auto& with = of.of<cuMemAdvise_params>();
-      advised(of, with.devPtr, with.count, static_cast<std::uint64_t>(with.advice),
-              with.device == CU_DEVICE_CPU ? 1u : 0u);
-      return true;
-    }
-    case MILLPOND_ID(cuMemAdvise_v2): {
-      const auto& with = of.of<cuMemAdvise_v2_params>();
-      advised(of, with.devPtr, with.count, static_cast<std::uint64_t>(with.advice),
-              with.location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 0u : 1u);
-      return true;
-    }
-    default: return false;
+template <class Parameters>
+constexpr bool has_stream = requires(const Parameters& with) { with.hStream; };
+template <class Parameters>
+CUstream stream_of(const Parameters& with) {
+  if constexpr (has_stream<Parameters>) {
+    return with.hStream;
+  } else {
+    return nullptr;
   }
 }
 
+}  // namespace
+
+// What a row does, by the type of the call's parameters and the members that it reads of them. A
+// call that is given a stream is asynchronous.
+struct translator::work_calls {
+  template <class Parameters, auto Address, auto Bytes, kind Kind>
+  static void allocate(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.allocated(of, address_in(with.*Address), with.*Bytes, Kind, nullptr, 0);
+  }
+  static void allocate_rows(translator& to, call& of) {
+    const auto& with = of.of<cuMemAllocPitch_v2_params>();
+    const std::size_t row_bytes = of.status() == 0 ? *with.pPitch : with.WidthInBytes;
+    to.allocated(of, *with.dptr, row_bytes * with.Height, kind::device, nullptr, 0);
+  }
+  static void allocate_async(translator& to, call& of) {
+    const auto& with = of.of<cuMemAllocAsync_params>();
+    to.allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, to.current_pool(),
+                 "cudaMallocAsync");
+  }
+  static void allocate_from_pool(translator& to, call& of) {
+    const auto& with = of.of<cuMemAllocFromPoolAsync_params>();
+    to.allocated(of, *with.dptr, with.bytesize, kind::driver_pool, with.hStream, bits(with.pool),
+                 "cudaMallocFromPoolAsync");
+  }
+  template <class Parameters, auto Address, kind Kind>
+  static void free(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.freeing(of, bits(with.*Address), Kind, stream_of(with));
+  }
+  static void set_current_pool(translator& to, call&) {
+    to.pool_version_.fetch_add(1, std::memory_order_relaxed);
+  }
+  static void set_pool(translator& to, call& of) {
+    const auto& with = of.of<cuMemPoolSetAttribute_params>();
+    if (with.attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return;
+    note made = to.begin(of, action::pool_set);
+    set_operands(made.at,
+                 trace::pool_set_operands{bits(with.pool), trace::pool_attribute::release_threshold,
+                                          *static_cast<const cuuint64_t*>(with.value)});
+    to.to_.put(made);
+  }
+
+  template <class Parameters, auto To, auto From, copy_direction Direction>
+  static void copy(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.copied(of, bits(with.*To), bits(with.*From), with.ByteCount, Direction, stream_of(with),
+              has_stream<Parameters>);
+  }
+  template <class Parameters>
+  static void copy_shape(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    const auto& shape = *with.pCopy;
+    std::uint64_t bytes = shape.WidthInBytes * shape.Height;
+    if constexpr (requires { shape.Depth; }) bytes *= shape.Depth;
+    to.copied(of, side(shape.dstMemoryType, shape.dstHost, shape.dstDevice),
+              side(shape.srcMemoryType, shape.srcHost, shape.srcDevice), bytes,
+              between(shape.srcMemoryType, shape.dstMemoryType), stream_of(with),
+              has_stream<Parameters>);
+  }
+  template <class Parameters, std::uint64_t Scale>
+  static void set(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.set(of, with.dstDevice, with.N * Scale, stream_of(with));
+  }
+  static void set_rows(translator& to, call& of) {
+    const auto& with = of.of<cuMemsetD2D8Async_params>();
+    to.set(of, with.dstDevice,
+           with.Height == 0 ? 0 : with.dstPitch * (with.Height - 1) + with.Width, with.hStream);
+  }
+  template <class Parameters, auto Where>
+  static void prefetch(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.prefetched(of, with.devPtr, with.count, side_of(with.*Where), with.hStream);
+  }
+  template <class Parameters, auto Where>
+  static void advise(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.advised(of, with.devPtr, with.count, static_cast<trace::memory_advice>(with.advice),
+               side_of(with.*Where));
+  }
+  template <class Parameters>
+  static void launch(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    if constexpr (requires { with.config; }) {
+      to.launch(of, with.f, with.config->hStream, with.kernelParams, with.extra);
+    } else if constexpr (requires { with.extra; }) {
+      to.launch(of, with.f, with.hStream, with.kernelParams, with.extra);
+    } else {
+      to.launch(of, with.f, with.hStream, with.kernelParams, nullptr);
+    }
+  }
+  static void device_synchronize(translator& to, call& of) {
+    to.simple(of, action::device_synchronize, nullptr, 0);
+  }
+  template <class Parameters, action What>
+  static void on_stream(translator& to, call& of) {
+    to.simple(of, What, of.of<Parameters>().hStream, 0);
+  }
+  template <class Parameters, action What, auto Object>
+  static void with_object(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.simple(of, What, stream_of(with), bits(with.*Object));
+  }
+  // The calls that mean something only where they say yes: a query that answers "done" is as good
+  // as having waited.
+  template <void (*Note)(translator&, call&)>
+  static void where_successful(translator& to, call& of) {
+    if (of.status() == 0) Note(to, of);
+  }
+  template <class Parameters, auto Flags>
+  static void stream_create(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.simple(of, action::stream_create, *with.phStream, with.*Flags & CU_STREAM_NON_BLOCKING);
+  }
+  static void capture_end(translator& to, call& of) {
+    const auto& with = of.of<cuStreamEndCapture_params>();
+    to.simple(of, action::capture_end, with.hStream,
+              of.status() == 0 && with.phGraph != nullptr ? bits(*with.phGraph) : 0);
+  }
+  template <class Parameters>
+  static void graph_made(translator& to, call& of) {
+    const auto& with = of.of<Parameters>();
+    to.graph_made(of, with.phGraphExec, with.hGraph);
+  }
+
+  struct row {
+    CUpti_CallbackId id;
+    // The two forms of a call differ in what stream 0 is.
+    enum class default_stream : std::uint8_t { of_all, of_the_thread } form;
+    void (*note)(translator&, call&);
+  };
+  struct table;
+};
+
+// The name is pasted before anything else sees it: cuda.h makes macros of some of them.
+#define MILLPOND_ONE(name, ...)                                              \
+  row {                                                                      \
+    CUPTI_DRIVER_TRACE_CBID_##name, row::default_stream::of_all, __VA_ARGS__ \
+  }
+#define MILLPOND_SYNC(name, ...)                                                           \
+  row{CUPTI_DRIVER_TRACE_CBID_##name, row::default_stream::of_all, __VA_ARGS__}, row {     \
+    CUPTI_DRIVER_TRACE_CBID_##name##_ptds, row::default_stream::of_the_thread, __VA_ARGS__ \
+  }
+#define MILLPOND_ASYNC(name, ...)                                                          \
+  row{CUPTI_DRIVER_TRACE_CBID_##name, row::default_stream::of_all, __VA_ARGS__}, row {     \
+    CUPTI_DRIVER_TRACE_CBID_##name##_ptsz, row::default_stream::of_the_thread, __VA_ARGS__ \
+  }
+#define MILLPOND_ALLOCATE(name, address, bytes, memory) \
+  allocate<name##_params, &name##_params::address, &name##_params::bytes, kind::memory>
+#define MILLPOND_FREE(name, address, memory) \
+  free<name##_params, &name##_params::address, kind::memory>
+#define MILLPOND_COPY(name, to, from, direction) \
+  copy<name##_params, &name##_params::to, &name##_params::from, copy_direction::direction>
+
+struct translator::work_calls::table {
+  static constexpr std::array work{
+      MILLPOND_ONE(cuMemAlloc_v2, &MILLPOND_ALLOCATE(cuMemAlloc_v2, dptr, bytesize, device)),
+      MILLPOND_ONE(cuMemAllocPitch_v2, &allocate_rows),
+      MILLPOND_ONE(cuMemAllocHost_v2, &MILLPOND_ALLOCATE(cuMemAllocHost_v2, pp, bytesize, pinned)),
+      MILLPOND_ONE(cuMemHostAlloc, &MILLPOND_ALLOCATE(cuMemHostAlloc, pp, bytesize, pinned)),
+      MILLPOND_ONE(cuMemHostRegister,
+                   &MILLPOND_ALLOCATE(cuMemHostRegister_v2, p, bytesize, pinned)),
+      MILLPOND_ONE(cuMemHostRegister_v2,
+                   &MILLPOND_ALLOCATE(cuMemHostRegister_v2, p, bytesize, pinned)),
+      MILLPOND_ONE(cuMemAllocManaged,
+                   &MILLPOND_ALLOCATE(cuMemAllocManaged, dptr, bytesize, managed)),
+      MILLPOND_ASYNC(cuMemAllocAsync, &allocate_async),
+      MILLPOND_ASYNC(cuMemAllocFromPoolAsync, &allocate_from_pool),
+      MILLPOND_ONE(cuMemMap, &MILLPOND_ALLOCATE(cuMemMap, ptr, size, device)),
+      MILLPOND_ONE(cuMemFree_v2, &MILLPOND_FREE(cuMemFree_v2, dptr, device)),
+      MILLPOND_ONE(cuMemFreeHost, &MILLPOND_FREE(cuMemFreeHost, p, pinned)),
+      MILLPOND_ONE(cuMemHostUnregister, &MILLPOND_FREE(cuMemHostUnregister, p, pinned)),
+      MILLPOND_ONE(cuMemUnmap, &MILLPOND_FREE(cuMemUnmap, ptr, device)),
+      MILLPOND_ASYNC(cuMemFreeAsync, &MILLPOND_FREE(cuMemFreeAsync, dptr, driver_pool)),
+      MILLPOND_ONE(cuDeviceSetMemPool, &set_current_pool),
+      MILLPOND_ONE(cuMemPoolSetAttribute, &where_successful<set_pool>),
+      MILLPOND_SYNC(cuMemcpyHtoD_v2,
+                    &MILLPOND_COPY(cuMemcpyHtoD_v2, dstDevice, srcHost, host_to_device)),
+      MILLPOND_ASYNC(cuMemcpyHtoDAsync_v2,
+                     &MILLPOND_COPY(cuMemcpyHtoDAsync_v2, dstDevice, srcHost, host_to_device)),
+      MILLPOND_SYNC(cuMemcpyDtoH_v2,
+                    &MILLPOND_COPY(cuMemcpyDtoH_v2, dstHost, srcDevice, device_to_host)),
+      MILLPOND_ASYNC(cuMemcpyDtoHAsync_v2,
+                     &MILLPOND_COPY(cuMemcpyDtoHAsync_v2, dstHost, srcDevice, device_to_host)),
+      MILLPOND_SYNC(cuMemcpyDtoD_v2,
+                    &MILLPOND_COPY(cuMemcpyDtoD_v2, dstDevice, srcDevice, device_to_device)),
+      MILLPOND_ASYNC(cuMemcpyDtoDAsync_v2,
+                     &MILLPOND_COPY(cuMemcpyDtoDAsync_v2, dstDevice, srcDevice, device_to_device)),
+      MILLPOND_SYNC(cuMemcpy, &MILLPOND_COPY(cuMemcpy, dst, src, unknown)),
+      MILLPOND_ASYNC(cuMemcpyAsync, &MILLPOND_COPY(cuMemcpyAsync, dst, src, unknown)),
+      MILLPOND_SYNC(cuMemcpyPeer,
+                    &MILLPOND_COPY(cuMemcpyPeer, dstDevice, srcDevice, device_to_device)),
+      MILLPOND_ASYNC(cuMemcpyPeerAsync,
+                     &MILLPOND_COPY(cuMemcpyPeerAsync, dstDevice, srcDevice, device_to_device)),
+      MILLPOND_SYNC(cuMemcpy2D_v2, &copy_shape<cuMemcpy2D_v2_params>),
+      MILLPOND_SYNC(cuMemcpy2DUnaligned_v2, &copy_shape<cuMemcpy2DUnaligned_v2_params>),
+      MILLPOND_ASYNC(cuMemcpy2DAsync_v2, &copy_shape<cuMemcpy2DAsync_v2_params>),
+      MILLPOND_SYNC(cuMemcpy3D_v2, &copy_shape<cuMemcpy3D_v2_params>),
+      MILLPOND_ASYNC(cuMemcpy3DAsync_v2, &copy_shape<cuMemcpy3DAsync_v2_params>),
+      MILLPOND_SYNC(cuMemsetD8_v2, &set<cuMemsetD8_v2_params, 1>),
+      MILLPOND_ASYNC(cuMemsetD8Async, &set<cuMemsetD8Async_params, 1>),
+      MILLPOND_SYNC(cuMemsetD16_v2, &set<cuMemsetD16_v2_params, 2>),
+      MILLPOND_ASYNC(cuMemsetD16Async, &set<cuMemsetD16Async_params, 2>),
+      MILLPOND_SYNC(cuMemsetD32_v2, &set<cuMemsetD32_v2_params, 4>),
+      MILLPOND_ASYNC(cuMemsetD32Async, &set<cuMemsetD32Async_params, 4>),
+      MILLPOND_ASYNC(cuMemsetD2D8Async, &set_rows),
+      MILLPOND_ASYNC(cuMemPrefetchAsync,
+                     &prefetch<cuMemPrefetchAsync_params, &cuMemPrefetchAsync_params::dstDevice>),
+      MILLPOND_ASYNC(
+          cuMemPrefetchAsync_v2,
+          &prefetch<cuMemPrefetchAsync_v2_params, &cuMemPrefetchAsync_v2_params::location>),
+      MILLPOND_ONE(cuMemAdvise, &advise<cuMemAdvise_params, &cuMemAdvise_params::device>),
+      MILLPOND_ONE(cuMemAdvise_v2,
+                   &advise<cuMemAdvise_v2_params, &cuMemAdvise_v2_params::location>),
+      MILLPOND_ONE(cuCtxSynchronize, &device_synchronize),
+      MILLPOND_ONE(cuCtxSynchronize_v2, &device_synchronize),
+      MILLPOND_ASYNC(cuStreamSynchronize,
+                     &on_stream<cuStreamSynchronize_params, action::stream_synchronize>),
+      MILLPOND_ASYNC(
+          cuStreamQuery,
+          &where_successful<on_stream<cuStreamQuery_params, action::stream_synchronize>>),
+      MILLPOND_ONE(cuEventSynchronize,
+                   &with_object<cuEventSynchronize_params, action::event_synchronize,
+                                &cuEventSynchronize_params::hEvent>),
+      MILLPOND_ONE(cuEventQuery,
+                   &where_successful<with_object<cuEventQuery_params, action::event_synchronize,
+                                                 &cuEventQuery_params::hEvent>>),
+      MILLPOND_ASYNC(
+          cuEventRecord,
+          &with_object<cuEventRecord_params, action::event_record, &cuEventRecord_params::hEvent>),
+      MILLPOND_ASYNC(cuEventRecordWithFlags,
+                     &with_object<cuEventRecordWithFlags_params, action::event_record,
+                                  &cuEventRecordWithFlags_params::hEvent>),
+      MILLPOND_ASYNC(cuStreamWaitEvent, &with_object<cuStreamWaitEvent_params, action::event_wait,
+                                                     &cuStreamWaitEvent_params::hEvent>),
+      MILLPOND_ONE(
+          cuStreamCreate,
+          &where_successful<stream_create<cuStreamCreate_params, &cuStreamCreate_params::Flags>>),
+      MILLPOND_ONE(cuStreamCreateWithPriority,
+                   &where_successful<stream_create<cuStreamCreateWithPriority_params,
+                                                   &cuStreamCreateWithPriority_params::flags>>),
+      MILLPOND_ASYNC(
+          cuStreamBeginCapture_v2,
+          &where_successful<on_stream<cuStreamBeginCapture_v2_params, action::capture_begin>>),
+      MILLPOND_ASYNC(cuStreamEndCapture, &capture_end),
+      MILLPOND_ONE(cuGraphInstantiateWithFlags, &graph_made<cuGraphInstantiateWithFlags_params>),
+      MILLPOND_ONE(cuGraphInstantiate_v2, &graph_made<cuGraphInstantiate_v2_params>),
+      MILLPOND_ASYNC(cuGraphInstantiateWithParams,
+                     &graph_made<cuGraphInstantiateWithParams_params>),
+      MILLPOND_ASYNC(
+          cuGraphLaunch,
+          &with_object<cuGraphLaunch_params, action::graph_launch, &cuGraphLaunch_params::hGraph>)};
+  // The first forms of the first two have a way of their own (launch_call).
+  static constexpr std::array launches{
+      MILLPOND_ASYNC(cuLaunchKernel, &launch<cuLaunchKernel_params>),
+      MILLPOND_ASYNC(cuLaunchKernelEx, &launch<cuLaunchKernelEx_params>),
+      MILLPOND_ASYNC(cuLaunchCooperativeKernel, &launch<cuLaunchCooperativeKernel_params>)};
+};
+
+#undef MILLPOND_ONE
+#undef MILLPOND_SYNC
+#undef MILLPOND_ASYNC
+#undef MILLPOND_ALLOCATE
+#undef MILLPOND_FREE
+#undef MILLPOND_COPY
+
+bool translator::work(CUpti_CallbackId id, call& of) {
+  using table = work_calls::table;
+  using row = work_calls::row;
+  // A row's number plus one, by the call's; 0: no call of work.
+  static constexpr auto by_id = [] {
+    std::array<std::uint8_t, CUPTI_DRIVER_TRACE_CBID_SIZE> made{};
+    std::uint8_t number = 0;
+    for (const row& each : table::work) made[each.id] = ++number;
+    for (const row& each : table::launches) made[each.id] = ++number;
+    return made;
+  }();
+  static_assert(table::work.size() + table::launches.size() < 255);
+  if (id >= by_id.size() || by_id[id] == 0) return false;
+  const std::size_t number = by_id[id] - 1u;
+  const row& found = number < table::work.size() ? table::work[number]
+                                                 : table::launches[number - table::work.size()];
+  if (found.form == row::default_stream::of_the_thread) of.per_thread = true;
+  found.note(*this, of);
+  return true;
+}
+
 void translator::prefetched(call& of, std::uint64_t address, std::uint64_t bytes,
-                            std::uint64_t place, CUstream stream) {
+                            trace::page_side to, CUstream stream) {
   note made = begin(of, action::prefetch);
   made.at.address = address;
   made.at.bytes = bytes;
-  made.at.other = place;
+  set_operands(made.at, trace::prefetch_operands{to});
   made.at.stream = handle_of(of, stream);
   made.at.stack = to_.stack(recorder::call_sort::memory);
   to_.put(made);
 }
 
-void translator::advised(call& of, std::uint64_t address, std::uint64_t bytes, std::uint64_t advice,
-                         std::uint64_t place) {
+void translator::advised(call& of, std::uint64_t address, std::uint64_t bytes,
+                         trace::memory_advice advice, trace::page_side side) {
   note made = begin(of, action::advise);
   made.at.address = address;
   made.at.bytes = bytes;
-  made.at.other = advice;
-  made.at.object = place;
+  set_operands(made.at, trace::advice_operands{advice, side});
   made.at.stack = to_.stack(recorder::call_sort::memory);
   to_.put(made);
-}
-
-bool translator::order(CUpti_CallbackId id, call& of) {
-  switch (id) {
-    // The other forms of these two have a way of their own (launch_call).
-    case MILLPOND_ID(cuLaunchKernel_ptsz): {
-      of.per_thread = true;
-      const auto& with = of.of<cuLaunchKernel_params>();
-      launch(of, with.f, with.hStream, with.kernelParams, with.extra);
-      return true;
-    }
-    case MILLPOND_ID(cuLaunchKernelEx_ptsz): {
-      of.per_thread = true;
-      const auto& with = of.of<cuLaunchKernelEx_params>();
-      launch(of, with.f, with.config->hStream, with.kernelParams, with.extra);
-      return true;
-    }
-    case MILLPOND_ID(cuLaunchCooperativeKernel_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuLaunchCooperativeKernel): {
-      const auto& with = of.of<cuLaunchCooperativeKernel_params>();
-      launch(of, with.f, with.hStream, with.kernelParams, nullptr);
-      return true;
-    }
-    case MILLPOND_ID(cuCtxSynchronize):
-    case MILLPOND_ID(cuCtxSynchronize_v2):
-      simple(of, action::device_synchronize, nullptr, 0);
-      return true;
-    case MILLPOND_ID(cuStreamSynchronize_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuStreamSynchronize):
-      simple(of, action::stream_synchronize, of.of<cuStreamSynchronize_params>().hStream, 0);
-      return true;
-    case MILLPOND_ID(cuStreamQuery_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuStreamQuery):  // "done" is as good as having waited
-      if (of.status() == 0)
-        simple(of, action::stream_synchronize, of.of<cuStreamQuery_params>().hStream, 0);
-      return true;
-    case MILLPOND_ID(cuEventSynchronize):
-      simple(of, action::event_synchronize, nullptr,
-             bits(of.of<cuEventSynchronize_params>().hEvent));
-      return true;
-    case MILLPOND_ID(cuEventQuery):
-      if (of.status() == 0)
-        simple(of, action::event_synchronize, nullptr, bits(of.of<cuEventQuery_params>().hEvent));
-      return true;
-    case MILLPOND_ID(cuEventRecord_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuEventRecord): {
-      const auto& with = of.of<cuEventRecord_params>();
-      simple(of, action::event_record, with.hStream, bits(with.hEvent));
-      return true;
-    }
-    case MILLPOND_ID(cuEventRecordWithFlags_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuEventRecordWithFlags): {
-      const auto& with = of.of<cuEventRecordWithFlags_params>();
-      simple(of, action::event_record, with.hStream, bits(with.hEvent));
-      return true;
-    }
-    case MILLPOND_ID(cuStreamWaitEvent_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuStreamWaitEvent): {
-      const auto& with = of.of<cuStreamWaitEvent_params>();
-      simple(of, action::event_wait, with.hStream, bits(with.hEvent));
-      return true;
-    }
-    case MILLPOND_ID(cuStreamCreate): {
-      const auto& with = of.of<cuStreamCreate_params>();
-      if (of.status() == 0)
-        simple(of, action::stream_create, *with.phStream, with.Flags & CU_STREAM_NON_BLOCKING);
-      return true;
-    }
-    case MILLPOND_ID(cuStreamCreateWithPriority): {
-      const auto& with = of.of<cuStreamCreateWithPriority_params>();
-      if (of.status() == 0)
-        simple(of, action::stream_create, *with.phStream, with.flags & CU_STREAM_NON_BLOCKING);
-      return true;
-    }
-    case MILLPOND_ID(cuStreamBeginCapture_v2_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuStreamBeginCapture_v2):
-      if (of.status() == 0)
-        simple(of, action::capture_begin, of.of<cuStreamBeginCapture_v2_params>().hStream, 0);
-      return true;
-    case MILLPOND_ID(cuStreamEndCapture_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuStreamEndCapture): {
-      const auto& with = of.of<cuStreamEndCapture_params>();
-      simple(of, action::capture_end, with.hStream,
-             of.status() == 0 && with.phGraph != nullptr ? bits(*with.phGraph) : 0);
-      return true;
-    }
-    case MILLPOND_ID(cuGraphInstantiateWithFlags): {
-      const auto& with = of.of<cuGraphInstantiateWithFlags_params>();
-      graph_made(of, with.phGraphExec, with.hGraph);
-      return true;
-    }
-    case MILLPOND_ID(cuGraphInstantiate_v2): {
-      const auto& with = of.of<cuGraphInstantiate_v2_params>();
-      graph_made(of, with.phGraphExec, with.hGraph);
-      return true;
-    }
-    case MILLPOND_ID(cuGraphInstantiateWithParams_ptsz):
-    case MILLPOND_ID(cuGraphInstantiateWithParams): {
-      const auto& with = of.of<cuGraphInstantiateWithParams_params>();
-      graph_made(of, with.phGraphExec, with.hGraph);
-      return true;
-    }
-    case MILLPOND_ID(cuGraphLaunch_ptsz): of.per_thread = true; [[fallthrough]];
-    case MILLPOND_ID(cuGraphLaunch): {
-      const auto& with = of.of<cuGraphLaunch_params>();
-      simple(of, action::graph_launch, with.hStream, bits(with.hGraph));
-      return true;
-    }
-    default: return false;
-  }
 }
 
 void translator::graph_made(call& of, const CUgraphExec* executable, CUgraph graph) {
@@ -327,85 +374,34 @@ void translator::graph_made(call& of, const CUgraphExec* executable, CUgraph gra
 }
 
 std::span<const CUpti_CallbackId> translator::driver_ids() noexcept {
-#define MILLPOND_BOTH(name) MILLPOND_ID(name), MILLPOND_ID(name##_ptsz)
-#define MILLPOND_SYNC(name) MILLPOND_ID(name), MILLPOND_ID(name##_ptds)
-  static constexpr auto ids =
-      std::to_array<CUpti_CallbackId>({MILLPOND_ID(cuMemAlloc_v2),
-                                       MILLPOND_ID(cuMemAllocPitch_v2),
-                                       MILLPOND_ID(cuMemAllocHost_v2),
-                                       MILLPOND_ID(cuMemHostAlloc),
-                                       MILLPOND_ID(cuMemHostRegister),
-                                       MILLPOND_ID(cuMemHostRegister_v2),
-                                       MILLPOND_ID(cuMemHostUnregister),
-                                       MILLPOND_ID(cuMemAllocManaged),
-                                       MILLPOND_BOTH(cuMemAllocAsync),
-                                       MILLPOND_BOTH(cuMemAllocFromPoolAsync),
-                                       MILLPOND_ID(cuMemMap),
-                                       MILLPOND_ID(cuMemUnmap),
-                                       MILLPOND_ID(cuMemFree_v2),
-                                       MILLPOND_ID(cuMemFreeHost),
-                                       MILLPOND_BOTH(cuMemFreeAsync),
-                                       MILLPOND_ID(cuMemPoolSetAttribute),
-                                       MILLPOND_ID(cuStreamDestroy_v2),
-                                       MILLPOND_ID(cuGraphDestroy),
-                                       MILLPOND_ID(cuModuleUnload),
-                                       MILLPOND_ID(cuLibraryUnload),
-                                       MILLPOND_ID(cuDevicePrimaryCtxReset_v2),
-                                       MILLPOND_ID(cuDevicePrimaryCtxReset),
-                                       MILLPOND_ID(cuDeviceSetMemPool),
-                                       MILLPOND_ID(cuCtxDestroy_v2),
-                                       MILLPOND_SYNC(cuMemcpyHtoD_v2),
-                                       MILLPOND_BOTH(cuMemcpyHtoDAsync_v2),
-                                       MILLPOND_SYNC(cuMemcpyDtoH_v2),
-                                       MILLPOND_BOTH(cuMemcpyDtoHAsync_v2),
-                                       MILLPOND_SYNC(cuMemcpyDtoD_v2),
-                                       MILLPOND_BOTH(cuMemcpyDtoDAsync_v2),
-                                       MILLPOND_SYNC(cuMemcpy),
-                                       MILLPOND_BOTH(cuMemcpyAsync),
-                                       MILLPOND_SYNC(cuMemcpyPeer),
-                                       MILLPOND_BOTH(cuMemcpyPeerAsync),
-                                       MILLPOND_SYNC(cuMemcpy2D_v2),
-                                       MILLPOND_SYNC(cuMemcpy2DUnaligned_v2),
-                                       MILLPOND_BOTH(cuMemcpy2DAsync_v2),
-                                       MILLPOND_SYNC(cuMemcpy3D_v2),
-                                       MILLPOND_BOTH(cuMemcpy3DAsync_v2),
-                                       MILLPOND_SYNC(cuMemsetD8_v2),
-                                       MILLPOND_SYNC(cuMemsetD16_v2),
-                                       MILLPOND_SYNC(cuMemsetD32_v2),
-                                       MILLPOND_BOTH(cuMemsetD8Async),
-                                       MILLPOND_BOTH(cuMemsetD16Async),
-                                       MILLPOND_BOTH(cuMemsetD32Async),
-                                       MILLPOND_BOTH(cuMemsetD2D8Async),
-                                       MILLPOND_BOTH(cuMemPrefetchAsync),
-                                       MILLPOND_BOTH(cuMemPrefetchAsync_v2),
-                                       MILLPOND_ID(cuMemAdvise),
-                                       MILLPOND_ID(cuMemAdvise_v2),
-                                       MILLPOND_ID(cuCtxSynchronize),
-                                       MILLPOND_ID(cuCtxSynchronize_v2),
-                                       MILLPOND_BOTH(cuStreamSynchronize),
-                                       MILLPOND_BOTH(cuStreamQuery),
-                                       MILLPOND_ID(cuEventSynchronize),
-                                       MILLPOND_ID(cuEventQuery),
-                                       MILLPOND_BOTH(cuEventRecord),
-                                       MILLPOND_BOTH(cuEventRecordWithFlags),
-                                       MILLPOND_BOTH(cuStreamWaitEvent),
-                                       MILLPOND_ID(cuStreamCreate),
-                                       MILLPOND_ID(cuStreamCreateWithPriority),
-                                       MILLPOND_BOTH(cuStreamBeginCapture_v2),
-                                       MILLPOND_BOTH(cuStreamEndCapture),
-                                       MILLPOND_ID(cuGraphInstantiateWithFlags),
-                                       MILLPOND_ID(cuGraphInstantiate_v2),
-                                       MILLPOND_BOTH(cuGraphInstantiateWithParams),
-                                       MILLPOND_BOTH(cuGraphLaunch)});
+  // What is noted when the call begins alone (entered).
+  static constexpr auto others = std::to_array<CUpti_CallbackId>({
+      MILLPOND_ID(cuStreamDestroy_v2),
+      MILLPOND_ID(cuGraphDestroy),
+      MILLPOND_ID(cuModuleUnload),
+      MILLPOND_ID(cuLibraryUnload),
+      MILLPOND_ID(cuDevicePrimaryCtxReset_v2),
+      MILLPOND_ID(cuDevicePrimaryCtxReset),
+      MILLPOND_ID(cuCtxDestroy_v2),
+  });
+  using table = work_calls::table;
+  static constexpr auto ids = [] {
+    std::array<CUpti_CallbackId, others.size() + table::work.size()> made{};
+    auto next = std::copy(others.begin(), others.end(), made.begin());
+    for (const auto& each : table::work) *next++ = each.id;
+    return made;
+  }();
   return ids;
 }
 
 std::span<const CUpti_CallbackId> translator::launch_ids() noexcept {
-  static constexpr auto ids = std::to_array<CUpti_CallbackId>(
-      {MILLPOND_BOTH(cuLaunchKernel), MILLPOND_BOTH(cuLaunchKernelEx),
-       MILLPOND_BOTH(cuLaunchCooperativeKernel)});
-#undef MILLPOND_BOTH
-#undef MILLPOND_SYNC
+  using table = work_calls::table;
+  static constexpr auto ids = [] {
+    std::array<CUpti_CallbackId, table::launches.size()> made{};
+    auto next = made.begin();
+    for (const auto& each : table::launches) *next++ = each.id;
+    return made;
+  }();
   return ids;
 }
 

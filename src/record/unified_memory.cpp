@@ -1,6 +1,8 @@
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
 #include "record/unified_memory.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
@@ -90,7 +92,6 @@ std::optional<note> unified_memory::to_note(const CUpti_ActivityUnifiedMemoryCou
   if (of.end > of.start)
     made.at.duration_ns =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(of.end - of.start, UINT32_MAX));
-  made.at.other = of.flags;
   trace::page_change change{};
   // The GPU's side of a move or a fault; the CPU has a number that no device has.
   constexpr std::uint32_t most_devices = 64;
@@ -129,7 +130,7 @@ std::optional<note> unified_memory::to_note(const CUpti_ActivityUnifiedMemoryCou
       break;
     default: return std::nullopt;
   }
-  made.at.object = static_cast<std::uint64_t>(change);
+  set_operands(made.at, trace::pages_operands{change, static_cast<trace::page_cause>(of.flags)});
   return made;
 }
 

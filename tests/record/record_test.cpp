@@ -10,6 +10,7 @@
 #include "record/lines.hpp"
 #include "record/settings.hpp"
 #include "record/trace_builder.hpp"
+#include "trace/event_views.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 
@@ -146,6 +147,55 @@ TEST_F(trace_builder_test, kernels_are_given_the_blocks_that_their_arguments_poi
   EXPECT_EQ(events[4].address, 0x20fffu);
   EXPECT_EQ(events[3].object, static_cast<std::uint64_t>(trace::use_form::argument));
   EXPECT_EQ(events[4].object, static_cast<std::uint64_t>(trace::use_form::structure));
+}
+
+TEST_F(trace_builder_test,
+       a_launch_is_an_event_with_the_arguments_of_its_own_note_and_of_those_after) {
+  auto to = trace_builder::create(options_for("a.mpt"));
+  ASSERT_TRUE(to);
+  std::uint64_t position = 0;
+  const auto add = [&](const note& each) { ASSERT_TRUE((*to)->add(each, position++)); };
+  add(event_note(action::allocate, 0x1000, 64));
+  add(event_note(action::allocate, 0x2000, 64));
+  add(event_note(action::allocate, 0x3000, 64));
+  const auto launch = [&](std::uint64_t notes_after) {
+    note made;
+    made.form = note_form::launch;
+    made.link = notes_after;
+    made.took = std::uint64_t{1} << 40;
+    std::construct_at(&made.kernel);
+    made.kernel.time = 9;
+    made.kernel.name = "_Z4stepPfi";
+    made.kernel.thread = 3;
+    made.kernel.count = 2;
+    made.kernel.structures = 2;
+    made.kernel.address = {0x1010, 0x2000, 0, 0, 0};
+    return made;
+  };
+  add(launch(0));
+  add(launch(1));
+  note more;
+  more.form = note_form::arguments;
+  std::construct_at(&more.words);
+  more.words.address[0] = 0x3000;
+  more.words.count = 1;
+  add(more);
+  ASSERT_TRUE((*to)->close());
+  trace::trace_info info;
+  const auto events = read_all(path("a.mpt"), &info);
+  ASSERT_EQ(events.size(), 3u + 3u + 4u);
+  const trace::kernel_operands kernel = trace::as_kernel(events[3]);
+  EXPECT_EQ(events[3].what, action::kernel);
+  EXPECT_EQ(info.strings.at(kernel.name), "step(float*, int)");
+  EXPECT_EQ(kernel.uses, 2u);
+  EXPECT_EQ(events[3].time_ns, 9u);
+  EXPECT_EQ(events[3].duration_ns, UINT32_MAX) << "a duration saturates";
+  EXPECT_EQ(events[3].thread, 3u);
+  EXPECT_EQ(events[4].address, 0x1010u);
+  EXPECT_EQ(trace::as_use(events[4]).form, trace::use_form::argument);
+  EXPECT_EQ(trace::as_use(events[5]).form, trace::use_form::structure);
+  EXPECT_EQ(trace::as_kernel(events[6]).uses, 3u);
+  EXPECT_EQ(events[9].address, 0x3000u);
 }
 
 TEST_F(trace_builder_test, a_copys_host_side_is_known_from_its_address) {
