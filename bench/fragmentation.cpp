@@ -215,7 +215,7 @@ int main(int count, char** arguments) {
       row["metadata_share"] =
           static_cast<double>(last.metadata_bytes) / static_cast<double>(last.peak_reserved_bytes);
       row["failures"] = outcome->failures;
-      row["findings"] = outcome->finding_count;
+      row["findings"] = outcome->violation_count;
       std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n",
                   name.c_str(), slack, ratio_after(first), ratio_after(last), settled + 1,
                   row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),

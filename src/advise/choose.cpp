@@ -39,9 +39,9 @@ std::string times_text(double factor) {
 
 // Why an outcome is not even a candidate; empty for a candidate.
 std::string disqualified(const outcome& each, bool calm_exists) {
-  if (each.finding_count > 0) {
-    return fmt::format("its memory was wrong ({} finding{})", each.finding_count,
-                       each.finding_count == 1 ? "" : "s");
+  if (each.violation_count > 0) {
+    return fmt::format("its memory was wrong ({} violation{})", each.violation_count,
+                       each.violation_count == 1 ? "" : "s");
   }
   if (each.failures > 0) {
     return fmt::format("{} request{} failed: {}", each.failures, each.failures == 1 ? "" : "s",
@@ -76,7 +76,7 @@ recommendation least_bad(std::span<const outcome> outcomes) {
   recommendation made;
   const outcome* best = nullptr;
   for (const outcome& each : outcomes) {
-    if (each.finding_count > 0 || each.allocate.count() == 0) continue;
+    if (each.violation_count > 0 || each.allocate.count() == 0) continue;
     if (best == nullptr || each.failures < best->failures ||
         (each.failures == best->failures && time_of(each) < time_of(*best))) {
       best = &each;

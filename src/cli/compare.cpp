@@ -60,7 +60,7 @@ exit_status compare(session& here, const compare_arguments& arguments) {
   here.end_progress();
   here.out() << (here.json() ? report::comparison_json(made) : report::comparison_text(made));
   for (const replay::outcome& each : made.outcomes) {
-    if (each.finding_count > 0) return exit_status::findings;
+    if (each.violation_count > 0) return exit_status::findings;
   }
   return exit_status::done;
 }

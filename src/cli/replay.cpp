@@ -49,11 +49,11 @@ exit_status replay_one(session& here, const replay_arguments& arguments) {
   here.end_progress();
   here.out() << (here.json() ? report::comparison_json(made) : report::comparison_text(made));
   const replay::outcome& done = made.outcomes.front();
-  if (!here.json() && done.touched && done.finding_count == 0) {
+  if (!here.json() && done.touched && done.violation_count == 0) {
     here.out() << fmt::format("Contents: {} blocks written and checked, all right.\n",
                               done.checked_blocks);
   }
-  return done.finding_count > 0 ? exit_status::findings : exit_status::done;
+  return done.violation_count > 0 ? exit_status::findings : exit_status::done;
 }
 
 }  // namespace

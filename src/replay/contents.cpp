@@ -91,7 +91,7 @@ std::string contents_checker::name(std::uint32_t block) const {
                      format_bytes(facts.bytes), work_->streams[facts.stream]);
 }
 
-std::optional<finding> contents_checker::poll() {
+std::optional<violation> contents_checker::poll() {
   // The kernel writes it, so each read is one of memory.
   const volatile identity_report* const report = report_;
   if (report == nullptr || reported_ || report->mismatches == 0) return std::nullopt;
@@ -109,10 +109,10 @@ std::optional<finding> contents_checker::poll() {
     if (other.at == 0 || at < other.at || at - other.at >= work_->blocks[block].bytes) continue;
     if (identity_of(block) == expected) continue;
     if (identity_word(identity_of(block), (at - other.at) / 8) != word) continue;
-    return finding{"contents", fmt::format("{} was overwritten at {:#x} by {} while it was live",
-                                           owner, at, name(block))};
+    return violation{"contents", fmt::format("{} was overwritten at {:#x} by {} while it was live",
+                                             owner, at, name(block))};
   }
-  return finding{
+  return violation{
       "contents",
       fmt::format("{} held {:#018x} at {:#x}, which no block of this run wrote", owner, word, at)};
 }

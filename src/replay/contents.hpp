@@ -41,7 +41,7 @@ class contents_checker {
   // Checks the blocks by one kernel on `stream`, which is ordered after their own streams.
   [[nodiscard]] result<void> check(std::span<const std::uint32_t> blocks, std::uint16_t stream);
   // A mismatch that kernels which are done have reported, once.
-  [[nodiscard]] std::optional<finding> poll();
+  [[nodiscard]] std::optional<violation> poll();
   [[nodiscard]] result<void> finish();
 
   [[nodiscard]] std::uint64_t checked() const noexcept { return checked_; }

@@ -11,6 +11,7 @@
 
 #include "millpond/base/units.hpp"
 #include "replay/workload.hpp"
+#include "trace/kernel_uses.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/live_index.hpp"
 
@@ -18,10 +19,6 @@ namespace millpond::replay {
 namespace {
 
 using trace::action;
-
-bool served_by_strategy(trace::kind of) noexcept {
-  return of == trace::kind::device || of == trace::kind::driver_pool || of == trace::kind::managed;
-}
 
 bool is_synchronize(action what) noexcept {
   return what == action::stream_synchronize || what == action::event_synchronize ||
@@ -65,18 +62,18 @@ class lowering {
     const std::uint64_t first_time = last_time;
     for (std::uint64_t at = 0; at < trace_.events.size(); ++at) {
       const trace::event& each = trace_.events[at];
+      const trace::kernel_uses::place use_of = kernel_uses_.see(each);
       if (each.device != options_.device) {
         ++made_.skipped_events;
         continue;
       }
       const std::uint64_t pause = each.time_ns > last_time ? each.time_ns - last_time : 0;
       if (is_program_action(each.what)) {
-        if (each.what != action::use) kernel_uses_left_ = 0;
         if (pause >= made_.idle_gap_ns && !made_.ops.empty()) insert_synchronize();
         pending_gap_ += pause;
         last_time = std::max(last_time, each.time_ns);
       }
-      lower_event(each, at);
+      lower_event(each, at, use_of);
     }
     made_.duration_ns = last_time - first_time;
     if (made_.blocks.empty()) {
@@ -105,7 +102,7 @@ class lowering {
     std::uint32_t next = 0;
     for (const trace::block& each : lives_.blocks) {
       if (each.device != options_.device) continue;
-      if (!served_by_strategy(each.of)) {
+      if (!trace::is_gpu_memory(each.of)) {
         ++made_.host_blocks;
         continue;
       }
@@ -193,17 +190,22 @@ class lowering {
     if (used_.insert((std::uint64_t{id} << 16) | stream).second) emit(op_kind::use, stream, id);
   }
 
-  void use(const trace::event& each) {
+  void use(const trace::event& each, trace::kernel_uses::place of) {
+    using place = trace::kernel_uses::place;
+    if (of == place::of_refused) return;
     const std::uint32_t id = holding(each.address);
-    if (id == no_block) return;
-    use_by(stream_index(each.stream), id);
-    if (kernel_uses_left_ > 0 && --kernel_uses_left_ == 0)
-      emit(op_kind::kernel, kernel_stream_, id);
+    if (id != no_block) {
+      use_by(stream_index(each.stream), id);
+      if (of != place::elsewhere) kernel_block_ = id;
+    }
+    // A kernel of which no block is known has nothing to run on.
+    if (of == place::last_of_kernel && kernel_block_ != no_block)
+      emit(op_kind::kernel, kernel_stream_, kernel_block_);
   }
 
   // A request of an inference run, a step of a training run: marks that the recorder's user set.
   void mark(const trace::event& each) {
-    const std::string_view text = trace_.info.strings.at(static_cast<std::uint32_t>(each.object));
+    const std::string_view text = trace_.info.strings.at(trace::as_mark(each).text);
     if (text != "request" && text != "step") return;
     emit(op_kind::step, 0);
     ++made_.steps;
@@ -211,7 +213,7 @@ class lowering {
 
   void copy(const trace::event& each) {
     const std::uint32_t to = holding(each.address);
-    const std::uint32_t from = holding(each.other);
+    const std::uint32_t from = holding(trace::as_copy(each).from);
     if (to == no_block && from == no_block) return;
     const std::uint16_t stream = stream_index(each.stream);
     for (const std::uint32_t id : {to, from}) {
@@ -235,7 +237,7 @@ class lowering {
     }
   }
 
-  void lower_event(const trace::event& each, std::uint64_t at) {
+  void lower_event(const trace::event& each, std::uint64_t at, trace::kernel_uses::place use_of) {
     switch (each.what) {
       case action::allocate:
         if (each.status != 0) {
@@ -246,28 +248,30 @@ class lowering {
         break;
       case action::free: free(each, at); break;
       case action::kernel:
-        kernel_uses_left_ = each.other;
+        kernel_block_ = no_block;
         kernel_stream_ = stream_index(each.stream);
         break;
       case action::mark: mark(each); break;
       case action::use:
       case action::memset:
-      case action::prefetch: use(each); break;
+      case action::prefetch: use(each, use_of); break;
       case action::copy: copy(each); break;
       case action::stream_synchronize:
         emit(op_kind::synchronize_stream, stream_index(each.stream));
         break;
       case action::device_synchronize: emit(op_kind::synchronize_device, 0); break;
-      case action::event_record: recorded_on_[each.object] = stream_index(each.stream); break;
+      case action::event_record:
+        recorded_on_[trace::as_cuda_event(each).cuda_event] = stream_index(each.stream);
+        break;
       case action::event_wait: {
-        const auto found = recorded_on_.find(each.object);
+        const auto found = recorded_on_.find(trace::as_cuda_event(each).cuda_event);
         const std::uint16_t waiter = stream_index(each.stream);
         if (found == recorded_on_.end() || found->second == waiter) break;
         emit(op_kind::order_streams, waiter).other = found->second;
         break;
       }
       case action::event_synchronize: {
-        const auto found = recorded_on_.find(each.object);
+        const auto found = recorded_on_.find(trace::as_cuda_event(each).cuda_event);
         if (found != recorded_on_.end()) emit(op_kind::synchronize_stream, found->second);
         break;
       }
@@ -333,7 +337,8 @@ class lowering {
   std::uint64_t live_bytes_ = 0;
   std::uint64_t pending_gap_ = 0;
   std::unordered_set<std::uint64_t> used_;
-  std::uint64_t kernel_uses_left_ = 0;
+  trace::kernel_uses kernel_uses_;
+  std::uint32_t kernel_block_ = no_block;  // of the last kernel, the latest that is known
   std::uint16_t kernel_stream_ = 0;
   std::uint16_t active_ = 0, active_before_ = 0;
 };

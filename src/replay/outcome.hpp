@@ -10,7 +10,7 @@
 namespace millpond::replay {
 
 // Something wrong with the memory that a strategy handed out.
-struct finding {
+struct violation {
   std::string rule;  // "contents", or the rule of the simulated GPU's checker that was broken
   std::string text;  // one sentence that names the two blocks or calls
 };
@@ -44,8 +44,8 @@ struct outcome {
 
   std::uint64_t checked_blocks = 0;
   std::uint64_t wrong_words = 0;
-  std::uint64_t finding_count = 0;  // all; the list has the first ones
-  std::vector<finding> findings;
+  std::uint64_t violation_count = 0;  // all; the list has the first ones
+  std::vector<violation> violations;
   std::vector<std::string> remarks;
 
   [[nodiscard]] double reserved_ratio() const noexcept {

@@ -134,10 +134,10 @@ class replayer {
     made_.own_ns += strategy_->own_ns();
     made_.checked_blocks = contents_.checked();
     if (simulated_ == nullptr) return;
-    made_.finding_count += simulated_->violation_count();
-    for (const violation& each : simulated_->violations()) {
-      if (made_.findings.size() < options_.most_findings)
-        made_.findings.push_back({each.rule, each.text});
+    made_.violation_count += simulated_->violation_count();
+    for (const millpond::violation& each : simulated_->violations()) {
+      if (made_.violations.size() < options_.most_violations)
+        made_.violations.push_back({each.rule, each.text});
     }
   }
 
@@ -307,8 +307,8 @@ class replayer {
   void poll_contents() {
     if (!made_.touched) return;
     if (auto found = contents_.poll()) {
-      ++made_.finding_count;
-      made_.findings.push_back(std::move(*found));
+      ++made_.violation_count;
+      made_.violations.push_back(std::move(*found));
     }
   }
 

@@ -33,7 +33,7 @@ struct run_options {
   // Makes the strategy; find_strategy(name)->make where empty. For tests with strategies of their
   // own.
   std::function<std::unique_ptr<strategy>()> make;
-  std::size_t most_findings = 20;  // kept in words; all are counted
+  std::size_t most_violations = 20;  // kept in words; all are counted
 };
 
 // Runs on the calling thread. Driver time on a simulated GPU is virtual; the strategy's own host

@@ -52,15 +52,15 @@ ordered_json strategy(const outcome& of) {
                     {"first_failure", of.first_failure},
                     {"checked_blocks", of.checked_blocks},
                     {"wrong_words", of.wrong_words},
-                    {"finding_count", of.finding_count},
+                    {"violation_count", of.violation_count},
                     {"run_us", us(of.run_ns)}};
   ordered_json rounds = ordered_json::array();
   for (const double each : of.round_allocator_ns) rounds.push_back(us(each));
   made["round_allocator_us"] = rounds;
-  ordered_json findings = ordered_json::array();
-  for (const replay::finding& each : of.findings)
-    findings.push_back({{"rule", each.rule}, {"text", each.text}});
-  made["findings"] = findings;
+  ordered_json violations = ordered_json::array();
+  for (const replay::violation& each : of.violations)
+    violations.push_back({{"rule", each.rule}, {"text", each.text}});
+  made["violations"] = violations;
   made["remarks"] = of.remarks;
   if (of.step.count() > 0) made["step_us"] = latency(of.step);
   return made;

@@ -9,7 +9,7 @@ namespace {
 
 using replay::outcome;
 constexpr std::size_t columns = text_columns;
-constexpr std::size_t findings_shown =
+constexpr std::size_t violations_shown =
     3;  // a strategy; a thousand of one cause help nobody on a terminal
 
 std::string head(const comparison& of) {
@@ -93,7 +93,7 @@ std::string round_table(const comparison& of) {
   return made.text();
 }
 
-// What each strategy has to say: its first failure, its findings, its remarks.
+// What each strategy has to say: its first failure, its violations, its remarks.
 std::string remarks(const comparison& of) {
   std::string made;
   for (const outcome& each : of.outcomes) {
@@ -103,16 +103,16 @@ std::string remarks(const comparison& of) {
                       columns, 2) +
               '\n';
     }
-    const std::size_t shown = std::min(each.findings.size(), findings_shown);
+    const std::size_t shown = std::min(each.violations.size(), violations_shown);
     for (std::size_t i = 0; i < shown; ++i) {
-      const replay::finding& one = each.findings[i];
-      made +=
-          wrapped(fmt::format("FINDING {}: {}: {}", each.label(), one.rule, one.text), columns, 2) +
-          '\n';
+      const replay::violation& one = each.violations[i];
+      made += wrapped(fmt::format("VIOLATION {}: {}: {}", each.label(), one.rule, one.text),
+                      columns, 2) +
+              '\n';
     }
-    if (each.finding_count > shown) {
-      made += fmt::format("FINDING {}: {} more; --json has the first {}\n", each.label(),
-                          each.finding_count - shown, each.findings.size());
+    if (each.violation_count > shown) {
+      made += fmt::format("VIOLATION {}: {} more; --json has the first {}\n", each.label(),
+                          each.violation_count - shown, each.violations.size());
     }
     for (const std::string& one : each.remarks) {
       const std::string reported = wrapped(one, columns, 2) + '\n';

@@ -52,7 +52,7 @@ TEST(choose, the_same_memory_leaves_it_to_time) {
 TEST(choose, wrong_contents_failures_and_foreknowledge_are_out) {
   std::vector<outcome> all{made("wrong", 1, 100 * MiB), made("failing", 1, 100 * MiB),
                            made("arena", 1, 100 * MiB), made("sound", 5000, 300 * MiB)};
-  all[0].finding_count = 1;
+  all[0].violation_count = 1;
   all[1].failures = 3;
   all[1].first_failure = "out of memory";
   all[2].needs = replay::strategy_facts::knowledge::whole_workload;

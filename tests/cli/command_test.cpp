@@ -200,7 +200,7 @@ TEST_F(command, compare_json_is_one_document_with_the_promised_keys) {
       EXPECT_TRUE(each[key].is_number()) << key;
     }
     EXPECT_EQ(each["failures"], 0) << each["name"] << each["first_failure"];
-    EXPECT_EQ(each["finding_count"], 0) << each["name"] << each["findings"].dump();
+    EXPECT_EQ(each["violation_count"], 0) << each["name"] << each["violations"].dump();
     EXPECT_GE(each["reserved_ratio"], 1.0) << each["name"];
   }
   EXPECT_TRUE(made["recommendation"]["strategy"].is_string());

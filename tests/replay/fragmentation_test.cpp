@@ -39,7 +39,7 @@ outcome replayed(const workload& work, std::uint64_t rounds, pacing pace = pacin
   auto made = run(work, *find_strategy("millpond-pool"), *gpu, options);
   EXPECT_TRUE(made) << made.error().message;
   EXPECT_EQ(made->failures, 0u) << made->first_failure;
-  EXPECT_EQ(made->finding_count, 0u);
+  EXPECT_EQ(made->violation_count, 0u);
   return std::move(*made);
 }
 

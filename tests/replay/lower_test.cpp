@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "replay/workload.hpp"
+#include "trace/event_views.hpp"
 #include "trace/synthetic/workload.hpp"
 
 namespace millpond::replay {
@@ -106,6 +107,33 @@ TEST(lower, the_inference_workload_copies_computes_and_steps) {
   EXPECT_GT(made->copied_bytes, 0u);
   // The weights are allocated on another stream than the kernels run on: each is used there once.
   EXPECT_EQ(count(*made, op_kind::use), 8u);
+}
+
+TEST(lower, a_kernel_runs_on_what_is_known_of_its_blocks_and_a_refused_one_does_not) {
+  trace::trace_data data;
+  const auto add = [&](trace::action what, std::uint64_t address, std::uint64_t bytes = 0) {
+    data.events.push_back({.sequence = data.events.size(),
+                           .address = address,
+                           .bytes = bytes,
+                           .what = what,
+                           .of = trace::kind::device});
+    return data.events.size() - 1;
+  };
+  const auto launch = [&](std::int32_t status) {
+    trace::event& kernel = data.events[add(trace::action::kernel, 0)];
+    set_operands(kernel, trace::kernel_operands{.uses = 2});
+    kernel.status = status;
+    add(trace::action::use, 0x1000);
+    add(trace::action::use, 0x9000);  // no block that the trace knows
+  };
+  add(trace::action::allocate, 0x1000, 512);
+  launch(0);
+  launch(1);
+  const auto made = lower(data);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(count(*made, op_kind::kernel), 1u);
+  EXPECT_EQ(made->ops.back().what, op_kind::kernel);
+  EXPECT_EQ(made->ops.back().block, 0u);
 }
 
 TEST(lower, every_recorded_trace_keeps_its_allocations_and_peak) {

@@ -98,8 +98,8 @@ constexpr auto unchecked = simulated_gpu_options::checker::off;
 TEST(planted, without_a_bug_nothing_is_found) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const outcome made = run_planted(random_workload(seed, 3, 400), bug::none, checked);
-    EXPECT_EQ(made.finding_count, 0u)
-        << "seed " << seed << ": " << (made.findings.empty() ? "" : made.findings[0].text);
+    EXPECT_EQ(made.violation_count, 0u)
+        << "seed " << seed << ": " << (made.violations.empty() ? "" : made.violations[0].text);
     EXPECT_EQ(made.failures, 0u);
     EXPECT_GT(made.checked_blocks, 100u);
   }
@@ -109,17 +109,17 @@ TEST(planted, overlapping_blocks_are_found_by_their_contents_and_both_are_named)
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const outcome made = run_planted(random_workload(seed, 1, 400), bug::overlap, unchecked);
     EXPECT_GT(made.wrong_words, 0u) << "seed " << seed;
-    ASSERT_EQ(made.finding_count, 1u) << "seed " << seed;
-    EXPECT_EQ(made.findings[0].rule, "contents");
-    EXPECT_THAT(made.findings[0].text, HasSubstr("was overwritten at"));
-    EXPECT_THAT(made.findings[0].text, testing::ContainsRegex("block [0-9]+ .*by block [0-9]+"));
+    ASSERT_EQ(made.violation_count, 1u) << "seed " << seed;
+    EXPECT_EQ(made.violations[0].rule, "contents");
+    EXPECT_THAT(made.violations[0].text, HasSubstr("was overwritten at"));
+    EXPECT_THAT(made.violations[0].text, testing::ContainsRegex("block [0-9]+ .*by block [0-9]+"));
   }
 }
 
 TEST(planted, overlapping_blocks_are_found_by_the_checker) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const outcome made = run_planted(random_workload(seed, 1, 400), bug::overlap, checked);
-    EXPECT_THAT(made.findings, Contains(Field(&finding::rule, "overlap"))) << "seed " << seed;
+    EXPECT_THAT(made.violations, Contains(Field(&violation::rule, "overlap"))) << "seed " << seed;
   }
 }
 
@@ -127,7 +127,7 @@ TEST(planted, reuse_by_a_stream_in_no_order_is_found_by_the_checker) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const outcome made =
         run_planted(random_workload(seed, 3, 400), bug::no_order_between_streams, checked);
-    EXPECT_THAT(made.findings, Contains(Field(&finding::rule, "reuse_before_order")))
+    EXPECT_THAT(made.violations, Contains(Field(&violation::rule, "reuse_before_order")))
         << "seed " << seed;
   }
 }
@@ -141,8 +141,8 @@ TEST(planted, reuse_before_a_user_is_done_is_found_by_the_checker) {
     to.free(to.allocate(bytes, 0));
     const workload work = to.finish();
     const outcome made = run_planted(work, bug::no_order_after_users, checked);
-    EXPECT_THAT(made.findings, Contains(Field(&finding::rule, "reuse_before_order"))) << bytes;
-    EXPECT_EQ(run_planted(work, bug::none, checked).finding_count, 0u) << bytes;
+    EXPECT_THAT(made.violations, Contains(Field(&violation::rule, "reuse_before_order"))) << bytes;
+    EXPECT_EQ(run_planted(work, bug::none, checked).violation_count, 0u) << bytes;
   }
 }
 
@@ -161,9 +161,9 @@ TEST(planted, reuse_too_early_is_found_by_contents_when_the_streams_overlap) {
   for (const std::uint32_t each : busy) to.free(each);
   const workload work = to.finish();
   const outcome wrong = run_planted(work, bug::no_order_between_streams, unchecked);
-  ASSERT_EQ(wrong.finding_count, 1u);
-  EXPECT_THAT(wrong.findings[0].text, testing::ContainsRegex("block 0 .*by block 21"));
-  EXPECT_EQ(run_planted(work, bug::none, unchecked).finding_count, 0u);
+  ASSERT_EQ(wrong.violation_count, 1u);
+  EXPECT_THAT(wrong.violations[0].text, testing::ContainsRegex("block 0 .*by block 21"));
+  EXPECT_EQ(run_planted(work, bug::none, unchecked).violation_count, 0u);
 }
 
 }  // namespace
