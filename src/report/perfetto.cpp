@@ -4,29 +4,25 @@
 
 #include <array>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <vector>
 
+#include "base/json_text.hpp"
 #include "millpond/base/units.hpp"
 #include "report/explanation.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::report {
 namespace {
 
 using trace::action;
 
-std::string json_text(std::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 class perfetto_writer {
  public:
   perfetto_writer(trace::sink& to, const trace::trace_info& info) : to_(to), info_(info) {
     text_ = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
     put("{{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
-        json_text(info.meta.program.empty() ? info.name : info.meta.program));
+        json_string(info.meta.program.empty() ? info.name : info.meta.program));
   }
 
   result<void> add(const trace::event& at) {
@@ -92,13 +88,13 @@ class perfetto_writer {
       std::string name = stream == 0 ? "default stream" : fmt::format("stream {}", stream);
       if (which > 0) name += fmt::format(" ({})", which + 1);
       put("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}",
-          number, json_text(name));
+          number, json_string(name));
       return number;
     }
   }
 
   std::string name_of(const trace::event& at) const {
-    const std::string_view text = info_.strings.at(static_cast<std::uint32_t>(at.object));
+    const std::string_view text = info_.strings.at(trace::name_of(at));
     if ((at.what == action::kernel || at.what == action::mark) && !text.empty())
       return std::string(text);
     return trace::to_string(at.what);
@@ -115,9 +111,9 @@ class perfetto_writer {
     put("{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":{},\"cat\":\"{}"
         "\",\"args\":{{\"event\":{},"
         "\"bytes\":{},\"address\":\"{:#x}\",\"kind\":\"{}\"{}}}}}",
-        on, us(at), static_cast<double>(length_ns) / 1e3, json_text(name), category, at.sequence,
+        on, us(at), static_cast<double>(length_ns) / 1e3, json_string(name), category, at.sequence,
         at.bytes, at.address, trace::to_string(at.of),
-        stack.empty() ? "" : ",\"stack\":" + json_text(stack));
+        stack.empty() ? "" : ",\"stack\":" + json_string(stack));
     return on;
   }
 
