@@ -1,5 +1,7 @@
 #include "advise/block_book.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <algorithm>
 #include <bit>
 
@@ -22,14 +24,14 @@ std::uint64_t size_step(std::uint64_t bytes) {
 std::uint32_t block_book::site_of(const trace::event& of) {
   std::uint64_t key = of.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{of.stack} << 24)
                                     : size_step(of.bytes) << 24;
-  key ^= (of.object & 0xffff) << 8 ^ static_cast<std::uint64_t>(of.of) ^
-         (std::uint64_t{of.device} << 4);
+  key ^= (std::uint64_t{trace::as_allocation(of).call} & 0xffff) << 8 ^
+         static_cast<std::uint64_t>(of.of) ^ (std::uint64_t{of.device} << 4);
   const auto [found, is_new] =
       site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (is_new) {
     site_facts& made = sites_.emplace_back();
     made.stack = of.stack;
-    made.call = static_cast<std::uint32_t>(of.object);
+    made.call = trace::as_allocation(of).call;
     made.of = of.of;
     made.device = of.device;
   }
@@ -52,7 +54,7 @@ std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) 
   made.allocated = index;
   made.allocated_at = kernels_;
   made.stack = of.stack;
-  made.call = static_cast<std::uint32_t>(of.object);
+  made.call = trace::as_allocation(of).call;
   made.device = of.device;
   made.of = of.of;
   made.site = site_of(of);
@@ -73,7 +75,7 @@ std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) 
   site.slowest_ns = std::max(site.slowest_ns, static_cast<double>(of.duration_ns));
   if (of.duration_ns != 0) ++site.timed_calls;
 
-  if (on_device(of.of)) {
+  if (trace::is_gpu_memory(of.of)) {
     live_bytes_ += of.bytes;
     if (live_bytes_ > peak_bytes_) {
       peak_bytes_ = live_bytes_;
@@ -105,7 +107,7 @@ void block_book::end(std::uint32_t block, std::uint32_t index) {
   site_facts& site = sites_[dead.site];
   --site.live;
   site.live_bytes -= dead.bytes;
-  if (on_device(dead.of)) live_bytes_ -= dead.bytes;
+  if (trace::is_gpu_memory(dead.of)) live_bytes_ -= dead.bytes;
   forget_freed(dead.address, dead.address + extent_of(dead.bytes));
   freed_.insert({dead.address, dead.address + extent_of(dead.bytes), block});
 }
@@ -116,7 +118,7 @@ void block_book::free(std::uint32_t block, const trace::event& of, std::uint32_t
   dead.free_stack = of.stack;
   site_facts& site = sites_[dead.site];
   if (site.first_free_event == no_index) site.first_free_event = index;
-  site.free_call = static_cast<std::uint32_t>(of.object);
+  site.free_call = trace::as_free(of).call;
   site.free_stack = of.stack;
   ++site.freed_since;
   site.free_ns += of.duration_ns;

@@ -115,9 +115,4 @@ class block_book {
   std::uint32_t kernels_ = 0;
 };
 
-// Memory on the device, whose peak the findings about peaks speak of.
-[[nodiscard]] inline bool on_device(trace::kind of) noexcept {
-  return of == trace::kind::device || of == trace::kind::driver_pool || of == trace::kind::managed;
-}
-
 }  // namespace millpond::advise

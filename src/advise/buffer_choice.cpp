@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "driver/sim/pages/costs.hpp"
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond::advise {
@@ -13,12 +14,6 @@ namespace {
 using question = buffer_question;
 using pages_costs = sim::pages::page_costs;
 
-// 2 GiB of huge pages touched by 16 threads and registered: 38 + 53 ms (H200's host, driver
-// 580.159, 2026-11-30).
-constexpr double pin_ns_a_byte = 91e6 / (2.0 * static_cast<double>(GiB));
-// malloc and the first touch of its pages: 2.9 us a 64 MiB block that the heap has already, and 250
-// ns a page that it has not.
-constexpr double pageable_pair_ns = 60;
 // Of a machine's memory, at most this share is pinned by one program.
 constexpr double pinned_share = 0.5;
 // Fewer than these in a program, and gone within this, is memory that a pool holds for nobody most
@@ -29,22 +24,12 @@ double link_ns(std::uint64_t bytes, double bytes_per_s) {
   return bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s * 1e9 : 0;
 }
 
-struct costs {
-  explicit costs(const gpu_profile& p) : profile(p), pages(pages_costs::from(p)) {
-    const auto path = [&p](const char* name, double otherwise) {
-      const auto found = p.allocator_path_ns.find(name);
-      return found == p.allocator_path_ns.end() ? otherwise : found->second;
-    };
-    pool_pair_ns = path("thread_cache_hit", 60) + path("deallocation", 140);
-    copy_call_ns = call("cuMemcpyAsync", 0) + p.launch_latency_ns + p.kernel_overhead_ns;
-  }
-  [[nodiscard]] double call(const char* name, std::uint64_t bytes) const {
-    const auto found = profile.calls.find(name);
-    return found == profile.calls.end() ? profile.default_call_ns : found->second.p50_ns(bytes);
+struct costs : usual_costs {
+  explicit costs(const gpu_profile& p) : usual_costs(p), profile(p), pages(pages_costs::from(p)) {
+    copy_call_ns = call_ns("cuMemcpyAsync", 0) + p.launch_latency_ns + p.kernel_overhead_ns;
   }
   const gpu_profile& profile;
   pages_costs pages;
-  double pool_pair_ns = 0;
   double copy_call_ns = 0;
 };
 
@@ -65,21 +50,21 @@ buffer_option finish(buffer_option made, const question& q) {
 }
 
 buffer_option in_pool(const question& q, const costs& c) {
-  return finish(
-      {memory_kind::device, "device memory from a pool",
-       c.call("cuMemCreate", q.bytes) + c.call("cuMemSetAccess", q.bytes), c.pool_pair_ns, 0, 0},
-      q);
+  return finish({memory_kind::device, "device memory from a pool",
+                 c.call_ns("cuMemCreate", q.bytes) + c.call_ns("cuMemSetAccess", q.bytes),
+                 c.pool_pair_ns, 0, 0},
+                q);
 }
 buffer_option by_calls(const question& q, const costs& c) {
   return finish({memory_kind::device,
                  "device memory by cuMemAlloc and cuMemFree, which waits for the whole device", 0,
-                 c.call("cuMemAlloc", q.bytes) + c.call("cuMemFree", q.bytes), 0, 0},
+                 c.device_pair_ns(q.bytes), 0, 0},
                 q);
 }
 buffer_option pinned_copies(const question& q, const costs& c) {
   const std::uint64_t bytes = exchanged(q);
   return finish({memory_kind::pinned, "pinned memory from a pool, copied to and from device memory",
-                 static_cast<double>(q.bytes) * pin_ns_a_byte, 2 * c.pool_pair_ns,
+                 static_cast<double>(q.bytes) * usual_costs::pin_ns_a_byte, 2 * c.pool_pair_ns,
                  c.copy_call_ns + link_ns(bytes, c.profile.host_to_device_bytes_per_s) +
                      link_ns(bytes, c.pages.read_pass_bytes_per_s),
                  0},
@@ -88,7 +73,7 @@ buffer_option pinned_copies(const question& q, const costs& c) {
 buffer_option mapped(const question& q, const costs& c) {
   return finish(
       {memory_kind::pinned, "pinned memory from a pool, mapped: kernels touch it over the link",
-       static_cast<double>(q.bytes) * pin_ns_a_byte, c.pool_pair_ns,
+       static_cast<double>(q.bytes) * usual_costs::pin_ns_a_byte, c.pool_pair_ns,
        c.pages.remote_round_trip_ns + link_ns(exchanged(q), c.profile.host_memory_bytes_per_s), 0},
       q);
 }
@@ -96,10 +81,10 @@ buffer_option pageable_copies(const question& q, const costs& c) {
   const double rate = includes(q.writers, memory_side::host)
                           ? c.profile.pageable_to_device_bytes_per_s
                           : c.profile.device_to_pageable_bytes_per_s;
-  return finish(
-      {memory_kind::pageable, "pageable memory with plain copies", 0,
-       pageable_pair_ns + c.pool_pair_ns, c.copy_call_ns + link_ns(exchanged(q), rate), 0},
-      q);
+  return finish({memory_kind::pageable, "pageable memory with plain copies", 0,
+                 usual_costs::pageable_pair_ns + c.pool_pair_ns,
+                 c.copy_call_ns + link_ns(exchanged(q), rate), 0},
+                q);
 }
 buffer_option managed_prefetched(const question& q, const costs& c) {
   const std::uint64_t bytes = exchanged(q);
@@ -108,13 +93,13 @@ buffer_option managed_prefetched(const question& q, const costs& c) {
   const double prefetch =
       c.pages.prefetch_call_ns + link_ns(bytes, back ? c.profile.managed_prefetch_back_bytes_per_s
                                                      : c.profile.managed_prefetch_bytes_per_s);
-  return finish(
-      {memory_kind::managed, "managed memory, prefetched before each use", 0,
-       c.call("cuMemAllocManaged", q.bytes) + c.call("cuMemFree.managed", q.bytes), prefetch, 0},
-      q);
+  return finish({memory_kind::managed, "managed memory, prefetched before each use", 0,
+                 c.managed_pair_ns(q.bytes), prefetch, 0},
+                q);
 }
 buffer_option host_only(const question& q) {
-  return finish({memory_kind::pageable, "pageable memory", 0, pageable_pair_ns, 0, 0}, q);
+  return finish({memory_kind::pageable, "pageable memory", 0, usual_costs::pageable_pair_ns, 0, 0},
+                q);
 }
 
 result<void> check(const question& q, const gpu_profile& p) {
@@ -158,9 +143,9 @@ void fill_settings(buffer_choice& made, const question& q, const gpu_profile& pr
             profile.device.virtual_memory
                 ? fmt::format(
                       "growable_buffer<T>: it grows in place, {} a step, and nothing is copied",
-                      format_duration(c.call("cuMemCreate", 32 * MiB) +
-                                      c.call("cuMemMap", 32 * MiB) +
-                                      c.call("cuMemSetAccess", 32 * MiB)))
+                      format_duration(c.call_ns("cuMemCreate", 32 * MiB) +
+                                      c.call_ns("cuMemMap", 32 * MiB) +
+                                      c.call_ns("cuMemSetAccess", 32 * MiB)))
                 : "buffer<T>: reserve for the usual size; a resize copies on the stream");
       }
       // A pool keeps what it has for the next one. Where there is none, others may want it.
@@ -201,72 +186,80 @@ void fill_settings(buffer_choice& made, const question& q, const gpu_profile& pr
   }
 }
 
+std::vector<buffer_option> options_for(const question& q, const gpu_profile& profile,
+                                       const costs& c) {
+  if (!on_device(q)) return {host_only(q)};
+  if (!on_host(q)) return {in_pool(q, c), by_calls(q, c)};
+  std::vector<buffer_option> all{pageable_copies(q, c)};
+  if (static_cast<double>(q.bytes) <= pinned_share * static_cast<double>(profile.host_bytes)) {
+    all.push_back(pinned_copies(q, c));
+    all.push_back(mapped(q, c));
+  }
+  if (profile.device.concurrent_managed_access) all.push_back(managed_prefetched(q, c));
+  return all;
+}
+
+struct decision {
+  std::size_t taken = 0;
+  std::string rule;
+};
+
+const char* rule_of(const buffer_option& taken) {
+  if (taken.kind == memory_kind::pageable)
+    return "it goes over so seldom that pinning would not pay for itself";
+  if (taken.kind == memory_kind::managed)
+    return "it is larger than the device, and the driver moves what is needed";
+  return taken.how.find("mapped") != std::string::npos
+             ? "both sides touch it and it is small beside what a copy costs to start: no copy at "
+               "all"
+             : "it goes to and fro often enough to pay for pinning";
+}
+
+// `all`: the cheapest first.
+decision decide(const std::vector<buffer_option>& all, const question& q,
+                const gpu_profile& profile) {
+  const auto first = [&](auto&& fits) {
+    return static_cast<std::size_t>(std::ranges::find_if(all, fits) - all.begin());
+  };
+  if (!on_device(q))
+    return {0,
+            "the device never touches it, and pinning would take memory from every other process"};
+  if (!on_host(q)) {
+    return {first([](const auto& o) { return o.how.find("pool") != std::string::npos; }),
+            q.requests == question::pattern::repeating
+                ? "only the device touches it, and each iteration asks for the same: its call site "
+                  "can be planned"
+                : "only the device touches it: device memory, and a pool, whose free waits for "
+                  "nobody"};
+  }
+  const std::size_t managed = first([](const auto& o) { return o.kind == memory_kind::managed; });
+  if (q.program == question::stage::prototype && managed < all.size())
+    return {managed, "a prototype: one pointer for both sides, prefetched"};
+  // In production managed memory is chosen only where nothing else holds the data: when its pages
+  // move is the driver's decision, and its worst cases are a thousand times its best.
+  const std::size_t taken =
+      q.bytes <= profile.device.total_bytes
+          ? first([](const auto& o) { return o.kind != memory_kind::managed; })
+          : 0;
+  return {taken, rule_of(all[taken])};
+}
+
 }  // namespace
 
 result<buffer_choice> choose(const buffer_question& q, const gpu_profile& profile) {
   if (auto good = check(q, profile); !good) return good.error();
   const costs c(profile);
-  std::vector<buffer_option> all;
-  if (!on_device(q)) {
-    all = {host_only(q)};
-  } else if (!on_host(q)) {
-    all = {in_pool(q, c), by_calls(q, c)};
-  } else {
-    all = {pageable_copies(q, c)};
-    if (static_cast<double>(q.bytes) <= pinned_share * static_cast<double>(profile.host_bytes)) {
-      all.push_back(pinned_copies(q, c));
-      all.push_back(mapped(q, c));
-    }
-    if (profile.device.concurrent_managed_access) all.push_back(managed_prefetched(q, c));
-  }
+  std::vector<buffer_option> all = options_for(q, profile, c);
   std::ranges::stable_sort(all, {}, &buffer_option::total_ns);
-  std::size_t taken = 0;
-  std::string rule;
-  const auto find = [&](memory_kind kind) {
-    return static_cast<std::size_t>(std::ranges::find(all, kind, &buffer_option::kind) -
-                                    all.begin());
-  };
-  if (!on_device(q)) {
-    rule = "the device never touches it, and pinning would take memory from every other process";
-  } else if (!on_host(q)) {
-    taken = static_cast<std::size_t>(
-        std::ranges::find_if(
-            all, [](const auto& o) { return o.how.find("pool") != std::string::npos; }) -
-        all.begin());
-    rule =
-        q.requests == buffer_question::pattern::repeating
-            ? "only the device touches it, and each iteration asks for the same: its call site can "
-              "be "
-              "planned"
-            : "only the device touches it: device memory, and a pool, whose free waits for nobody";
-  } else if (q.program == buffer_question::stage::prototype &&
-             find(memory_kind::managed) < all.size()) {
-    taken = find(memory_kind::managed);
-    rule = "a prototype: one pointer for both sides, prefetched";
-  } else {
-    // In production managed memory is chosen only where nothing else holds the data: when its pages
-    // move is the driver's decision, and its worst cases are a thousand times its best.
-    if (q.bytes <= profile.device.total_bytes) {
-      taken = static_cast<std::size_t>(
-          std::ranges::find_if(all, [](const auto& o) { return o.kind != memory_kind::managed; }) -
-          all.begin());
-    }
-    rule = all[taken].kind == memory_kind::pageable
-               ? "it goes over so seldom that pinning would not pay for itself"
-           : all[taken].kind == memory_kind::managed
-               ? "it is larger than the device, and the driver moves what is needed"
-           : all[taken].how.find("mapped") != std::string::npos
-               ? "both sides touch it and it is small beside what a copy costs to start: no copy "
-                 "at all"
-               : "it goes to and fro often enough to pay for pinning";
-  }
+  const decision made_by = decide(all, q, profile);
   buffer_choice made;
-  made.kind = all[taken].kind;
-  made.cost = all[taken];
+  made.kind = all[made_by.taken].kind;
+  made.cost = all[made_by.taken];
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (i != taken) made.others.push_back(all[i]);
+    if (i != made_by.taken) made.others.push_back(all[i]);
   }
-  made.reason = fmt::format("{} ({} over the program", rule, format_duration(made.cost.total_ns));
+  made.reason =
+      fmt::format("{} ({} over the program", made_by.rule, format_duration(made.cost.total_ns));
   if (made.cost.exchange_ns > 0)
     made.reason += fmt::format(", {} an exchange of {}", format_duration(made.cost.exchange_ns),
                                format_bytes(exchanged(q)));

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "advise/choose.hpp"
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond::advise {
@@ -16,18 +17,15 @@ constexpr std::uint64_t loop_rounds = 8;
 // control block cost 800 us at the 99th percentile as managed memory and 22 to 30 as mapped pinned
 // memory on an H200 (2026-11-30).
 constexpr std::uint64_t small_bytes = 64 * KiB;
-// The same machine: medians of one call to allocate and one to free.
-constexpr double device_pair_ns = 82'000, pinned_pair_ns = 723'000, managed_pair_ns = 15'600,
-                 driver_pool_pair_ns = 46'440;
-// A pair from the pool where no replay says: docs/measured/performance.md.
-constexpr double pool_pair_ns = 100;
 
-double measured_pair(trace::kind of) {
-  switch (of) {
-    case trace::kind::device: return device_pair_ns;
-    case trace::kind::driver_pool: return driver_pool_pair_ns;
-    case trace::kind::pinned: return pinned_pair_ns;
-    case trace::kind::managed: return managed_pair_ns;
+// One call to allocate and one to free, where the trace has no times.
+double usual_pair_ns(const call_site_summary& of) {
+  const usual_costs& costs = usual_costs::h200();
+  switch (of.of) {
+    case trace::kind::device: return costs.device_pair_ns(of.largest_bytes);
+    case trace::kind::driver_pool: return costs.emptied_driver_pool_pair_ns;
+    case trace::kind::pinned: return costs.pinned_pair_ns(of.largest_bytes);
+    case trace::kind::managed: return costs.managed_pair_ns(of.largest_bytes);
     case trace::kind::pageable: return 0;
   }
   return 0;
@@ -55,7 +53,7 @@ call_site_advice advise_one(const call_site_summary& of, const trace::trace_info
                           : fmt::format("{}, {} memory", call, to_string(of.of));
   made.time_estimated = of.time_ns == 0;
   const double now =
-      of.time_ns > 0 ? of.time_ns : measured_pair(of.of) * static_cast<double>(of.rounds);
+      of.time_ns > 0 ? of.time_ns : usual_pair_ns(of) * static_cast<double>(of.rounds);
   const bool loop = of.rounds >= loop_rounds;
   const auto then = pair_ns * static_cast<double>(of.blocks);
   // Where the calls are not known the blocks are a library's own, out of memory that it holds: no
@@ -70,11 +68,14 @@ call_site_advice advise_one(const call_site_summary& of, const trace::trace_info
       made.code = {"    cudaHostAlloc(&ptr, bytes, cudaHostAllocMapped);  // one address for both"};
     } else if (of.used_by_kernels > 0) {
       made.use = "managed + prefetch";
-      made.why =
-          "kernels use it: moved ahead of them it comes at the link's speed, and by faults at a "
-          "seventh of it";
-      made.time_now_ns = of.touched_by_cpu > 0 ? static_cast<double>(of.bytes) / 7.1 : 0;
-      made.time_then_ns = of.touched_by_cpu > 0 ? static_cast<double>(of.bytes) / 55.2 : 0;
+      const usual_costs& costs = usual_costs::h200();
+      made.why = fmt::format(
+          "kernels use it: moved ahead of them it comes at {:.0f} GB/s, and by faults at {:.0f}",
+          costs.managed_prefetch, costs.managed_fault_in);
+      if (of.touched_by_cpu > 0) {
+        made.time_now_ns = static_cast<double>(of.bytes) / costs.managed_fault_in;
+        made.time_then_ns = static_cast<double>(of.bytes) / costs.managed_prefetch;
+      }
       made.time_estimated = true;
       made.code = {
           "    cudaMemLocation there{cudaMemLocationTypeDevice, device};   // before the first "
@@ -114,7 +115,7 @@ whole_advice advise_call_sites(const explanation& of, const trace::trace_info& t
                                std::span<const replay::outcome> outcomes,
                                const plan::iterations* repeats) {
   whole_advice made;
-  double pair_ns = pool_pair_ns;
+  double pair_ns = usual_costs::h200().pool_pair_ns;
   if (!outcomes.empty()) {
     const recommendation taken =
         choose(outcomes, {.program_ns = static_cast<double>(of.what.duration_ns)});

@@ -15,6 +15,7 @@
 #include "advise/checks/segment_check.hpp"
 #include "advise/checks/site_check.hpp"
 #include "advise/recorded_part.hpp"
+#include "trace/kernel_uses.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::advise {
@@ -34,28 +35,17 @@ class analyser {
     first_ns_ = std::min(first_ns_, at.time_ns);
     last_ns_ = std::max(last_ns_, at.time_ns + at.duration_ns);
     if (trace::on_stream(at)) on_stream(at);
-    const bool of_kernel = kernel_uses_ > 0 && at.what == action::use;
-    if (kernel_uses_ > 0 && !of_kernel) kernel_uses_ = 0;
-    if (of_kernel) --kernel_uses_;
+    const trace::kernel_uses::place use_of = kernel_uses_.see(at);
     switch (at.what) {
       case action::allocate: allocated(at, index); break;
       case action::free: freed(at, index); break;
-      case action::use:
-        if (of_kernel) {
-          kernel_use(at, index);
-        } else if (at.object == static_cast<std::uint64_t>(trace::use_form::stored)) {
-          stored(at);
-        } else {
-          reported(at, index);
-        }
-        break;
+      case action::use: used(at, index, use_of); break;
       case action::kernel:
         if (at.status != 0) break;
         ++all_.what.kernels;
         all_.book.kernel();
         order_.launched(at);
-        kernel_uses_ = at.other;
-        if (at.other > 0) all_.what.kernel_pointers = true;
+        if (trace::as_kernel(at).uses > 0) all_.what.kernel_pointers = true;
         break;
       case action::copy: copied(at, index); break;
       case action::memset: set(at, index); break;
@@ -68,7 +58,8 @@ class analyser {
       case action::event_record: order_.recorded(at); break;
       case action::event_wait: order_.waited(at); break;
       case action::stream_create:
-        all_.clocks.stream_created(at.stream, at.device, at.object != 1);
+        all_.clocks.stream_created(at.stream, at.device,
+                                   trace::as_stream_create(at).waits_for_default_stream);
         break;
       case action::capture_begin: order_.capture_began(at); break;
       case action::capture_end: order_.capture_ended(at); break;
@@ -79,7 +70,7 @@ class analyser {
       case action::segment_map: segments_.reserved(at, index); break;
       case action::segment_free:
       case action::segment_unmap: segments_.given_back(at, index); break;
-      case action::mark: ++all_.marks[at.object]; break;
+      case action::mark: ++all_.marks[trace::as_mark(at).text]; break;
       case action::stream_destroy:
       case action::free_complete: break;
     }
@@ -133,7 +124,7 @@ class analyser {
   }
 
   void allocated(const trace::event& at, std::uint32_t index) {
-    all_.what.calls_known = all_.what.calls_known || at.object != 0;
+    all_.what.calls_known = all_.what.calls_known || trace::as_allocation(at).call != 0;
     spent(at);
     if (at.status != 0) {
       sites_.failed(at, index);
@@ -161,14 +152,31 @@ class analyser {
     all_.book.free(block, at, index);
   }
 
+  void used(const trace::event& at, std::uint32_t index, trace::kernel_uses::place of) {
+    using place = trace::kernel_uses::place;
+    switch (of) {
+      case place::of_kernel:
+      case place::last_of_kernel: kernel_use(at, index); break;
+      case place::of_refused: break;  // nothing ran
+      case place::elsewhere:
+        if (trace::as_use(at).form == trace::use_form::stored) {
+          stored(at);
+        } else {
+          reported(at, index);
+        }
+        break;
+    }
+  }
+
   void kernel_use(const trace::event& at, std::uint32_t index) {
     const std::uint32_t id = order_.used(at, index, at.address);
     if (id == no_index) return;
     block_facts& block = all_.book.blocks()[id];
-    (at.object == 0 ? block.by_kernel : block.in_structure) = true;
+    const bool argument = trace::as_use(at).form == trace::use_form::argument;
+    (argument ? block.by_kernel : block.in_structure) = true;
     all_.book.used(id, index);
     copies_.touched(id);
-    if (block.of == trace::kind::managed && at.object == 0)
+    if (block.of == trace::kind::managed && argument)
       managed_.used(at, index, id, order_.last_work());
   }
 
@@ -186,22 +194,21 @@ class analyser {
   }
 
   void copied(const trace::event& at, std::uint32_t index) {
+    const trace::copy_operands copy = trace::as_copy(at);
     if (at.status != 0) {
-      order_.refused(at, index, at.address);
-      order_.refused(at, index, at.other);
+      order_.refused(at, index, copy.to);
+      order_.refused(at, index, copy.from);
       return;
     }
     ++all_.what.copies;
     all_.book.kernel();
     order_.launched(at);
-    const std::uint32_t to = order_.used(at, index, at.address);
+    const std::uint32_t to = order_.used(at, index, copy.to);
     if (to != no_index) all_.book.used(to, index);
-    const std::uint32_t from = order_.used(at, index, at.other);
+    const std::uint32_t from = order_.used(at, index, copy.from);
     if (from != no_index && from != to) all_.book.used(from, index);
     copies_.copied(at, index, to, from);
-    const auto direction = static_cast<trace::copy_direction>(at.object & 0xff);
-    if ((at.object & trace::copy_asynchronous) == 0 &&
-        direction == trace::copy_direction::device_to_host) {
+    if (!copy.asynchronous && copy.direction == trace::copy_direction::device_to_host) {
       all_.clocks.host_waits_for_stream(at.stream, at.device);
       copies_.synchronised();
     }
@@ -306,7 +313,7 @@ class analyser {
   managed_check managed_{all_};
   segment_check segments_{all_};
   object_patterns objects_{all_};
-  std::uint64_t kernel_uses_ = 0;
+  trace::kernel_uses kernel_uses_;
   std::uint64_t first_ns_ = UINT64_MAX, last_ns_ = 0;
   std::set<std::pair<std::uint64_t, std::uint16_t>> streams_;
   std::pair<std::uint64_t, std::uint16_t> last_stream_;

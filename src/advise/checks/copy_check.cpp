@@ -4,16 +4,14 @@
 
 #include <algorithm>
 
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
 
 using trace::copy_direction;
-
-// Measured on an H200, driver 580.159, 2026-11-30, copies of 256 MiB, in bytes a nanosecond (GB/s);
-// a memset or a copy on the device moves 4000 GB/s at most.
-constexpr double pageable_up = 8.0, pageable_down = 14.5, pinned_link = 55.2, device_write = 4000;
 
 // A copy of pageable memory to the device of at most 64 KiB is staged and returns at once (CUDA's
 // documentation of synchronisation behaviour); only larger ones, and all to the host, block.
@@ -28,24 +26,26 @@ constexpr std::uint64_t pinned_use_share = 8;
 
 void copy_check::copied(const trace::event& at, std::uint32_t index, std::uint32_t to,
                         std::uint32_t from) {
-  const auto direction = static_cast<copy_direction>(at.object & 0xff);
-  const bool up = direction == copy_direction::host_to_device;
-  const bool down = direction == copy_direction::device_to_host;
+  const trace::copy_operands copy = trace::as_copy(at);
+  const bool up = copy.direction == copy_direction::host_to_device;
+  const bool down = copy.direction == copy_direction::device_to_host;
   if (up || down) {
     if (at.of == trace::kind::pinned) {
       in_flight_ += at.bytes;
       most_in_flight_ = std::max(most_in_flight_, in_flight_);
     }
     const bool blocks = down || at.bytes > staged_bytes;
-    if (at.of == trace::kind::pageable && (at.object & trace::copy_asynchronous) != 0 && blocks) {
+    if (at.of == trace::kind::pageable && copy.asynchronous && blocks) {
       auto [made, is_new] =
           of_.found.add(flaw::pageable_async_copy, call_site_key(at.stack, up ? 1 : 2), 0, index);
+      const usual_costs& costs = usual_costs::h200();
       made.bytes += at.bytes;
       made.time_ns += at.duration_ns != 0
                           ? at.duration_ns
-                          : static_cast<double>(at.bytes) / (up ? pageable_up : pageable_down);
+                          : static_cast<double>(at.bytes) /
+                                (up ? costs.pageable_copy_to_device : costs.pageable_copy_to_host);
       made.time_estimated = made.time_estimated || at.duration_ns == 0;
-      made.time_after_ns += static_cast<double>(at.bytes) / pinned_link;
+      made.time_after_ns += static_cast<double>(at.bytes) / costs.pinned_copy;
       if (is_new) {
         made.call_sites.push_back({up ? "copied to the device" : "copied to the host", at.stack});
         made.seen = "seen: the host address is in no pinned or managed block that the program made";
@@ -54,7 +54,9 @@ void copy_check::copied(const trace::event& at, std::uint32_t index, std::uint32
                        "    // or, of memory that is there: cudaHostRegister(existing, bytes, 0);",
                        "    // now returns at once:",
                        "    cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);",
-                       "With millpond: a pool over pinned_resource gives such blocks in 0.1 us."};
+                       fmt::format("With millpond: a pool over pinned_resource gives such a block "
+                                   "and takes it back in {}.",
+                                   format_duration(costs.pool_pair_ns))};
       }
     }
   }
@@ -70,7 +72,7 @@ void copy_check::written(const trace::event& at, std::uint32_t index, std::uint3
                          bool copy) {
   block_facts& of = of_.book.blocks()[block];
   of.extent = std::max(of.extent, at.address + at.bytes - of.address);
-  if (of.stored || !on_device(of.of)) return;
+  if (of.stored || !trace::is_gpu_memory(of.of)) return;
   const write now{at.address, at.address + at.bytes, at.stream, index, at.stack, copy};
   const auto [last, is_new] = writes_.try_emplace(block, now);
   if (is_new) return;
@@ -80,7 +82,9 @@ void copy_check::written(const trace::event& at, std::uint32_t index, std::uint3
     const std::uint64_t wasted = last->second.end - last->second.begin;
     auto [made, fresh] = of_.found.add(flaw::dead_write, call_site_key(last->second.stack, 1),
                                        call_site_key(at.stack, 2), index);
-    made.time_ns += static_cast<double>(wasted) / (last->second.copy ? pinned_link : device_write);
+    made.time_ns +=
+        static_cast<double>(wasted) /
+        (last->second.copy ? usual_costs::h200().pinned_copy : usual_costs::h200().device_memory);
     made.time_estimated = true;
     if (fresh) {
       made.events.insert(made.events.begin(), last->second.event);
@@ -107,7 +111,7 @@ void copy_check::allocated(const trace::event& at) {
   if (at.bytes > largest_pinned_) {
     largest_pinned_ = at.bytes;
     largest_pinned_stack_ = at.stack;
-    largest_pinned_call_ = static_cast<std::uint32_t>(at.object);
+    largest_pinned_call_ = trace::as_allocation(at).call;
   }
   if (pinned_live_ <= pinned_peak_) return;
   pinned_peak_ = pinned_live_;

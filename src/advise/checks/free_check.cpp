@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
@@ -35,7 +36,7 @@ std::uint32_t free_check::freed(const trace::event& at, std::uint32_t index) {
   }
   // A recorded call that the driver accepted freed something that it knows and the recorder did not
   // see allocated; where calls and statuses are not known, the addresses alone speak.
-  const bool call_known = at.object != 0;
+  const bool call_known = trace::as_free(at).call != 0;
   if (call_known && at.status == 0) {
     ++unknown_;
     return no_index;
@@ -51,9 +52,9 @@ std::uint32_t free_check::freed(const trace::event& at, std::uint32_t index) {
 }
 
 void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const block_facts& block) {
-  const std::string call = of_.free_call(at.object, at.of);
+  const std::string call = of_.free_call(trace::as_free(at).call, at.of);
   auto [made, is_new] = of_.found.add(flaw::wrong_kind_free, call_site_key(block.stack, block.call),
-                                      call_site_key(at.stack, at.object), index);
+                                      call_site_key(at.stack, trace::as_free(at).call), index);
   made.bytes += block.bytes;
   if (!is_new) return;
   const std::string right = of_.right_free(block);
@@ -73,9 +74,9 @@ void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const b
 
 void free_check::second_time(const trace::event& at, std::uint32_t index,
                              const block_facts& block) {
-  const std::string call = of_.free_call(at.object, at.of);
+  const std::string call = of_.free_call(trace::as_free(at).call, at.of);
   auto [made, is_new] = of_.found.add(flaw::double_free, call_site_key(block.stack, block.call),
-                                      call_site_key(at.stack, at.object), index);
+                                      call_site_key(at.stack, trace::as_free(at).call), index);
   if (!is_new) return;
   const std::string right = of_.right_free(block);
   made.summary = fmt::format(
@@ -94,10 +95,10 @@ void free_check::second_time(const trace::event& at, std::uint32_t index,
 
 void free_check::foreign(const trace::event& at, std::uint32_t index,
                          const block_book::free_answer& answer) {
-  const std::string call = of_.free_call(at.object, at.of);
+  const std::string call = of_.free_call(trace::as_free(at).call, at.of);
   const bool inside = answer.status == block_book::free_status::inside;
-  auto [made, is_new] =
-      of_.found.add(flaw::foreign_free, call_site_key(at.stack, at.object), inside ? 1 : 0, index);
+  auto [made, is_new] = of_.found.add(
+      flaw::foreign_free, call_site_key(at.stack, trace::as_free(at).call), inside ? 1 : 0, index);
   if (!is_new) return;
   if (answer.block != no_index) {
     const block_facts& block = of_.book.blocks()[answer.block];

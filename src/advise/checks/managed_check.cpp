@@ -4,27 +4,16 @@
 
 #include <algorithm>
 
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
 
-// Numbers of CUmem_advise, which recordings keep, and of the place that an advice is for.
-enum class advice_code : std::uint64_t {
-  set_read_mostly = 1,
-  unset_read_mostly = 2,
-  set_preferred = 3,
-  unset_preferred = 4
-};
-constexpr std::uint64_t place_host = 1;
-
 // Pages that changed direction this often went back and forth; one round is how results come home.
 constexpr std::uint64_t least_turns = 8;
 constexpr std::size_t most_touches = 1u << 20, most_spans = 4096;
-// Why pages move, in `other` of their events: by a prefetch of the program's. The number is CUPTI's
-// (CUPTI_ACTIVITY_UNIFIED_MEMORY_MIGRATION_CAUSE_USER); the others are faults, the driver's
-// guesses, room for other blocks and access counters.
-constexpr std::uint64_t moved_by_program = 1;
 // Faults of the CPU are timed by the driver: nearer than this to a launch or a wait, which came
 // first is not sure.
 constexpr std::uint64_t clock_slack_ns = 20'000;
@@ -51,17 +40,18 @@ void managed_check::advised(const trace::event& at, std::uint32_t index) {
   const std::uint32_t block = of_.book.holding(at.address);
   if (block == no_index) return;
   facts& mine = blocks_[block];
-  switch (static_cast<advice_code>(at.other)) {
-    case advice_code::set_read_mostly:
+  const trace::advice_operands given = trace::as_advice(at);
+  switch (given.advice) {
+    case trace::memory_advice::set_read_mostly:
       mine.read_mostly = index;
       mine.advice_stack = at.stack;
       break;
-    case advice_code::unset_read_mostly: mine.read_mostly = no_index; break;
-    case advice_code::set_preferred:
-      mine.prefers_host = at.object == place_host ? index : no_index;
-      if (at.object == place_host) mine.advice_stack = at.stack;
+    case trace::memory_advice::unset_read_mostly: mine.read_mostly = no_index; break;
+    case trace::memory_advice::set_preferred:
+      mine.prefers_host = given.side == trace::page_side::host ? index : no_index;
+      if (given.side == trace::page_side::host) mine.advice_stack = at.stack;
       break;
-    case advice_code::unset_preferred: mine.prefers_host = no_index; break;
+    case trace::memory_advice::unset_preferred: mine.prefers_host = no_index; break;
     default: break;
   }
 }
@@ -99,8 +89,9 @@ void managed_check::freed(const trace::event& at, std::uint32_t block) {
 
 void managed_check::pages(const trace::event& at, std::uint32_t index) {
   if (pages_.size() >= most_touches) return;
-  pages_.push_back({at.time_ns, at.address, at.bytes, at.duration_ns, index, at.stack,
-                    static_cast<trace::page_change>(at.object), at.other == moved_by_program});
+  const trace::pages_operands moved = trace::as_pages(at);
+  pages_.push_back({at.time_ns, at.address, at.bytes, at.duration_ns, index, at.stack, moved.change,
+                    moved.cause == trace::page_cause::program});
 }
 
 std::uint32_t managed_check::block_of(const page_note& each) const {
@@ -188,8 +179,8 @@ void managed_check::thrash(std::uint32_t id, const facts& mine) {
                                       0, mine.first_move);
   made.bytes += mine.to_device + mine.to_host;
   made.time_ns += mine.page_ns;
-  // A prefetch moves the same bytes at the link's speed, 55.2 GB/s on an H200.
-  made.time_after_ns += static_cast<double>(mine.to_device + mine.to_host) / 55.2;
+  made.time_after_ns +=
+      static_cast<double>(mine.to_device + mine.to_host) / usual_costs::h200().managed_prefetch;
   if (!is_new) return;
   made.summary = fmt::format(
       "Pages of the managed {} changed sides {} times: {} moved to the device and {} to the host, "
@@ -225,13 +216,14 @@ void managed_check::advice(std::uint32_t id, const facts& mine) {
     made.events.push_back(mine.write_event);
     made.call_sites.push_back({"written", mine.write_stack});
   } else {
+    const usual_costs& costs = usual_costs::h200();
     made.summary = fmt::format(
         "The managed {} prefers the host, and {} were given it: each of their accesses goes over "
         "the "
-        "link (256 MiB: 6.4 ms a pass on an H200 against 0.20 ms at hand).",
-        of_.name_block(block), plural(mine.kernels, "kernel"));
-    made.time_ns = static_cast<double>(block.bytes) / 41.9 * mine.kernels;
-    made.time_after_ns = static_cast<double>(block.bytes) / 1342 * mine.kernels;
+        "link, at {:.0f} GB/s on an H200.",
+        of_.name_block(block), plural(mine.kernels, "kernel"), costs.kernel_over_the_link);
+    made.time_ns = static_cast<double>(block.bytes) / costs.kernel_over_the_link * mine.kernels;
+    made.time_after_ns = static_cast<double>(block.bytes) / costs.device_memory * mine.kernels;
     made.time_estimated = true;
   }
   of_.place_allocation(made, block);

@@ -7,6 +7,7 @@
 
 #include "advise/recorded_part.hpp"
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
@@ -29,7 +30,7 @@ object_patterns::stretches object_patterns::as_it_is(const block_facts& of) cons
 bool object_patterns::analysed_kind(const block_facts& of) const {
   // The CPU's own touches of managed memory are not seen, so that nothing is said of managed
   // blocks.
-  return of.of == trace::kind::device || of.of == trace::kind::driver_pool;
+  return trace::is_out_of_the_cpus_reach(of.of);
 }
 
 std::uint64_t object_patterns::peak_with(const std::vector<bool>& changed, const change& how) {
@@ -37,7 +38,7 @@ std::uint64_t object_patterns::peak_with(const std::vector<bool>& changed, const
   const auto& blocks = of_.book.blocks();
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (!on_device(each.of)) continue;
+    if (!trace::is_gpu_memory(each.of)) continue;
     const stretches when = changed[id] ? how(id, each) : as_it_is(each);
     const auto bytes = static_cast<std::int64_t>(when.bytes);
     changes_[when.begin] += bytes;

@@ -5,12 +5,19 @@
 #include <algorithm>
 
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
 
 std::string stream_text(std::uint64_t stream) {
   return stream == 0 ? std::string("the default stream") : fmt::format("stream {}", stream);
+}
+
+// An address inside a structure may stand there by chance or be left over, and one that was only
+// stored may never be followed: nothing is claimed of them.
+bool perhaps_by_chance(const trace::event& at) {
+  return at.what == trace::action::use && trace::as_use(at).form != trace::use_form::argument;
 }
 
 // A graph's uses are kept up to so many: one of more nodes is checked in part, and no worse.
@@ -47,9 +54,8 @@ void order_check::allocated(const trace::event& at, std::uint32_t, std::uint32_t
 
 void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32_t id) {
   block_facts& block = of_.book.blocks()[id];
-  const bool call_known = at.object != 0;
-  const bool waits =
-      call_known && free_waits(at.of) && !of_.text(at.object).starts_with("cuMemUnmap");
+  const std::uint32_t call = trace::as_free(at).call;
+  const bool waits = call != 0 && free_waits(at.of) && !of_.text(call).starts_with("cuMemUnmap");
   if (waits) {
     of_.clocks.host_waits_for_device(at.device);
   } else if (!captures_.contains(at.stream)) {
@@ -69,7 +75,7 @@ void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32
 
 void order_check::launched(const trace::event& at) {
   capturing_ = captures_.contains(at.stream);
-  name_ = at.what == trace::action::kernel ? static_cast<std::uint32_t>(at.object) : 0;
+  name_ = at.what == trace::action::kernel ? trace::as_kernel(at).name : 0;
   work_ = capturing_ ? epoch{} : of_.clocks.issue(at.stream, at.device);
 }
 
@@ -86,9 +92,7 @@ std::uint32_t order_check::used(const trace::event& at, std::uint32_t index,
     if (dead != no_index) use_after_free(at, index, of_.book.blocks()[dead], address);
     return no_index;
   }
-  // An address inside a structure may stand there by chance; one that was only stored may never be
-  // followed.
-  if (at.what == trace::action::use && at.object != 0) return id;
+  if (perhaps_by_chance(at)) return id;
   block_facts& block = of_.book.blocks()[id];
   state& mine = state_of(block);
   if (mine.allocated.tracked() && !of_.clocks.host_knows(mine.allocated) &&
@@ -124,9 +128,9 @@ void order_check::reported(const trace::event& at) {
 
 void order_check::free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
                               const use& by) {
-  const std::string call = of_.free_call(at.object, at.of);
+  const std::string call = of_.free_call(trace::as_free(at).call, at.of);
   auto [made, is_new] = of_.found.add(flaw::free_while_in_use, call_site_key(by.stack, by.name),
-                                      call_site_key(at.stack, at.object), index);
+                                      call_site_key(at.stack, trace::as_free(at).call), index);
   made.bytes = std::max(made.bytes, block.bytes);
   if (!is_new) return;
   made.events.insert(made.events.begin(), by.event);
@@ -151,9 +155,7 @@ void order_check::free_in_use(const trace::event& at, std::uint32_t index, const
 
 void order_check::use_after_free(const trace::event& at, std::uint32_t index,
                                  const block_facts& block, std::uint64_t address) {
-  // Eight bytes inside a structure may look like an address by chance, or be left over: nothing is
-  // claimed of them.
-  if (at.what == trace::action::use && at.object != 0) return;
+  if (perhaps_by_chance(at)) return;
   auto [made, is_new] = of_.found.add(flaw::use_after_free, call_site_key(at.stack, name_),
                                       call_site_key(block.stack, block.call), index);
   if (!is_new) return;
@@ -199,41 +201,47 @@ void order_check::synchronised(const trace::event& at) {
     case trace::action::stream_synchronize:
       of_.clocks.host_waits_for_stream(at.stream, at.device);
       break;
-    case trace::action::event_synchronize: of_.clocks.host_waits_for_event(at.object); break;
+    case trace::action::event_synchronize:
+      of_.clocks.host_waits_for_event(trace::as_cuda_event(at).cuda_event);
+      break;
     default: of_.clocks.host_waits_for_device(at.device); break;
   }
 }
 
 void order_check::recorded(const trace::event& at) {
+  const std::uint64_t cuda_event = trace::as_cuda_event(at).cuda_event;
   const auto capture = captures_.find(at.stream);
   if (capture != captures_.end()) {
-    captured_events_[at.object] = capture->second;
+    captured_events_[cuda_event] = capture->second;
     return;
   }
-  captured_events_.erase(at.object);
-  of_.clocks.record(at.object, at.stream, at.device);
+  captured_events_.erase(cuda_event);
+  of_.clocks.record(cuda_event, at.stream, at.device);
 }
 
 void order_check::waited(const trace::event& at) {
+  const std::uint64_t cuda_event = trace::as_cuda_event(at).cuda_event;
   // Waiting for an event of a capture takes the stream into it.
-  const auto captured = captured_events_.find(at.object);
+  const auto captured = captured_events_.find(cuda_event);
   if (captured != captured_events_.end()) {
     captures_[at.stream] = captured->second;
   } else if (!captures_.contains(at.stream)) {
-    of_.clocks.wait(at.object, at.stream, at.device);
+    of_.clocks.wait(cuda_event, at.stream, at.device);
   }
 }
 
 void order_check::capture_began(const trace::event& at) {
-  captures_[at.stream] = at.object;
-  capture_uses_[at.object].clear();
+  const std::uint64_t capture = trace::as_capture(at).capture;
+  captures_[at.stream] = capture;
+  capture_uses_[capture].clear();
 }
 
 void order_check::capture_ended(const trace::event& at) {
   const auto capture = captures_.find(at.stream);
   if (capture == captures_.end()) return;
   const std::uint64_t ended = capture->second;
-  if (at.object != 0) graphs_[at.object] = std::move(capture_uses_[ended]);
+  const std::uint64_t graph = trace::as_graph(at).graph;
+  if (graph != 0) graphs_[graph] = std::move(capture_uses_[ended]);
   capture_uses_.erase(ended);
   std::erase_if(captures_, [&](const auto& each) { return each.second == ended; });
   std::erase_if(captured_events_, [&](const auto& each) { return each.second == ended; });
@@ -241,12 +249,11 @@ void order_check::capture_ended(const trace::event& at) {
 
 void order_check::graph_launched(const trace::event& at, std::uint32_t index) {
   launched(at);
-  const auto graph = graphs_.find(at.object);
+  const auto graph = graphs_.find(trace::as_graph(at).graph);
   if (graph == graphs_.end() || capturing_) return;
   for (const graph_use& each : graph->second) {
     name_ = each.name;
     trace::event as = at;
-    as.object = 0;
     as.stack = each.stack;
     const std::uint32_t id = used(as, index, each.address);
     if (id != no_index) of_.book.used(id, index);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "advise/analysis.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 
@@ -31,7 +32,7 @@ class order_check {
   void capture_began(const trace::event& at);
   void capture_ended(const trace::event& at);
   void graph_launched(const trace::event& at, std::uint32_t index);
-  void graph_destroyed(const trace::event& at) { graphs_.erase(at.object); }
+  void graph_destroyed(const trace::event& at) { graphs_.erase(trace::as_graph(at).graph); }
 
   [[nodiscard]] epoch last_work() const noexcept { return work_; }
 

@@ -5,26 +5,24 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
 
-// The driver's pools reserve in such steps (seen on an H200, driver 580.159, 2026-11-30), and an
-// allocation that must reserve takes 46 us there against 0.32 from what is reserved.
-constexpr std::uint64_t pool_step_bytes = 32 * MiB;
-constexpr double refill_us = 46, kept_us = 0.32;
-
 std::uint64_t in_steps(std::uint64_t bytes) {
-  return (bytes + pool_step_bytes - 1) / pool_step_bytes * pool_step_bytes;
+  const std::uint64_t step = usual_costs::h200().driver_pool_step_bytes;
+  return (bytes + step - 1) / step * step;
 }
 
 }  // namespace
 
 void pool_check::allocated(const trace::event& at, std::uint32_t index, std::uint32_t block) {
   if (at.of != trace::kind::driver_pool) return;
-  pool& mine = pools_[at.other];
-  pool_of_[block] = at.other;
+  pool& mine = pools_[trace::as_allocation(at).driver_pool];
+  pool_of_[block] = trace::as_allocation(at).driver_pool;
   mine.live += at.bytes;
   if (mine.live <= mine.reserved) return;
   const std::uint64_t grown = in_steps(mine.live);
@@ -36,7 +34,7 @@ void pool_check::allocated(const trace::event& at, std::uint32_t index, std::uin
     if (mine.first == no_index) {
       mine.first = index;
       mine.stack = at.stack;
-      mine.call = static_cast<std::uint32_t>(at.object);
+      mine.call = trace::as_allocation(at).call;
     }
     mine.last = index;
   }
@@ -52,9 +50,9 @@ void pool_check::freed(std::uint32_t block) {
 }
 
 void pool_check::set(const trace::event& at) {
-  if (at.object == static_cast<std::uint64_t>(trace::pool_attribute::release_threshold)) {
-    pools_[at.address].threshold = at.other;
-  }
+  const trace::pool_set_operands set = trace::as_pool_set(at);
+  if (set.attribute == trace::pool_attribute::release_threshold)
+    pools_[set.driver_pool].threshold = set.value;
 }
 
 void pool_check::synchronised() {
@@ -70,8 +68,8 @@ void pool_check::finish() {
     auto [made, is_new] = of_.found.add(flaw::pool_gives_back, handle, 0, mine.first);
     made.count = mine.refills;
     made.time_estimated = !mine.timed;
-    made.time_ns = mine.timed ? mine.refill_ns : count * refill_us * 1e3;
-    made.time_after_ns = count * kept_us * 1e3;
+    made.time_ns = mine.timed ? mine.refill_ns : count * usual_costs::h200().driver_pool_refill_ns;
+    made.time_after_ns = count * usual_costs::h200().kept_driver_pool_allocation_ns;
     made.events.push_back(mine.last);
     made.summary = fmt::format(
         "The driver pool keeps {} over a synchronise{}, so that {} allocations had to fetch memory "
@@ -88,7 +86,8 @@ void pool_check::finish() {
     of_.place_allocation(made, block);
     made.seen =
         "seen: allocations, frees and synchronises; what the pool holds is worked out from them, "
-        "in the driver's steps of 32 MiB";
+        "in the driver's steps of " +
+        format_bytes(usual_costs::h200().driver_pool_step_bytes);
     made.remedy = {
         "Let the pool keep what it has; once, after it is made:", "    uint64_t keep = UINT64_MAX;",
         "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);"};

@@ -77,6 +77,61 @@ segment_check::gaps segment_check::gaps_at(std::uint32_t event, std::uint64_t re
   return made;
 }
 
+std::string segment_check::summary(const gaps& left, std::uint64_t request) const {
+  const std::uint64_t live_peak = of_.book.peak_bytes();
+  // Sizes that read alike are given to the byte.
+  std::string request_text = format_bytes(request), largest_text = format_bytes(left.largest);
+  if (request_text == largest_text && request != left.largest) {
+    request_text = fmt::format("{} bytes", request);
+    largest_text = fmt::format("{} bytes", left.largest);
+  }
+  std::vector<std::string> reasons;
+  const auto because = [&](const gaps::sort& of, std::string_view reason) {
+    if (of.pieces > 0)
+      reasons.push_back(
+          fmt::format("{} in {} {}", format_bytes(of.bytes), plural(of.pieces, "piece"), reason));
+  };
+  because(left.too_small, "smaller than the request");
+  because(left.other_stream, "kept for other streams");
+  because(left.would_fit, "large enough but held for other sizes");
+  if (reasons.empty()) reasons.emplace_back("none of it");
+  std::string text = fmt::format(
+      "The allocator reserves {} at most, the program never has more than {} live: {:.3f} times. "
+      "When it last grew, for {}, it "
+      "had {} free in {}, the largest {}: {}.",
+      format_bytes(peak_), format_bytes(live_peak),
+      static_cast<double>(peak_) / static_cast<double>(live_peak), request_text,
+      format_bytes(left.too_small.bytes + left.other_stream.bytes + left.would_fit.bytes),
+      plural(left.too_small.pieces + left.other_stream.pieces + left.would_fit.pieces, "piece"),
+      largest_text, fmt::join(reasons, ", "));
+  if (again_ > 0) {
+    text += fmt::format(" It gave memory back {} times and reserved {} times after that.",
+                        given_back_, again_);
+  }
+  return text;
+}
+
+std::vector<std::string> segment_check::remedy(const gaps& left) const {
+  std::vector<std::string> made;
+  if (left.other_stream.bytes > left.too_small.bytes) {
+    made.emplace_back(
+        "What one stream freed serves another one only when its work has passed, which this "
+        "allocator does not ask: "
+        "allocate on fewer streams, or from a pool that hands idle blocks over. With millpond, for "
+        "this trace:");
+  } else {
+    made.insert(made.end(),
+                {"An allocator that can move pages joins such pieces, which saves at most "
+                 "what is said above. In PyTorch, before "
+                 "the first CUDA call:",
+                 "    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+                 "With millpond's pool, pages move to where they are needed; what it would "
+                 "reserve for this trace:"});
+  }
+  made.push_back(fmt::format("    millpond compare {}", of_.info.name));
+  return made;
+}
+
 void segment_check::finish() {
   const std::uint64_t live_peak = of_.book.peak_bytes();
   if (peak_event_ == no_index || peak_ <= live_peak || live_peak == 0) return;
@@ -105,54 +160,10 @@ void segment_check::finish() {
     made.events.push_back(asked->allocated);
     of_.place_allocation(made, *asked);
   }
-  // Sizes that read alike are given to the byte.
-  std::string request_text = format_bytes(request), largest_text = format_bytes(left.largest);
-  if (request_text == largest_text && request != left.largest) {
-    request_text = fmt::format("{} bytes", request);
-    largest_text = fmt::format("{} bytes", left.largest);
-  }
-  std::vector<std::string> reasons;
-  const auto because = [&](const gaps::sort& of, std::string_view reason) {
-    if (of.pieces > 0)
-      reasons.push_back(
-          fmt::format("{} in {} {}", format_bytes(of.bytes), plural(of.pieces, "piece"), reason));
-  };
-  because(left.too_small, "smaller than the request");
-  because(left.other_stream, "kept for other streams");
-  because(left.would_fit, "large enough but held for other sizes");
-  if (reasons.empty()) reasons.emplace_back("none of it");
-  made.summary = fmt::format(
-      "The allocator reserves {} at most, the program never has more than {} live: {:.3f} times. "
-      "When it last grew, for {}, it "
-      "had {} free in {}, the largest {}: {}.",
-      format_bytes(peak_), format_bytes(live_peak),
-      static_cast<double>(peak_) / static_cast<double>(live_peak), request_text,
-      format_bytes(left.too_small.bytes + left.other_stream.bytes + left.would_fit.bytes),
-      plural(left.too_small.pieces + left.other_stream.pieces + left.would_fit.pieces, "piece"),
-      largest_text, fmt::join(reasons, ", "));
-  if (again_ > 0) {
-    made.summary += fmt::format(" It gave memory back {} times and reserved {} times after that.",
-                                given_back_, again_);
-  }
+  made.summary = summary(left, request);
   made.seen =
       "seen: the recorded allocator's own segments; sizes as requested, rounded up to 512 bytes";
-  made.remedy.clear();
-  if (left.other_stream.bytes > left.too_small.bytes) {
-    made.remedy.emplace_back(
-        "What one stream freed serves another one only when its work has passed, which this "
-        "allocator does not ask: "
-        "allocate on fewer streams, or from a pool that hands idle blocks over. With millpond, for "
-        "this trace:");
-  } else {
-    made.remedy.insert(made.remedy.end(),
-                       {"An allocator that can move pages joins such pieces, which saves at most "
-                        "what is said above. In PyTorch, before "
-                        "the first CUDA call:",
-                        "    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-                        "With millpond's pool, pages move to where they are needed; what it would "
-                        "reserve for this trace:"});
-  }
-  made.remedy.push_back(fmt::format("    millpond compare {}", of_.info.name));
+  made.remedy = remedy(left);
 }
 
 }  // namespace millpond::advise

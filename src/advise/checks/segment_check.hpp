@@ -30,6 +30,8 @@ class segment_check {
   };
   [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request,
                              std::uint64_t stream) const;
+  [[nodiscard]] std::string summary(const gaps& left, std::uint64_t request) const;
+  [[nodiscard]] std::vector<std::string> remedy(const gaps& left) const;
 
   analysis& of_;
   std::vector<segment> segments_;

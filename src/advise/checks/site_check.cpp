@@ -4,19 +4,12 @@
 
 #include <algorithm>
 
+#include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::advise {
 namespace {
-
-// Microseconds of an allocation and its free, and of the same through a pool that keeps its memory:
-// medians measured on an H200, driver 580.159, 2026-11-30 (docs/measured/performance.md). For
-// traces without recorded times.
-constexpr double device_pair_us = 82, managed_pair_us = 15.6, pool_pair_us = 0.76;
-double pinned_pair_us(std::uint64_t bytes) {
-  return bytes <= 4 * MiB ? 723
-                          : static_cast<double>(bytes) / static_cast<double>(64 * MiB) * 30'000;
-}
 
 // A growing place spreads what it keeps over the whole run: of eight equal parts of the trace at
 // least seven have a part of it, and none has over half.
@@ -48,7 +41,9 @@ std::vector<std::string> keep_it(const site_facts& site) {
     lines.insert(
         lines.end(),
         {"    millpond::pinned_resource pinned(gpu);", "    millpond::pool staging(pinned);",
-         "    void* ptr = staging.allocate(bytes, stream);   // 0.1 us when warm",
+         fmt::format(
+             "    void* ptr = staging.allocate(bytes, stream);   // with the free {} when warm",
+             format_duration(usual_costs::h200().pool_pair_ns)),
          "    staging.deallocate(ptr, bytes, stream);"});
   } else {
     lines.insert(lines.end(),
@@ -67,19 +62,19 @@ std::vector<std::string> keep_it(const site_facts& site) {
 
 void site_check::freed(const trace::event& at, std::uint32_t block) {
   const block_facts& of = of_.book.blocks()[block];
-  if (at.object != 0 && free_waits(at.of) && of_.clocks.device_busy(at.device)) {
+  if (trace::as_free(at).call != 0 && free_waits(at.of) && of_.clocks.device_busy(at.device)) {
     ++of_.book.sites()[of.site].busy_frees;
   }
 }
 
 void site_check::failed(const trace::event& at, std::uint32_t index) {
-  auto [made, is_new] =
-      of_.found.add(flaw::failed_allocation, call_site_key(at.stack, at.object), 0, index);
+  auto [made, is_new] = of_.found.add(
+      flaw::failed_allocation, call_site_key(at.stack, trace::as_allocation(at).call), 0, index);
   made.bytes = std::max(made.bytes, at.bytes);
   if (!is_new) return;
   block_facts asked;
   asked.stack = at.stack;
-  asked.call = static_cast<std::uint32_t>(at.object);
+  asked.call = trace::as_allocation(at).call;
   asked.of = at.of;
   made.summary =
       fmt::format("{} asked for {} and got status {}{}; {} were live of what is recorded.",
@@ -92,10 +87,12 @@ void site_check::failed(const trace::event& at, std::uint32_t index) {
 }
 
 double site_check::estimated_ns(const site_facts& site) {
-  const double us = site.of == trace::kind::pinned    ? pinned_pair_us(site.largest_bytes)
-                    : site.of == trace::kind::managed ? managed_pair_us
-                                                      : device_pair_us;
-  return us * 1e3 * static_cast<double>(site.rounds);
+  const usual_costs& costs = usual_costs::h200();
+  const double pair_ns = site.of == trace::kind::pinned ? costs.pinned_pair_ns(site.largest_bytes)
+                         : site.of == trace::kind::managed
+                             ? costs.managed_pair_ns(site.largest_bytes)
+                             : costs.device_pair_ns(site.largest_bytes);
+  return pair_ns * static_cast<double>(site.rounds);
 }
 
 void site_check::repeats(const site_facts& site) {
@@ -119,7 +116,11 @@ void site_check::repeats(const site_facts& site) {
                     call_site_key(site.stack, site.call), site.largest_bytes, site.first_event);
   made.count = site.rounds;
   made.time_ns = cost;
-  made.time_after_ns = pool_pair_us * 1e3 * static_cast<double>(site.rounds);
+  // What keep_it says first: a pool over pinned memory, or the driver's pool that keeps its own.
+  const double pair_after_ns = site.of == trace::kind::pinned
+                                   ? usual_costs::h200().pool_pair_ns
+                                   : usual_costs::h200().kept_driver_pool_pair_ns;
+  made.time_after_ns = pair_after_ns * static_cast<double>(site.rounds);
   made.time_estimated = !timed;
   if (site.first_free_event != no_index) made.events.push_back(site.first_free_event);
   const std::string each =
