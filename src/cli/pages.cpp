@@ -61,27 +61,27 @@ result<std::uint64_t> ideal_page(const std::string& text) {
                            text)};
 }
 
-// Where the options cannot be had together or on this machine.
-result<pages::run_options> options_of(const pages_arguments& a, const gpu_profile& profile) {
-  const auto refuse = [](std::string why) {
-    return error{error_code::invalid_argument, std::move(why)};
-  };
-  pages::run_options o;
-  auto size = bytes_of("--size", a.size);
+error refused(std::string why) {
+  return {error_code::invalid_argument, std::move(why)};
+}
+
+// What the program does with its memory.
+result<void> take_pattern(const pages_arguments& a, pages::run_options& o) {
+  const auto size = bytes_of("--size", a.size);
   if (!size) return size.error();
   o.bytes = *size;
   const auto kind = pages::parse_pattern(a.pattern);
   if (!kind)
-    return refuse(fmt::format(
+    return refused(fmt::format(
         "--pattern: expected stream, stride, random, blocked or ping-pong, found `{}`", a.pattern));
   o.pattern = *kind;
   if (!a.stride.empty()) {
-    auto stride = bytes_of("--stride", a.stride);
+    const auto stride = bytes_of("--stride", a.stride);
     if (!stride) return stride.error();
     o.stride = *stride;
   }
   if ((o.pattern == pages::pattern_kind::stride) != (o.stride != 0)) {
-    return refuse(
+    return refused(
         "--stride BYTES and --pattern stride go together: one byte is touched in each stride");
   }
   o.touches = a.touches;
@@ -99,32 +99,46 @@ result<pages::run_options> options_of(const pages_arguments& a, const gpu_profil
   if (a.prefetch) o.each_kernel = pages::run_options::before::prefetch;
   o.rounds = a.rounds;
   o.seed = a.seed;
+  return {};
+}
+
+// Which machine it does it on.
+result<void> take_machine(const pages_arguments& a, const gpu_profile& profile,
+                          pages::run_options& o) {
   if (a.access_counters) o.access_counters = pages::space::options::counters::move;
   o.device_bytes = profile.device.total_bytes;
   if (!a.device_memory.empty()) {
-    auto limit = bytes_of("--device-memory", a.device_memory);
+    const auto limit = bytes_of("--device-memory", a.device_memory);
     if (!limit) return limit.error();
     if (*limit < 8 * pages::block_bytes)
-      return refuse("--device-memory: at least 16MiB, eight blocks of 2 MiB");
+      return refused("--device-memory: at least 16MiB, eight blocks of 2 MiB");
     o.device_bytes = *limit;
   }
-  if (!a.page.empty()) {
-    auto page = ideal_page(a.page);
-    if (!page) return page.error();
-    if (a.mode != "driver") o.ideal_page_bytes = *page;
-    if (a.mode == "driver")
-      return refuse("--page is the idealised machine's; the driver chooses its pages itself");
-    if (!o.advice.empty())
-      return refuse(
-          "--page is the idealised machine's, which knows no advice; leave one of them out");
-  } else if (a.mode == "ideal") {
-    return refuse("--mode ideal needs --page: the bytes that one fault moves");
+  if (a.page.empty()) {
+    if (a.mode == "ideal")
+      return refused("--mode ideal needs --page: the bytes that one fault moves");
+    return {};
   }
+  const auto page = ideal_page(a.page);
+  if (!page) return page.error();
+  if (a.mode == "driver")
+    return refused("--page is the idealised machine's; the driver chooses its pages itself");
+  if (!o.advice.empty())
+    return refused(
+        "--page is the idealised machine's, which knows no advice; leave one of them out");
+  o.ideal_page_bytes = *page;
+  return {};
+}
+
+// An error where the options cannot be had together or on this machine.
+result<pages::run_options> options_of(const pages_arguments& a, const gpu_profile& profile) {
+  pages::run_options o;
+  if (const auto done = take_pattern(a, o); !done) return done.error();
+  if (const auto done = take_machine(a, profile, o); !done) return done.error();
   if (!profile.device.concurrent_managed_access && (a.prefetch || !o.advice.empty())) {
     return error{error_code::not_supported,
                  fmt::format("{} has no concurrent managed access: there all managed memory is on "
-                             "the device while a kernel runs, "
-                             "and advice and prefetch are refused",
+                             "the device while a kernel runs, and advice and prefetch are refused",
                              profile.name)};
   }
   if (o.bytes > profile.host_bytes + o.device_bytes) {

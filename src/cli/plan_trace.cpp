@@ -13,6 +13,7 @@
 #include "plan/iteration.hpp"
 #include "replay/run.hpp"
 #include "report/table.hpp"
+#include "trace/event_views.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 
@@ -29,10 +30,6 @@ struct dynamic_peers {
   bool simulated = false;
 };
 
-bool on_gpu(trace::kind of) {
-  return of == trace::kind::device || of == trace::kind::driver_pool || of == trace::kind::managed;
-}
-
 // Only the allocator's calls are replayed, as recorded but for the blocks that are not planned.
 // Nothing where the plan has no device memory.
 result<dynamic_peers> replay_planned_part(const trace::trace_data& data,
@@ -40,12 +37,13 @@ result<dynamic_peers> replay_planned_part(const trace::trace_data& data,
                                           const plan::iterations& found,
                                           const plan::iteration_plan& planned, session& here) {
   dynamic_peers out;
-  const auto first = std::find_if(found.groups.begin(), found.groups.end(),
-                                  [](const plan::stream_group& l) { return on_gpu(l.kind); });
+  const auto first =
+      std::find_if(found.groups.begin(), found.groups.end(),
+                   [](const plan::stream_group& g) { return trace::is_gpu_memory(g.kind); });
   if (first == found.groups.end()) return out;
-  for (std::size_t l = 0; l < found.groups.size(); ++l)
-    if (found.groups[l].device == first->device && on_gpu(found.groups[l].kind))
-      out.planned_bytes += planned.arenas[l].planned_bytes;
+  for (std::size_t g = 0; g < found.groups.size(); ++g)
+    if (found.groups[g].device == first->device && trace::is_gpu_memory(found.groups[g].kind))
+      out.planned_bytes += planned.arenas[g].planned_bytes;
   std::vector<bool> keep(data.events.size(), false);
   for (std::size_t b = 0; b < lives.blocks.size(); ++b) {
     if (found.fates[b] != plan::block_fate::planned) continue;
@@ -184,109 +182,137 @@ std::uint64_t whole_peak(const trace::lifetimes& lives, const plan::iterations& 
   return start == trace::never ? before : std::max(before, arenas + std::max(live_at_start, after));
 }
 
+// What a plan of a trace's iterations came to, to be printed.
+struct traced_plan {
+  const std::string& input;
+  const trace::lifetimes& lives;
+  const plan::iterations& found;
+  const plan::iteration_plan& planned;
+  std::uint64_t reserved_bytes, whole_bytes;
+  double seconds;
+  std::uint64_t seed;
+  dynamic_peers peers;
+
+  [[nodiscard]] const plan::fate_totals& of(plan::block_fate fate) const {
+    return found.totals[static_cast<std::size_t>(fate)];
+  }
+  [[nodiscard]] double over() const {
+    return over_bound(planned.planned_bytes, planned.lower_bound);
+  }
+};
+
+std::string json_of(const traced_plan& made) {
+  const auto totals = [&](plan::block_fate fate) {
+    const plan::fate_totals& t = made.of(fate);
+    return ordered_json{
+        {"blocks", t.blocks}, {"bytes", t.bytes}, {"peak_live_bytes", t.peak_live_bytes}};
+  };
+  ordered_json out{{"input", made.input},
+                   {"events", made.lives.events},
+                   {"iterations", made.found.found.size()},
+                   {"shapes", made.found.shapes.size()},
+                   {"streams", made.found.groups.size()},
+                   {"planned_bytes", made.planned.planned_bytes},
+                   {"lower_bound_bytes", made.planned.lower_bound},
+                   {"over_bound", made.over()},
+                   {"planned", totals(plan::block_fate::planned)},
+                   {"persistent", totals(plan::block_fate::persistent)},
+                   {"dynamic", totals(plan::block_fate::dynamic)},
+                   {"whole_bytes", made.whole_bytes},
+                   {"peak_requested_bytes", made.lives.peak_live_bytes},
+                   {"recorded_reserved_bytes", made.reserved_bytes},
+                   {"seed", made.seed},
+                   {"seconds", made.seconds}};
+  if (!made.peers.outcomes.empty()) out["dynamic_allocators"] = peers_json(made.peers);
+  return out.dump(2) + '\n';
+}
+
+std::string text_of(const traced_plan& made) {
+  if (made.found.found.empty()) {
+    return fmt::format("{}, and no iteration repeats: nothing to plan\n",
+                       report::counted(made.lives.events, "event", "events"));
+  }
+  const auto row = [](const char* name, std::uint64_t bytes, const std::string& text) {
+    return report::paragraph(fmt::format("{:<10}{:>10}  ", name, format_bytes(bytes)), text);
+  };
+  const auto blocks = [&](plan::block_fate fate) {
+    return report::counted(made.of(fate).blocks, "block", "blocks");
+  };
+  std::string together =
+      fmt::format("requested at most {}", format_bytes(made.lives.peak_live_bytes));
+  if (made.reserved_bytes > 0) {
+    together += fmt::format(
+        "; the recorded allocator reserved {} ({:.3f} times this)",
+        format_bytes(made.reserved_bytes),
+        static_cast<double>(made.reserved_bytes) / static_cast<double>(made.whole_bytes));
+  }
+  std::string out = fmt::format("{} of {} on {}\n",
+                                report::counted(made.found.found.size(), "iteration", "iterations"),
+                                report::counted(made.found.shapes.size(), "shape", "shapes"),
+                                report::counted(made.found.groups.size(), "stream", "streams"));
+  out += row("planned", made.planned.planned_bytes,
+             fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(plan::block_fate::planned),
+                         format_bytes(made.planned.lower_bound), 100 * made.over()));
+  out += row("persistent", made.of(plan::block_fate::persistent).peak_live_bytes,
+             blocks(plan::block_fate::persistent) + " that outlive iterations");
+  out +=
+      row("dynamic", made.of(plan::block_fate::dynamic).peak_live_bytes,
+          blocks(plan::block_fate::dynamic) + ": warm-up, and what crosses iterations or streams");
+  out += row("together", made.whole_bytes, together);
+  out += fmt::format("in {:.2f} s\n", made.seconds);
+  if (!made.peers.outcomes.empty()) out += peers_text(made.peers);
+  return out;
+}
+
+std::string over_capacity(const plan_settings& settings, const plan::iteration_plan& planned) {
+  const bool proved = planned.lower_bound > *settings.capacity;
+  return fmt::format(
+      "{}: the iterations need {} bytes, {} more than the capacity of {}; their lower bound is {}, "
+      "{}",
+      settings.input, planned.planned_bytes, planned.planned_bytes - *settings.capacity,
+      *settings.capacity, planned.lower_bound,
+      proved ? "which proves that none fit" : "so it is not proved that none fit");
+}
+
 }  // namespace
 
 exit_status plan_trace(const plan_settings& settings, session& here) {
   const auto data = trace::load_trace(settings.input);
   if (!data) return here.fail(data.error());
-  const auto known = trace::find_lifetimes(*data, {.on_fault = trace::strictness::tolerant});
-  if (!known) return here.fail(known.error());
-  const trace::lifetimes& lives = *known;
+  const auto lives = trace::find_lifetimes(*data, {.on_fault = trace::strictness::tolerant});
+  if (!lives) return here.fail(lives.error());
   reserved_peak reserved;
   for (const trace::event& e : data->events) reserved.add(e);
   const std::uint64_t start = session::now_ns();
-  const plan::iterations found = plan::find_iterations(lives);
-  auto planned = plan::plan_iterations(found, solve_options_of(settings, here));
+  const plan::iterations found = plan::find_iterations(*lives);
+  const auto planned = plan::plan_iterations(found, solve_options_of(settings, here));
   if (!planned) return here.fail(planned.error());
   const double seconds = static_cast<double>(session::now_ns() - start) / 1e9;
   here.end_progress();
-  if (settings.capacity && planned->planned_bytes > *settings.capacity) {
-    const bool proved = planned->lower_bound > *settings.capacity;
-    return here.fail(
-        exit_status::bad_input,
-        fmt::format("{}: the iterations need {} bytes, {} more than the capacity of {}; their "
-                    "lower bound is "
-                    "{}, {}",
-                    settings.input, planned->planned_bytes,
-                    planned->planned_bytes - *settings.capacity, *settings.capacity,
-                    planned->lower_bound,
-                    proved ? "which proves that none fit" : "so it is not proved that none fit"));
-  }
+  if (settings.capacity && planned->planned_bytes > *settings.capacity)
+    return here.fail(exit_status::bad_input, over_capacity(settings, *planned));
   std::ostream* said = &here.out();
   if (!settings.output.empty()) {
     if (const auto done = write_plan(settings.output, shapes_csv(found, *planned), here, said);
         !done)
       return here.fail(done.error());
   }
-  dynamic_peers peers;
+  traced_plan made{
+      settings.input, *lives,           found,
+      *planned,       reserved.bytes(), whole_peak(*lives, found, planned->planned_bytes),
+      seconds,        settings.seed,    {}};
   if (!settings.no_compare && !found.found.empty()) {
     here.set_seed(settings.seed);
-    auto replayed = replay_planned_part(*data, lives, found, *planned, here);
+    auto replayed = replay_planned_part(*data, *lives, found, *planned, here);
     if (!replayed) return here.fail(replayed.error());
-    peers = std::move(*replayed);
+    made.peers = std::move(*replayed);
     here.end_progress();
   }
-  const auto& of = [&](plan::block_fate fate) -> const plan::fate_totals& {
-    return found.totals[static_cast<std::size_t>(fate)];
-  };
-  const auto& persistent = of(plan::block_fate::persistent);
-  const auto& dynamic = of(plan::block_fate::dynamic);
-  const auto& repeating = of(plan::block_fate::planned);
-  const std::uint64_t whole = whole_peak(lives, found, planned->planned_bytes);
   if (here.json()) {
-    const auto totals = [](const plan::fate_totals& t) {
-      return ordered_json{
-          {"blocks", t.blocks}, {"bytes", t.bytes}, {"peak_live_bytes", t.peak_live_bytes}};
-    };
-    ordered_json out{{"input", settings.input},
-                     {"events", lives.events},
-                     {"iterations", found.found.size()},
-                     {"shapes", found.shapes.size()},
-                     {"streams", found.groups.size()},
-                     {"planned_bytes", planned->planned_bytes},
-                     {"lower_bound_bytes", planned->lower_bound},
-                     {"over_bound", over_bound(planned->planned_bytes, planned->lower_bound)},
-                     {"planned", totals(repeating)},
-                     {"persistent", totals(persistent)},
-                     {"dynamic", totals(dynamic)},
-                     {"whole_bytes", whole},
-                     {"peak_requested_bytes", lives.peak_live_bytes},
-                     {"recorded_reserved_bytes", reserved.bytes()},
-                     {"seed", settings.seed},
-                     {"seconds", seconds}};
-    if (!peers.outcomes.empty()) out["dynamic_allocators"] = peers_json(peers);
-    here.out() << out.dump(2) << '\n';
-    return exit_status::done;
+    here.out() << json_of(made);
+  } else {
+    *said << text_of(made);
   }
-  if (found.found.empty()) {
-    *said << fmt::format("{}, and no iteration repeats: nothing to plan\n",
-                         report::counted(lives.events, "event", "events"));
-    return exit_status::done;
-  }
-  const auto row = [](const char* name, std::uint64_t bytes, const std::string& text) {
-    return report::paragraph(fmt::format("{:<10}{:>10}  ", name, format_bytes(bytes)), text);
-  };
-  const auto blocks = [](std::uint64_t count) { return report::counted(count, "block", "blocks"); };
-  std::string together = fmt::format("requested at most {}", format_bytes(lives.peak_live_bytes));
-  if (reserved.bytes() > 0) {
-    together += fmt::format("; the recorded allocator reserved {} ({:.3f} times this)",
-                            format_bytes(reserved.bytes()),
-                            static_cast<double>(reserved.bytes()) / static_cast<double>(whole));
-  }
-  *said << fmt::format("{} of {} on {}\n",
-                       report::counted(found.found.size(), "iteration", "iterations"),
-                       report::counted(found.shapes.size(), "shape", "shapes"),
-                       report::counted(found.groups.size(), "stream", "streams"))
-        << row("planned", planned->planned_bytes,
-               fmt::format("{}; lower bound {}, {:.4f}% over it", blocks(repeating.blocks),
-                           format_bytes(planned->lower_bound),
-                           100 * over_bound(planned->planned_bytes, planned->lower_bound)))
-        << row("persistent", persistent.peak_live_bytes,
-               blocks(persistent.blocks) + " that outlive iterations")
-        << row("dynamic", dynamic.peak_live_bytes,
-               blocks(dynamic.blocks) + ": warm-up, and what crosses iterations or streams")
-        << row("together", whole, together) << fmt::format("in {:.2f} s\n", seconds);
-  if (!peers.outcomes.empty()) *said << peers_text(peers);
   return exit_status::done;
 }
 

@@ -215,7 +215,7 @@ class viewer {
     if (!settings_.no_lines) {
       for (report::live_site& each : made.sites) each.label = named(each);
     }
-    past_.push_back(made.kinds[0].live_bytes + made.kinds[1].live_bytes);
+    past_.push_back(made.gpu_live_bytes);
     if (past_.size() > 512) past_.erase(past_.begin());
     return made;
   }

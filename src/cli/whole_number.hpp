@@ -1,6 +1,9 @@
 // Numbers of options that cannot be negative.
 #pragma once
-#include <CLI/CLI.hpp>
+
+namespace CLI {
+class Validator;
+}
 
 namespace millpond::cli {
 

@@ -48,10 +48,9 @@ std::vector<std::string> stack_lines(std::uint32_t stack, const trace::trace_inf
   return lines;
 }
 
-std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
-                             const explanation_options& options) {
-  const advise::analysed& what = of.what;
-  std::string made;
+namespace {
+
+void put_head(std::string& made, const advise::analysed& what, const trace::trace_info& trace) {
   put(made, "trace     ",
       fmt::format("{}: {}, {}, {}, {}, {}, {}", trace.name, counted(what.events, "event", "events"),
                   counted(what.allocations, "allocation", "allocations"),
@@ -60,7 +59,7 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
                   counted(what.streams, "stream", "streams")));
   if (!trace.meta.program.empty()) put(made, "program   ", trace.meta.program);
   put(made, "peak      ",
-      fmt::format("{} live of device memory (event {}); {} in {} at the end",
+      fmt::format("{} live of GPU memory (event {}); {} in {} at the end",
                   format_bytes(what.peak_live_bytes), what.peak_event,
                   format_bytes(what.end_live_bytes),
                   counted(what.end_live_blocks, "block", "blocks")));
@@ -77,48 +76,61 @@ std::string explanation_text(const advise::explanation& of, const trace::trace_i
   }
   if (trace.meta.simulated) made += "gpu       SIMULATED: recorded on the simulated GPU\n";
   for (const std::string& each : what.remarks) put(made, "note      ", each);
-  made += '\n';
-  std::size_t number = 0;
-  for (const finding& each : of.findings) {
-    if (number == options.most_findings) break;
-    const advise::flaw_facts& facts = advise::facts_of(each.which);
-    ++number;
-    put(made, fmt::format("{}. ", number),
-        fmt::format(
-            "[{}] {}: {}{}", to_string(each.how_bad), facts.name, facts.title,
-            each.count > 1 ? fmt::format(" ({} times)", grouped(each.count)) : std::string()));
-    put(made, "   ", each.summary);
-    const std::string cost = cost_text(each);
-    if (!cost.empty()) put(made, "   cost: ", cost);
-    for (const advise::finding_call_site& at : each.call_sites) {
-      const auto lines = stack_lines(at.stack, trace);
-      made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
-      for (std::size_t n = 0; n < lines.size() && n < options.most_frames; ++n)
-        made += wrapped("       " + lines[n], text_columns, 9) +
-                '\n';  // what goes on stands further in
-      if (lines.size() > options.most_frames)
-        made += fmt::format("       and {} more\n",
-                            counted(lines.size() - options.most_frames, "frame", "frames"));
-    }
-    if (!each.events.empty()) {
-      put(made, "   evidence: ",
-          fmt::format("event{} {}", each.events.size() == 1 ? "" : "s",
-                      fmt::join(each.events, ", ")));
-    }
-    if (!each.seen.empty()) put(made, "   ", each.seen);
-    if (!each.remedy.empty()) made += "   remedy:\n";
-    for (const std::string& line : each.remedy) {
-      if (line.starts_with(' ')) {
-        made += "   " + line + '\n';
-      } else {
-        put(made, "     ", line);
-      }
-    }
-    made += '\n';
+}
+
+void put_call_site(std::string& made, const advise::finding_call_site& at,
+                   const trace::trace_info& trace, std::size_t most_frames) {
+  const auto lines = stack_lines(at.stack, trace);
+  made += fmt::format("   {}{}\n", at.what, lines.empty() ? " (no call stack recorded)" : ":");
+  for (std::size_t n = 0; n < lines.size() && n < most_frames; ++n)
+    made +=
+        wrapped("       " + lines[n], text_columns, 9) + '\n';  // what goes on stands further in
+  if (lines.size() > most_frames)
+    made +=
+        fmt::format("       and {} more\n", counted(lines.size() - most_frames, "frame", "frames"));
+}
+
+void put_finding(std::string& made, std::size_t number, const finding& each,
+                 const trace::trace_info& trace, const explanation_options& options) {
+  const advise::flaw_facts& facts = advise::facts_of(each.which);
+  put(made, fmt::format("{}. ", number),
+      fmt::format(
+          "[{}] {}: {}{}", to_string(each.how_bad), facts.name, facts.title,
+          each.count > 1 ? fmt::format(" ({} times)", grouped(each.count)) : std::string()));
+  put(made, "   ", each.summary);
+  const std::string cost = cost_text(each);
+  if (!cost.empty()) put(made, "   cost: ", cost);
+  for (const advise::finding_call_site& at : each.call_sites)
+    put_call_site(made, at, trace, options.most_frames);
+  if (!each.events.empty()) {
+    put(made, "   evidence: ",
+        fmt::format("event{} {}", each.events.size() == 1 ? "" : "s",
+                    fmt::join(each.events, ", ")));
   }
-  if (of.findings.size() > number) {
+  if (!each.seen.empty()) put(made, "   ", each.seen);
+  if (!each.remedy.empty()) made += "   remedy:\n";
+  for (const std::string& line : each.remedy) {
+    if (line.starts_with(' ')) {
+      made += "   " + line + '\n';
+    } else {
+      put(made, "     ", line);
+    }
+  }
+  made += '\n';
+}
+
+}  // namespace
+
+std::string explanation_text(const advise::explanation& of, const trace::trace_info& trace,
+                             const explanation_options& options) {
+  std::string made;
+  put_head(made, of.what, trace);
+  made += '\n';
+  const std::size_t shown = std::min(of.findings.size(), options.most_findings);
+  for (std::size_t n = 0; n < shown; ++n) put_finding(made, n + 1, of.findings[n], trace, options);
+  if (of.findings.size() > shown) {
     made += fmt::format("and {} more; --all or --json has them\n",
-                        counted(of.findings.size() - number, "finding", "findings"));
+                        counted(of.findings.size() - shown, "finding", "findings"));
   }
   made += of.findings.empty() ? "nothing found\n"
                               : counted(of.findings.size(), "finding", "findings") + " found\n";

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/bits.hpp"
 #include "millpond/base/units.hpp"
 #include "report/holes.hpp"
+#include "report/sites.hpp"
+#include "trace/event_views.hpp"
 #include "trace/on_stream.hpp"
 
 namespace millpond::report {
@@ -23,10 +24,6 @@ std::string_view short_name(std::string_view symbol) {
   // "? (+0x2a1c9)" is an address.
   if (symbol.starts_with('?')) return symbol;
   return symbol.substr(0, symbol.find('('));
-}
-
-bool in_gpu_memory(trace::kind of) {
-  return of == trace::kind::device || of == trace::kind::driver_pool;
 }
 
 }  // namespace
@@ -54,10 +51,7 @@ void live_account::add(const trace::event& at, const trace::trace_info& info) {
   now_ns_ = std::max(now_ns_, at.time_ns - std::min(first_ns_, at.time_ns));
   if (trace::on_stream(at)) streams_.try_emplace(at.stream, true);
   if (at.duration_ns != 0 && (at.what == action::allocate || at.what == action::free)) {
-    std::string name(info.strings.at(static_cast<std::uint32_t>(at.object)));
-    if (name.empty())
-      name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
-    calls_[name].recent.add(at.duration_ns);
+    calls_[name_of_call(at, info)].recent.add(at.duration_ns);
   }
   switch (at.what) {
     case action::allocate: allocated(at, info); break;
@@ -107,6 +101,10 @@ void live_account::allocated(const trace::event& at, const trace::trace_info& in
   kind.allocated_bytes += at.bytes;
   kind.live_bytes += at.bytes;
   kind.peak_bytes = std::max(kind.peak_bytes, kind.live_bytes);
+  if (trace::is_gpu_memory(at.of)) {
+    gpu_live_bytes_ += at.bytes;
+    gpu_peak_bytes_ = std::max(gpu_peak_bytes_, gpu_live_bytes_);
+  }
 }
 
 void live_account::ended(std::map<std::uint64_t, block>::iterator which) {
@@ -114,6 +112,7 @@ void live_account::ended(std::map<std::uint64_t, block>::iterator which) {
   live_kind& kind = kinds_[static_cast<std::size_t>(gone.of)];
   --kind.live_blocks;
   kind.live_bytes -= gone.bytes;
+  if (trace::is_gpu_memory(gone.of)) gpu_live_bytes_ -= gone.bytes;
   --sites_[gone.site].live_blocks;
   sites_[gone.site].live_bytes -= gone.bytes;
   blocks_.erase(which);
@@ -140,12 +139,8 @@ void live_account::segment_ended(std::uint64_t begin, std::uint64_t end) {
 }
 
 std::uint32_t live_account::site_of(const trace::event& at, const trace::trace_info& info) {
-  const auto call = static_cast<std::uint32_t>(at.object);
-  const std::uint64_t key =
-      at.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
-                    : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
-                          (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
-  const auto [found, added] = site_ids_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
+  const auto [found, added] =
+      site_ids_.try_emplace(key_of_site(at), static_cast<std::uint32_t>(sites_.size()));
   if (added) {
     live_site made;
     made.of = at.of;
@@ -155,13 +150,7 @@ std::uint32_t live_account::site_of(const trace::event& at, const trace::trace_i
                              std::string(info.strings.at(each.file)), each.line});
     }
     made.label = call_site_of(made.frames);
-    if (made.frames.empty()) {
-      const std::string_view name = info.strings.at(call);
-      const std::uint64_t low = std::uint64_t{1} << floor_log2(at.bytes);
-      made.label =
-          fmt::format("{}{} to {}", name.empty() ? "" : std::string(name) + ", ", format_bytes(low),
-                      format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
-    }
+    if (made.frames.empty()) made.label = label_without_stack(at, info);
     sites_.push_back(std::move(made));
   }
   return found->second;
@@ -194,7 +183,7 @@ void live_account::measure_holes(live_view& into) const {
   }
   std::uint64_t last_end = 0;
   for (const auto& [begin, each] : blocks_) {
-    if (!in_gpu_memory(each.of)) continue;
+    if (!trace::is_gpu_memory(each.of)) continue;
     if (last_end != 0 && begin > last_end && begin - last_end <= most_gap) hole(begin - last_end);
     last_end = begin + each.bytes;
   }
@@ -215,6 +204,8 @@ live_view live_account::view(double elapsed_s, std::size_t most_sites, site_orde
       elapsed_s > 0 ? std::max(elapsed_s, static_cast<double>(now_ns_ - before_ns_) / 1e9) : 0;
   before_ns_ = now_ns_;
   made.kinds = kinds_;
+  made.gpu_live_bytes = gpu_live_bytes_;
+  made.gpu_peak_bytes = gpu_peak_bytes_;
   made.kernels = kernels_;
   made.copies = copies_;
   made.failed = failed_;

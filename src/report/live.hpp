@@ -50,11 +50,13 @@ struct live_view {
   std::uint64_t trace_ns = 0;  // the time of the last event, from the first
   double elapsed_s = 0;        // since the view before; 0: the first view, its counts are from the
                                // beginning, over trace_ns
-  std::array<live_kind, live_kinds> kinds;            // by trace::kind
+  std::array<live_kind, live_kinds> kinds;  // by trace::kind
+  // Of the kinds that are GPU memory (trace::is_gpu_memory), as `explain` counts its peak.
+  std::uint64_t gpu_live_bytes = 0, gpu_peak_bytes = 0;
   std::uint64_t kernels = 0, copies = 0, failed = 0;  // since the view before
   std::vector<live_call> calls;                       // that have times, most time first
-  // Device memory and what is free in it: of the allocator's segments where the trace has them,
-  // else gaps between blocks.
+  // GPU memory and what is free in it: of the allocator's segments where the trace has them, else
+  // gaps between blocks.
   bool segments_known = false;
   std::uint64_t reserved_bytes = 0, free_bytes = 0, free_pieces = 0, largest_free = 0;
   std::vector<live_site> sites;  // the hottest first
@@ -93,6 +95,7 @@ class live_account {
   bool simulated_ = false;
   std::uint64_t dropped_ = 0;
   std::array<live_kind, live_kinds> kinds_;
+  std::uint64_t gpu_live_bytes_ = 0, gpu_peak_bytes_ = 0;
   std::uint64_t kernels_ = 0, copies_ = 0, failed_ = 0;
   std::map<std::uint64_t, block> blocks_;            // live, by address
   std::map<std::uint64_t, std::uint64_t> segments_;  // begin -> end, of device memory
@@ -103,7 +106,7 @@ class live_account {
   std::unordered_map<std::uint64_t, bool> streams_;
 };
 
-// `past`: the sum of live device bytes of the views before, oldest first, for a line of how it
+// `past`: gpu_live_bytes of the views before, oldest first, for a line of how it
 // went. At most `width` columns and `height` lines (0: as many as there are). Colours are escapes
 // of the terminal.
 struct live_text_options {

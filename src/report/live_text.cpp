@@ -99,7 +99,7 @@ class terminal_page {
 };
 
 void put_fragmentation(terminal_page& into, const live_view& of) {
-  const std::uint64_t live = of.kinds[0].live_bytes + of.kinds[1].live_bytes;
+  const std::uint64_t live = of.reserved_bytes - of.free_bytes;  // in the segments
   const std::string pieces =
       of.free_pieces == 0
           ? "no holes"
@@ -107,12 +107,12 @@ void put_fragmentation(terminal_page& into, const live_view& of) {
                         grouped(of.free_pieces), of.free_pieces == 1 ? "piece" : "pieces",
                         format_bytes(of.largest_free));
   if (!of.segments_known) {
-    into.line(fmt::format("gaps between blocks of device memory: {}", pieces));
+    into.line(fmt::format("gaps between blocks of GPU memory: {}", pieces));
     return;
   }
   const double ratio =
       live == 0 ? 0 : static_cast<double>(of.reserved_bytes) / static_cast<double>(live);
-  into.line(fmt::format("device memory: {} reserved{}; free {}", format_bytes(of.reserved_bytes),
+  into.line(fmt::format("GPU memory: {} reserved{}; free {}", format_bytes(of.reserved_bytes),
                         live == 0 ? "" : fmt::format(", {:.2f} of live", ratio), pieces),
             ratio > 1.5 ? "33" : "");
 }
@@ -143,6 +143,7 @@ std::string live_text(const live_view& of, const std::vector<std::uint64_t>& pas
   if (past.size() > 1) made.line("live  " + curve(past, options.width - 6, options.with), "36");
   made.line("");
 
+  int gpu_kinds = 0;
   table kinds({"memory", "live", "peak", "blocks", "alloc/s", "free/s", "new"});
   for (std::size_t at = 0; at < live_kinds; ++at) {
     const live_kind& each = of.kinds[at];
@@ -152,6 +153,11 @@ std::string live_text(const live_view& of, const std::vector<std::uint64_t>& pas
                rate(static_cast<double>(each.allocations), seconds),
                rate(static_cast<double>(each.frees), seconds),
                bytes_a_second(static_cast<double>(each.allocated_bytes), seconds)});
+    if (trace::is_gpu_memory(static_cast<trace::kind>(at))) ++gpu_kinds;
+  }
+  if (gpu_kinds > 1) {
+    kinds.add({"GPU in all", format_bytes(of.gpu_live_bytes), format_bytes(of.gpu_peak_bytes), "",
+               "", "", ""});
   }
   made.rows(kinds);
   put_fragmentation(made, of);
@@ -202,6 +208,7 @@ std::string live_json(const live_view& of, const std::string& state) {
         {"frees", each.frees},           {"allocated_bytes", each.allocated_bytes}};
   }
   made["kinds"] = kinds;
+  made["gpu"] = {{"live_bytes", of.gpu_live_bytes}, {"peak_bytes", of.gpu_peak_bytes}};
   made["fragmentation"] = {{"segments_known", of.segments_known},
                            {"reserved_bytes", of.reserved_bytes},
                            {"free_bytes", of.free_bytes},
@@ -227,7 +234,7 @@ std::string live_json(const live_view& of, const std::string& state) {
                      {"time_us", each.call_ns / 1e3}});
   }
   made["call_sites"] = sites;
-  made["places_in_all"] = of.sites_in_all;
+  made["call_sites_in_all"] = of.sites_in_all;
   return made.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 

@@ -196,44 +196,15 @@ std::string left_out(const picture& of) {
       grouped(of.events_shown), grouped(of.events), grouped(of.bins.size()));
 }
 
-ordered_json trace_json(const page_trace& each) {
-  const picture& of = each.shown;
-  const trace::trace_info& info = *each.info;
-  ordered_json made{{"name", of.name},
-                    {"format", of.format},
-                    {"program", info.meta.program},
-                    {"device", info.meta.device_name},
-                    {"simulated", info.meta.simulated},
-                    {"warnings", each.explained.what.remarks},
-                    {"left_out", left_out(of)},
-                    {"events", of.events},
-                    {"events_shown", of.events_shown},
-                    {"allocations", of.allocations},
-                    {"frees", of.frees},
-                    {"failed", of.failed},
-                    {"unmatched_frees", of.unmatched_frees},
-                    {"allocated_bytes", of.allocated_bytes},
-                    {"freed_bytes", of.freed_bytes},
-                    {"peak_bytes", of.peak_bytes},
-                    {"peak_event", of.peak_event},
-                    {"peak_reserved_bytes", of.peak_reserved_bytes},
-                    {"end_bytes", of.end_bytes},
-                    {"end_blocks", of.end_blocks},
-                    {"duration_ns", of.duration_ns},
-                    {"times_known", of.times_known}};
-  made["kinds"] = {"device", "driver pool", "pinned", "managed", "pageable"};
-  ordered_json streams = ordered_json::array();
-  for (const std::uint64_t stream : of.streams)
-    streams.push_back(stream == 0 ? "default stream" : fmt::format("stream {}", stream));
-  made["streams"] = streams;
-  made["sites"] = sites_json(of, info);
-  ordered_json windows = ordered_json::array();
-  for (const picture_window& one : of.windows)
-    windows.push_back({{"first", one.first}, {"end", one.end}, {"why", one.why}});
-  made["windows"] = windows;
-  made["blocks"] = blocks_json(of);
-  made["marks"] = marks_json(of, info);
-  made["bins"] = bins_json(of);
+// A list of `values`, each as `row` makes it.
+template <class Values, class Row>
+ordered_json list_of(const Values& values, Row row) {
+  ordered_json made = ordered_json::array();
+  for (const auto& each : values) made.push_back(row(each));
+  return made;
+}
+
+ordered_json segments_json(const picture& of) {
   const position_finder where(of.regions);
   column_table segments;
   segments.reserve(6);
@@ -252,38 +223,80 @@ ordered_json trace_json(const page_trace& each) {
     position.add(where(one.address));
     bytes.add(one.bytes);
   }
-  made["segments"] = segments.json();
-  ordered_json regions = ordered_json::array();
+  return segments.json();
+}
+
+ordered_json totals_json(const page_trace& each) {
+  const picture& of = each.shown;
+  const trace::trace_info& info = *each.info;
+  return {{"name", of.name},
+          {"format", of.format},
+          {"program", info.meta.program},
+          {"device", info.meta.device_name},
+          {"simulated", info.meta.simulated},
+          {"warnings", each.explained.what.remarks},
+          {"left_out", left_out(of)},
+          {"events", of.events},
+          {"events_shown", of.events_shown},
+          {"allocations", of.allocations},
+          {"frees", of.frees},
+          {"failed", of.failed},
+          {"unmatched_frees", of.unmatched_frees},
+          {"allocated_bytes", of.allocated_bytes},
+          {"freed_bytes", of.freed_bytes},
+          {"peak_bytes", of.peak_bytes},
+          {"peak_event", of.peak_event},
+          {"peak_reserved_bytes", of.peak_reserved_bytes},
+          {"end_bytes", of.end_bytes},
+          {"end_blocks", of.end_blocks},
+          {"duration_ns", of.duration_ns},
+          {"times_known", of.times_known}};
+}
+
+ordered_json strategies_json(const page_trace& of) {
+  return list_of(of.outcomes, [](const replay::outcome& one) -> ordered_json {
+    return {{"name", one.label()},
+            {"allocate", histogram_json(one.allocate)},
+            {"free", histogram_json(one.free)},
+            {"reserved", one.peak_reserved_bytes},
+            {"waits", one.device_waits},
+            {"failures", one.failures},
+            {"total_ns", one.allocator_ns}};
+  });
+}
+
+ordered_json trace_json(const page_trace& each) {
+  const picture& of = each.shown;
+  const trace::trace_info& info = *each.info;
+  ordered_json made = totals_json(each);
+  made["kinds"] = {"device", "driver pool", "pinned", "managed", "pageable"};
+  made["streams"] = list_of(of.streams, [](std::uint64_t stream) {
+    return stream == 0 ? "default stream" : fmt::format("stream {}", stream);
+  });
+  made["sites"] = sites_json(of, info);
+  made["windows"] = list_of(of.windows, [](const picture_window& one) -> ordered_json {
+    return {{"first", one.first}, {"end", one.end}, {"why", one.why}};
+  });
+  made["blocks"] = blocks_json(of);
+  made["marks"] = marks_json(of, info);
+  made["bins"] = bins_json(of);
+  made["segments"] = segments_json(of);
   // Addresses as text: a browser's numbers are exact up to 2^53 only.
-  for (const picture_region& one : of.regions)
-    regions.push_back({fmt::format("{:#x}", one.address), one.bytes, one.position});
-  made["regions"] = regions;
-  ordered_json curve = ordered_json::array();
-  for (const picture_fragmentation& one : of.fragmentation) {
-    curve.push_back(
+  made["regions"] = list_of(of.regions, [](const picture_region& one) {
+    return ordered_json::array({fmt::format("{:#x}", one.address), one.bytes, one.position});
+  });
+  made["fragmentation"] = list_of(of.fragmentation, [](const picture_fragmentation& one) {
+    return ordered_json::array(
         {one.event, one.time_ns, one.live_bytes, one.free_bytes, one.largest_hole, one.holes});
-  }
-  made["fragmentation"] = curve;
-  ordered_json cells = ordered_json::array();
-  for (const picture_cell& one : of.lifetimes)
-    cells.push_back({one.size, one.life, one.blocks, one.bytes});
-  made["lifetimes"] = cells;
+  });
+  made["lifetimes"] = list_of(of.lifetimes, [](const picture_cell& one) {
+    return ordered_json::array({one.size, one.life, one.blocks, one.bytes});
+  });
   made["findings"] = findings_json(each);
-  ordered_json calls = ordered_json::array();
-  for (const picture_call& one : of.calls)
-    calls.push_back({{"name", one.name}, {"allocate", histogram_json(one.times)}});
-  made["calls"] = calls;
-  ordered_json strategies = ordered_json::array();
-  for (const replay::outcome& one : each.outcomes) {
-    strategies.push_back({{"name", one.label()},
-                          {"allocate", histogram_json(one.allocate)},
-                          {"free", histogram_json(one.free)},
-                          {"reserved", one.peak_reserved_bytes},
-                          {"waits", one.device_waits},
-                          {"failures", one.failures},
-                          {"total_ns", one.allocator_ns}});
-  }
-  made["strategies"] = strategies;
+  made["calls"] = list_of(of.calls, [](const picture_call& one) -> ordered_json {
+    return {{"name", one.name}, {"allocate", histogram_json(one.times)}};
+  });
+  made["strategies"] = strategies_json(each);
   made["replayed_on"] = each.replayed_on;
   made["not_replayed"] = each.not_replayed;
   return made;

@@ -6,10 +6,11 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "base/bits.hpp"
 #include "report/explanation.hpp"
 #include "report/picture_sums.hpp"
+#include "report/sites.hpp"
 #include "trace/address_map.hpp"
+#include "trace/event_views.hpp"
 #include "trace/live_index.hpp"
 
 namespace millpond::report {
@@ -39,8 +40,8 @@ class collector {
       default: break;
     }
     const bool named = at.what == action::kernel || at.what == action::mark;
-    made_.marks.push_back({index, now_ns_, at.bytes, stream_of(at.stream),
-                           named ? static_cast<std::uint32_t>(at.object) : 0, at.what});
+    made_.marks.push_back(
+        {index, now_ns_, at.bytes, stream_of(at.stream), named ? trace::name_of(at) : 0, at.what});
   }
 
   void finish() {
@@ -53,9 +54,7 @@ class collector {
  private:
   void timed(const trace::event& at) {
     if (at.duration_ns == 0 || (at.what != action::allocate && at.what != action::free)) return;
-    std::string name(info_.strings.at(static_cast<std::uint32_t>(at.object)));
-    if (name.empty())
-      name = fmt::format("{} ({})", trace::to_string(at.what), trace::to_string(at.of));
+    const std::string name = name_of_call(at, info_);
     picture_call& call = calls_[name];
     call.name = name;
     call.times.add(at.duration_ns);
@@ -151,14 +150,9 @@ class collector {
   }
 
   std::uint32_t site_of(const trace::event& at) {
-    const auto call = static_cast<std::uint32_t>(at.object);
-    const std::uint64_t key =
-        at.stack != 0
-            ? (std::uint64_t{1} << 63) | (std::uint64_t{at.stack} << 24) | (call & 0xffffff)
-            : (std::uint64_t{static_cast<std::uint8_t>(at.of)} << 40) |
-                  (std::uint64_t{floor_log2(at.bytes)} << 32) | call;
+    const std::uint32_t call = trace::as_allocation(at).call;
     const auto [found, added] =
-        sites_.try_emplace(key, static_cast<std::uint32_t>(made_.sites.size()));
+        sites_.try_emplace(key_of_site(at), static_cast<std::uint32_t>(made_.sites.size()));
     if (added) made_.sites.push_back({at.stack, call, label_of(at), 0, 0, 0, 0});
     picture_site& site = made_.sites[found->second];
     ++site.blocks;
@@ -170,10 +164,7 @@ class collector {
   std::string label_of(const trace::event& at) const {
     const auto lines = stack_lines(at.stack, info_);
     if (!lines.empty()) return lines.front();
-    const std::string_view call = info_.strings.at(static_cast<std::uint32_t>(at.object));
-    const std::uint64_t low = std::uint64_t{1} << floor_log2(at.bytes);
-    return fmt::format("{}{} to {}", call.empty() ? "" : std::string(call) + ", ",
-                       format_bytes(low), format_bytes(low > UINT64_MAX / 2 ? low : low * 2));
+    return label_without_stack(at, info_);
   }
 
   picture& made_;

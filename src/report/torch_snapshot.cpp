@@ -1,5 +1,7 @@
 #include "report/torch_snapshot.hpp"
 
+#include "trace/event_views.hpp"
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -111,8 +113,8 @@ class snapshot_maker {
  public:
   void add(const trace::event& at) {
     if (device_ < 0 && at.what == action::allocate) device_ = at.device;
-    const bool ours = (at.of == trace::kind::device || at.of == trace::kind::driver_pool) &&
-                      (device_ < 0 || at.device == device_);
+    const bool ours =
+        trace::is_out_of_the_cpus_reach(at.of) && (device_ < 0 || at.device == device_);
     const bool said = ours && put(at);
     ++(said ? counts_.written : counts_.left_out);
   }
@@ -161,7 +163,7 @@ class snapshot_maker {
     };
     switch (at.what) {
       case action::allocate:
-        if (at.status != 0) return say("oom", at.other, at.bytes);
+        if (at.status != 0) return say("oom", trace::free_bytes_at_failure(at), at.bytes);
         if (at.address == 0 || at.bytes == 0 || live_.contains(at.address)) return false;
         live_[at.address] = {at.bytes, at.stream, at.stack};
         return say("alloc", at.address, at.bytes);

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "../advise/trace_maker.hpp"
+
 namespace millpond::report {
 namespace {
 
@@ -51,6 +53,32 @@ TEST_F(live, bytes_blocks_and_peaks_are_counted_by_kind) {
   EXPECT_EQ(now.kinds[0].frees, 1u);
   EXPECT_EQ(now.kinds[0].allocated_bytes, 5120u);
   EXPECT_EQ(now.kinds[2].live_bytes, 512u);
+}
+
+TEST_F(live, gpu_memory_is_what_explain_counts_in_its_peak) {
+  advise::trace_maker made;
+  made.allocate(0x100000, 1000, trace::kind::device);
+  made.allocate(0x200000, 200, trace::kind::driver_pool);
+  made.allocate(0x300000, 30, trace::kind::managed);
+  made.allocate(0x400000, 4, trace::kind::pinned);
+  made.allocate(0x500000, 5, trace::kind::pageable);
+  made.free(0x200000, trace::kind::driver_pool);
+  auto source = trace::open_trace_bytes("made", made.bytes());
+  ASSERT_TRUE(source) << source.error().message;
+  std::vector<trace::event> events(16);
+  const auto count = source->read(events);
+  ASSERT_TRUE(count);
+  ASSERT_EQ(*count, 6u);
+  for (std::size_t n = 0; n < *count; ++n) account_.add(events[n], source->info());
+  const live_view now = view();
+  EXPECT_EQ(now.gpu_live_bytes, 1030u);
+  EXPECT_EQ(now.gpu_peak_bytes, 1230u);
+  const advise::explained_trace explained = advise::explain_made(made);
+  EXPECT_EQ(explained.what.what.end_live_bytes, now.gpu_live_bytes);
+  EXPECT_EQ(explained.what.what.peak_live_bytes, now.gpu_peak_bytes);
+  EXPECT_THAT(live_text(now, {}, {}), HasSubstr("GPU in all"));
+  const auto read = nlohmann::json::parse(live_json(now, "running"));
+  EXPECT_EQ(read["gpu"]["peak_bytes"], 1230);
 }
 
 TEST_F(live, rates_are_since_the_view_before_and_what_lives_stays) {
