@@ -133,87 +133,115 @@ result<buffer> parse_row(const std::vector<std::string_view>& fields, const head
   return b;
 }
 
-}  // namespace
+class csv_reader {
+ public:
+  explicit csv_reader(const std::string& name) : name_(name) {}
 
-result<planning_file> parse_csv(std::string_view text, const std::string& name) {
-  planning_file out;
-  offsets plan;
-  std::unordered_map<std::string, std::size_t> seen;  // id -> line
-  std::vector<std::string_view> fields;
-  header head;
+  result<planning_file> read(std::string_view text) {
+    if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
+    while (!text.empty()) {
+      ++number_;
+      const std::size_t end = text.find('\n');
+      const std::string_view line = trim(text.substr(0, end));
+      const bool cut = end == std::string_view::npos;
+      text.remove_prefix(cut ? text.size() : end + 1);
+      if (number_ > 1 && line.empty() &&
+          text.find_first_not_of(" \t\r\n") == std::string_view::npos)
+        break;
+      const auto done = number_ == 1 ? first_line(line) : row_of(line, cut);
+      if (!done) return done.error();
+    }
+    if (number_ == 0) return place{name_, 1}.expected("a header line", "an empty file");
+    out_.other_columns = std::move(head_.others);
+    if (const auto done = take_offsets(); !done) return done.error();
+    return std::move(out_);
+  }
+
+ private:
   struct given {
     std::size_t row;
     std::uint64_t offset;
     std::size_t line;
   };
-  std::vector<given> some;  // offsets of a file that has them in some rows only
-  std::size_t number = 0;
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
-  while (!text.empty()) {
-    ++number;
-    const place here{name, number};
-    const std::size_t end = text.find('\n');
-    const std::string_view line = trim(text.substr(0, end));
-    const bool cut = end == std::string_view::npos;
-    text.remove_prefix(cut ? text.size() : end + 1);
-    if (number == 1) {
-      auto parsed = parse_header(line, here);
-      if (!parsed) return parsed.error();
-      head = *parsed;
-      continue;
-    }
-    if (line.empty()) {
-      if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) break;
-      return here.expected("a buffer", "an empty line");
-    }
+
+  [[nodiscard]] bool has_offsets() const { return head_.at[offset] >= 0; }
+
+  result<void> first_line(std::string_view line) {
+    auto parsed = parse_header(line, place{name_, number_});
+    if (!parsed) return parsed.error();
+    head_ = std::move(*parsed);
+    return {};
+  }
+
+  result<void> row_of(std::string_view line, bool cut) {
+    const place here{name_, number_};
+    if (line.empty()) return here.expected("a buffer", "an empty line");
     // A row that the end of the file cuts inside its last number would read as a smaller number.
     if (cut)
       return here.expected("a whole line",
                            fmt::format("{} and the end of the file: it is cut", in_quotes(line)));
-    split(line, ',', fields);
-    if (fields.size() != head.fields)
-      return here.expected(fmt::format("{} fields", head.fields), fmt::format("{}", fields.size()));
-    auto row = parse_row(fields, head, here);
+    split(line, ',', fields_);
+    if (fields_.size() != head_.fields)
+      return here.expected(fmt::format("{} fields", head_.fields),
+                           fmt::format("{}", fields_.size()));
+    auto row = parse_row(fields_, head_, here);
     if (!row) return row.error();
-    const auto [first, fresh] = seen.emplace(row->id, number);
+    const auto [first, fresh] = lines_.emplace(row->id, number_);
     if (!fresh)
       return here.expected("each id once",
                            fmt::format("{}, which line {} has", in_quotes(row->id), first->second));
-    const std::string_view at = head.at[offset] < 0
-                                    ? std::string_view{}
-                                    : fields[static_cast<std::size_t>(head.at[offset])];
+    const std::string_view at =
+        has_offsets() ? fields_[static_cast<std::size_t>(head_.at[offset])] : std::string_view{};
     std::uint64_t value = 0;
     if (at.empty()) {
-      ++out.without_offset;
+      ++out_.without_offset;
+    } else if (!parse_number(at, value) || value >= size_limit) {
+      return here.expected("an offset below 2^63", in_quotes(at));
     } else {
-      if (!parse_number(at, value) || value >= size_limit)
-        return here.expected("an offset below 2^63", in_quotes(at));
-      some.push_back({out.instance.buffers.size(), value, number});
+      offsets_.push_back({out_.instance.buffers.size(), value, number_});
     }
-    out.instance.buffers.push_back(std::move(*row));
+    out_.instance.buffers.push_back(std::move(*row));
+    return {};
   }
-  if (number == 0) return place{name, 1}.expected("a header line", "an empty file");
-  out.other_columns = std::move(head.others);
-  if (head.at[offset] < 0) {
-    out.without_offset = 0;
-    return out;
-  }
-  for (const given& each : some) {
-    buffer& b = out.instance.buffers[each.row];
-    if (out.without_offset == 0) {
-      plan.push_back(each.offset);
-      continue;
+
+  // Offsets in every row are a plan; in some rows only, they are fixed there.
+  result<void> take_offsets() {
+    if (!has_offsets()) {
+      out_.without_offset = 0;
+      return {};
     }
-    const place here{name, each.line};
-    auto checked = parse_fixed(std::to_string(each.offset), b, here);
-    if (!checked) return checked.error();
-    if (b.fixed && *b.fixed != *checked)
-      return here.expected(fmt::format("the fixed offset {} or none", *b.fixed),
-                           fmt::format("{}", *checked));
-    b.fixed = *checked;
+    if (out_.without_offset == 0) {
+      offsets plan;
+      for (const given& each : offsets_) plan.push_back(each.offset);
+      out_.plan = std::move(plan);
+      return {};
+    }
+    for (const given& each : offsets_) {
+      buffer& b = out_.instance.buffers[each.row];
+      const place here{name_, each.line};
+      const auto checked = parse_fixed(std::to_string(each.offset), b, here);
+      if (!checked) return checked.error();
+      if (b.fixed && *b.fixed != *checked)
+        return here.expected(fmt::format("the fixed offset {} or none", *b.fixed),
+                             fmt::format("{}", *checked));
+      b.fixed = *checked;
+    }
+    return {};
   }
-  if (out.without_offset == 0) out.plan = std::move(plan);
-  return out;
+
+  const std::string& name_;
+  std::size_t number_ = 0;  // of the line
+  header head_;
+  std::vector<std::string_view> fields_;
+  std::unordered_map<std::string, std::size_t> lines_;  // by id
+  std::vector<given> offsets_;
+  planning_file out_;
+};
+
+}  // namespace
+
+result<planning_file> parse_csv(std::string_view text, const std::string& name) {
+  return csv_reader(name).read(text);
 }
 
 result<std::string> read_text(const std::string& path) {

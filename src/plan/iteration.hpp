@@ -1,18 +1,15 @@
 // The repeating iteration of a trace, found from the events alone: a request, a training step.
 //
 // 1. Cuts. Where no block but the persistent ones is live, nothing of one iteration reaches into
-// the next.
-//    What is persistent is not known, so several answers are tried: never freed, or living longer
-//    than some part of the trace. Programs that never fall quiet are cut at a recurring run of
-//    events instead.
+//    the next. What is persistent is not known, so several answers are tried: never freed, or
+//    living longer than some part of the trace. Programs that never fall quiet are cut at a
+//    recurring run of events instead.
 // 2. Families. The stretches between cuts are compared by their runs of allocations and frees,
-// sizes left
-//    out: a model's requests look alike whatever the batch. A family that returns often and makes
-//    up a good part of the trace starts an iteration; what lies between two starts belongs to the
-//    first. What comes before them all is the warm-up.
-// 3. Shapes. In each iteration, the blocks that live and die in it on one stream are one planning
-// problem;
-//    equal sequences of sizes and frees are one shape, planned once.
+//    sizes left out: a model's requests look alike whatever the batch. A family that returns often
+//    and makes up a good part of the trace starts an iteration; what lies between two starts
+//    belongs to the first. What comes before them all is the warm-up.
+// 3. Shapes. In each iteration, the blocks of a stream group that live and die in it are one
+//    planning problem; equal sequences of sizes and frees are one shape, planned once.
 // The cuts that plan the most bytes win; among nearly equal ones, those with more iterations.
 #pragma once
 #include <cstdint>
@@ -31,14 +28,15 @@ struct iteration_options {
 };
 
 enum class block_fate : std::uint8_t {
-  planned,     // lives and dies in one iteration, on one stream
+  planned,     // lives and dies in one iteration, in one stream group
   persistent,  // outlives iterations: weights, optimizer state, caches
   dynamic,     // the rest: warm-up, blocks that cross iterations or that other streams use
 };
 inline constexpr std::size_t fate_count = 3;
 [[nodiscard]] const char* to_string(block_fate fate) noexcept;
 
-// Memory of one group is reused in stream order alone, so groups never share bytes.
+// Blocks of one device, kind and stream: their memory is reused in the stream's order alone, so two
+// groups never share bytes.
 struct stream_group {
   std::uint16_t device = 0;
   trace::kind kind{};

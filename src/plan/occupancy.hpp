@@ -44,6 +44,8 @@ class occupancy {
     const piece* at;
     const piece* end;
   };
+  template <class Part, class Above>
+  void walk(const section_range& of, Part&& part, Above&& above) const;
   static void add(pieces& to, std::uint64_t begin, std::uint64_t end);
   void collect(std::span<const section_range> ranges, std::uint64_t from);
   // The first byte >= from that no collected piece holds, and how far it stays free.

@@ -170,6 +170,127 @@ result<graph> find_conflicts(const stream_problem& of) {
   return out;
 }
 
+namespace {
+
+// Looks for a plan by first fit in many orders, and keeps the best.
+class order_search {
+ public:
+  order_search(const stream_problem& of, const graph& conflicts, const solve_options& options,
+               plan& best)
+      : of_(of),
+        conflicts_(conflicts),
+        options_(options),
+        out_(best),
+        target_(std::max(best.lower_bound, of.capacity.value_or(0))),
+        order_(of.buffers.size()),
+        any_(options.seed) {
+    out_.peak = UINT64_MAX;
+    std::iota(order_.begin(), order_.end(), std::uint32_t{0});
+  }
+
+  // Orders by size, by size and conflicts, and as given, and then with some buffers swapped; each
+  // improved by giving the topmost an earlier turn.
+  void search() {
+    const std::uint64_t rounds = few() ? starts : UINT64_MAX;
+    for (std::uint64_t round = 0; out_.peak > target_ && round < rounds; ++round) {
+      begin(round);
+      improve();
+      if (order_.empty() || spent()) break;
+    }
+    if (of_.buffers.empty()) out_.peak = 0;
+  }
+
+  // Placing in the order of a best plan's offsets, each as low as it fits, is no higher anywhere;
+  // so some order of all is as good, and few buffers have few orders.
+  void try_every_order() {
+    if (!few() || out_.peak <= target_ || out_.stats.placements >= options_.node_limit) return;
+    std::iota(order_.begin(), order_.end(), std::uint32_t{0});
+    std::uint64_t best = UINT64_MAX;
+    offsets at;
+    do {
+      best = std::min(best, place(at, "every order"));
+    } while (std::next_permutation(order_.begin(), order_.end()));
+    out_.lower_bound = best;  // of all plans
+  }
+
+ private:
+  static constexpr std::uint64_t starts = 3;
+  static constexpr int turns = 200;
+
+  [[nodiscard]] bool few() const { return of_.buffers.size() <= exact_up_to; }
+  [[nodiscard]] bool spent() const {
+    return out_.stats.placements >= options_.node_limit || (options_.stop && options_.stop());
+  }
+
+  std::uint64_t place(offsets& at, const char* method) {
+    const std::uint64_t peak = first_fit(of_, conflicts_, order_, at);
+    out_.stats.placements += order_.size();
+    if (peak < out_.peak) {
+      out_.peak = peak;
+      out_.offsets = at;
+      out_.stats.method = method;
+      if (options_.progress) options_.progress(peak, 0);
+    }
+    return peak;
+  }
+
+  void begin(std::uint64_t round) {
+    std::sort(order_.begin(), order_.end());
+    const auto key = [&](std::uint32_t i) {
+      const auto size = static_cast<double>(of_.buffers[i].size);
+      return round % starts == 0   ? size
+             : round % starts == 1 ? size * static_cast<double>(conflicts_[i].size() + 1)
+                                   : 0.0;
+    };
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
+    if (round < starts || order_.empty()) return;
+    for (std::size_t k = 0; k < 1 + order_.size() / 8; ++k) {
+      const std::uint64_t a = any_.below(order_.size()), b = any_.below(order_.size());
+      std::swap(order_[a], order_[b]);
+    }
+  }
+
+  void improve() {
+    offsets at;
+    for (int turn = 0; turn < turns && out_.peak > target_; ++turn) {
+      const std::uint64_t peak = place(at, "first fit on the conflict graph");
+      if (spent()) break;
+      std::stable_partition(order_.begin(), order_.end(),
+                            [&](std::uint32_t i) { return at[i] + of_.buffers[i].size == peak; });
+    }
+  }
+
+  const stream_problem& of_;
+  const graph& conflicts_;
+  const solve_options& options_;
+  plan& out_;
+  std::uint64_t target_;
+  std::vector<std::uint32_t> order_;
+  random any_;
+};
+
+// What became of the search, against the capacity.
+void judge(const stream_problem& of, plan& out) {
+  out.proved_optimal = out.peak <= out.lower_bound;
+  out.what = !of.capacity || out.peak <= *of.capacity ? outcome::found : outcome::gave_up;
+  if (out.what == outcome::found) return;
+  if (out.lower_bound > *of.capacity) {
+    out.what = outcome::impossible;
+    out.reason = fmt::format(
+        "no plan fits into {} bytes: every order of placing the buffers was tried; the best plan "
+        "needs {}, {} more than the capacity",
+        *of.capacity, out.peak, out.peak - *of.capacity);
+    return;
+  }
+  out.reason = fmt::format(
+      "no plan within {} bytes was found before the limit; the best found needs {}, the lower "
+      "bound is {}",
+      *of.capacity, out.peak, out.lower_bound);
+}
+
+}  // namespace
+
 result<plan> solve_streams(const stream_problem& of, const solve_options& options) {
   const auto conflicts = find_conflicts(of);
   if (!conflicts) return conflicts.error();
@@ -187,91 +308,15 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
         *of.capacity, out.lower_bound, out.lower_bound - *of.capacity);
     return out;
   }
-  const std::uint64_t target = std::max(out.lower_bound, of.capacity.value_or(0));
-  std::vector<std::uint32_t> order(of.buffers.size());
-  std::iota(order.begin(), order.end(), std::uint32_t{0});
-  random any(options.seed);
-  std::uint64_t best_of_start = UINT64_MAX;
-  std::vector<std::uint32_t> best_order;
-  // Orders by size, by size and conflicts, and as given; each improved by giving the topmost an
-  // earlier turn.
-  constexpr std::uint64_t starts = 3;
-  constexpr int turns = 200;
-  out.peak = UINT64_MAX;
-  const std::uint64_t rounds = of.buffers.size() <= exact_up_to ? starts : UINT64_MAX;
-  for (std::uint64_t round = 0; out.peak > target && round < rounds; ++round) {
-    std::stable_sort(order.begin(), order.end(),
-                     [](std::uint32_t a, std::uint32_t b) { return a < b; });
-    const auto key = [&](std::uint32_t i) {
-      const auto size = static_cast<double>(of.buffers[i].size);
-      return round % starts == 0   ? size
-             : round % starts == 1 ? size * static_cast<double>((*conflicts)[i].size() + 1)
-                                   : 0.0;
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return key(a) > key(b); });
-    if (round >= starts && !order.empty())
-      for (std::size_t k = 0; k < 1 + order.size() / 8; ++k)
-        std::swap(order[any.below(order.size())], order[any.below(order.size())]);
-    best_of_start = UINT64_MAX;
-    for (int turn = 0; turn < turns && out.peak > target; ++turn) {
-      offsets at;
-      const std::uint64_t peak = first_fit(of, *conflicts, order, at);
-      out.stats.placements += order.size();
-      if (peak < out.peak) {
-        out.peak = peak;
-        out.offsets = at;
-        out.stats.method = "first fit on the conflict graph";
-        if (options.progress) options.progress(peak, 0);
-      }
-      if (peak < best_of_start) best_of_start = peak, best_order = order;
-      if (out.stats.placements >= options.node_limit || (options.stop && options.stop())) break;
-      std::stable_partition(order.begin(), order.end(),
-                            [&](std::uint32_t i) { return at[i] + of.buffers[i].size == peak; });
-    }
-    if (order.empty() || out.stats.placements >= options.node_limit ||
-        (options.stop && options.stop()))
-      break;
-  }
-  if (of.buffers.empty()) out.peak = 0;
-  // Placing in the order of a best plan's offsets, each as low as it fits, is no higher anywhere;
-  // so some order of all is as good, and few buffers have few orders.
-  if (of.buffers.size() <= exact_up_to && out.peak > target &&
-      out.stats.placements < options.node_limit) {
-    std::iota(order.begin(), order.end(), std::uint32_t{0});
-    offsets at;
-    std::uint64_t best = UINT64_MAX;
-    do {
-      const std::uint64_t peak = first_fit(of, *conflicts, order, at);
-      best = std::min(best, peak);
-      out.stats.placements += order.size();
-      if (peak >= out.peak) continue;
-      out.peak = peak;
-      out.offsets = at;
-      out.stats.method = "every order";
-    } while (std::next_permutation(order.begin(), order.end()));
-    out.lower_bound = best;  // of all plans
-  }
+  order_search from(of, *conflicts, options, out);
+  from.search();
+  from.try_every_order();
   stream_problem unbounded = of;
   unbounded.capacity.reset();
   const auto checked = validate_streams(unbounded, out.offsets);
   MILLPOND_CHECK(checked && *checked == out.peak,
                  checked ? std::string("peak differs") : checked.error().message);
-  out.proved_optimal = out.peak <= out.lower_bound;
-  out.what = !of.capacity || out.peak <= *of.capacity ? outcome::found : outcome::gave_up;
-  if (out.what == outcome::gave_up && out.lower_bound > *of.capacity) {
-    out.what = outcome::impossible;
-    out.reason = fmt::format(
-        "no plan fits into {} bytes: every order of placing the buffers was tried; the best plan "
-        "needs {}, {} more "
-        "than the capacity",
-        *of.capacity, out.peak, out.peak - *of.capacity);
-  }
-  if (out.what == outcome::gave_up)
-    out.reason = fmt::format(
-        "no plan within {} bytes was found before the limit; the best found needs {}, the lower "
-        "bound is {}",
-        *of.capacity, out.peak, out.lower_bound);
+  judge(of, out);
   return out;
 }
 
