@@ -186,12 +186,8 @@ int main(int count, char** arguments) {
   pool_options options;
   options.limit_bytes = 2 * GiB;
   options.clock = bench::now_ns;
-  std::shared_ptr<driver> borrowed(&gpu, [](driver*) {});
-  auto made = pool::create(borrowed, options);
-  if (!made) {
-    std::fprintf(stderr, "%s\n", made.error().message.c_str());
-    return 4;
-  }
+  auto made = pool::create(h.shared_gpu(), options);
+  if (!made) bench::stop_with(4, made.error().message);
   totals sums;
   std::vector<canary::handover> handovers(threads);  // each thread's to the one beside it
   bench::start_line stopped(threads), read(threads);

@@ -2,37 +2,25 @@
 // busy server, with kernels and their blocks on four streams, are written to a file and explained.
 // Prints one JSON document; the file is removed.
 //   bench/explain [EVENTS]
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "advise/explain.hpp"
 #include "base/random.hpp"
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "trace/source.hpp"
 #include "trace/writer.hpp"
 
 namespace {
 
 using namespace millpond;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double processor_seconds() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_utime.tv_sec) +
-         static_cast<double>(used.ru_utime.tv_usec) / 1e6;
-}
 
 // Three tenths allocations, three frees, three kernels with two blocks each, the rest waits; some
 // hundred blocks live.
@@ -111,25 +99,21 @@ int main(int count, char** arguments) {
                             ("millpond_explain" + std::to_string(getpid()) + ".mpt"))
                                .string();
   write_trace(path, events);
-  const auto start = std::chrono::steady_clock::now();
-  const double before = processor_seconds();
+  const std::uint64_t start = bench::now_ns();
+  const double before = bench::processor_seconds();
   auto source = trace::open_trace(path);
   if (!source) return 1;
   const auto made = advise::explain(*source);
   if (!made) return 1;
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  nlohmann::ordered_json out{
-      {"benchmark", "explain"},
-      {"compiler", MILLPOND_COMPILER},
-      {"events", made->what.events},
-      {"blocks", made->what.allocations},
-      {"file_bytes", std::filesystem::file_size(path)},
-      {"seconds", seconds_since(start)},
-      {"processor_seconds", processor_seconds() - before},
-      {"peak_memory_bytes", static_cast<std::uint64_t>(used.ru_maxrss) * 1024},
-      {"findings", made->findings.size()}};
-  std::cout << out.dump(2) << '\n';
+  bench::value out = bench::result_of("explain", {});
+  out["events"] = made->what.events;
+  out["blocks"] = made->what.allocations;
+  out["file_bytes"] = std::filesystem::file_size(path);
+  out["seconds"] = bench::seconds_since(start);
+  out["processor_seconds"] = bench::processor_seconds() - before;
+  out["peak_memory_bytes"] = bench::peak_memory_bytes();
+  out["findings"] = made->findings.size();
+  std::cout << out.json(2) << '\n';
   std::filesystem::remove(path);
   return 0;
 }

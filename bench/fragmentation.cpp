@@ -8,18 +8,14 @@
 // passed. On one stream nothing depends on the pace, so that it runs flat out (--pace recorded
 // paces it too); a shape's times are made up, so it always does. Peers' points come from
 // bench/traces.
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
-#include "millpond_commit.hpp"
 #include "replay/run.hpp"
 #include "trace/source.hpp"
 #include "trace/synthetic/shapes.hpp"
@@ -82,15 +78,8 @@ class measured_pool final : public replay::strategy {
   std::vector<stream_handle> streams_;
 };
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
-
 [[noreturn]] void stop(const std::string& why) {
-  std::cerr << why << '\n';
-  std::exit(3);
+  bench::stop_with(3, why);
 }
 
 result<trace::trace_data> load(const std::string& input) {
@@ -108,49 +97,35 @@ result<std::shared_ptr<driver>> open(const std::string& name) {
   return std::shared_ptr<driver>(*made);
 }
 
-double percentile(std::vector<float> values, double share) {
-  if (values.empty()) return 0;
-  const auto at =
-      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return static_cast<double>(*at);
-}
-
 }  // namespace
 
 int main(int count, char** arguments) {
-  std::string gpu_name = "0", out;
+  std::string gpu_name = "0";
+  bench::result_options kept;
   std::vector<std::string> inputs;
   std::vector<double> slacks{0, 0.02, 0.04, 0.08, 0.16};
   std::uint64_t rounds = 3;
   std::string pace = "streams";
   bool no_context_fences = false;
-  CLI::App app("millpond benchmark: fragmentation");
-  app.add_option("--gpu", gpu_name, "device number, or sim")->capture_default_str();
-  app.add_option("--slack", slacks, "slacks, parted by commas")
-      ->allow_extra_args(false)
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--rounds", rounds,
-                 "the workload so many times; the first is cold, the last is warm")
-      ->capture_default_str();
-  app.add_option("--pace", pace,
-                 "recorded pauses: of recordings of several streams, of all recordings, or none")
-      ->check(CLI::IsMember({"streams", "recorded", "flat-out"}))
-      ->capture_default_str();
-  app.add_flag("--no-context-fences", no_context_fences,
-               "as a program that captures graphs of its own would set it");
-  app.add_option("--out", out, "result file (JSON)");
-  app.add_option("inputs", inputs, "recordings, and shape:NAME[:SEED]")->required();
-  CLI11_PARSE(app, count, arguments);
-
+  using bench::command_line;
+  command_line line("fragmentation");
+  line.option("--gpu", gpu_name, "device number, or sim");
+  line.option("--slack", slacks, "slacks, parted by commas");
+  line.option("--rounds", rounds,
+              "the workload so many times; the first is cold, the last is warm");
+  line.one_of("--pace", pace, {"streams", "recorded", "flat-out"},
+              "recorded pauses: of recordings of several streams, of all recordings, or none");
+  line.flag("--no-context-fences", no_context_fences,
+            "as a program that captures graphs of its own would set it");
+  kept.add_to(line);
+  line.words(inputs, command_line::inputs::at_least_one, "recordings, and shape:NAME[:SEED]");
+  line.read(count, arguments);
+  bench::check_may_write(kept);
   const context_fences fences =
       no_context_fences ? context_fences::never : context_fences::when_no_known_capture;
-  nlohmann::json result{{"benchmark", "fragmentation"},
-                        {"commit", MILLPOND_COMMIT},
-                        {"compiler", MILLPOND_COMPILER},
-                        {"rounds", rounds},
-                        {"rows", nlohmann::json::array()}};
+  bench::value result = bench::result_of("fragmentation", kept);
+  result["rounds"] = rounds;
+  result["rows"] = bench::value::list();
   std::printf("%-28s %6s %8s %8s %6s %9s %9s %9s %7s %6s %7s %6s %6s\n", "workload", "slack",
               "cold", "after all", "steady", "cold ms", "warm ms", "p99 us", "made", "moved",
               "made", "moved", "again");
@@ -166,7 +141,7 @@ int main(int count, char** arguments) {
     const bool paced =
         recorded && (pace == "recorded" || (pace == "streams" && work->streams.size() > 1));
     for (const double slack : slacks) {
-      nlohmann::json row{{"workload", name}, {"slack", slack}, {"paced", paced}};
+      bench::value row{{"workload", name}, {"slack", slack}, {"paced", paced}};
       auto gpu = open(gpu_name);
       if (!gpu) stop(gpu.error().message);
       result["gpu"] = {{"name", (*gpu)->info().name}, {"simulated", (*gpu)->simulated()}};
@@ -176,7 +151,7 @@ int main(int count, char** arguments) {
             each.what == replay::op_kind::allocate && work->blocks[each.block].bytes > 0;
       }
       replay::run_options options;
-      options.clock = now_ns;
+      options.clock = bench::now_ns;
       options.rounds = rounds;
       options.pace = paced ? replay::pacing::recorded : replay::pacing::flat_out;
       options.make = [&] { return std::make_unique<measured_pool>(slack, fences, found); };
@@ -200,11 +175,11 @@ int main(int count, char** arguments) {
       row["cold_ratio"] = ratio_after(first);
       row["ratio"] = ratio_after(last);
       row["settled_after_round"] = settled + 1;
-      row["round_ms"] = nlohmann::json::array();
+      row["round_ms"] = bench::value::list();
       for (const double ns : outcome->round_allocator_ns) row["round_ms"].push_back(ns / 1e6);
       row["cold_ms"] = outcome->round_allocator_ns.front() / 1e6;
       row["warm_ms"] = outcome->round_allocator_ns.back() / 1e6;
-      row["warm_allocate_p99_us"] = percentile(found.allocate_ns, 0.99) / 1e3;
+      row["warm_allocate_p99_us"] = bench::percentile(found.allocate_ns, 0.99) / 1e3;
       row["cold_growths"] = first.growths;
       row["cold_stitches"] = first.stitches;
       row["growths"] = last.growths;
@@ -218,18 +193,14 @@ int main(int count, char** arguments) {
       row["findings"] = outcome->violation_count;
       std::printf("%-28s %6.3f %8.4f %8.4f %6lu %9.2f %9.2f %9.2f %7lu %6lu %7lu %6lu %6lu\n",
                   name.c_str(), slack, ratio_after(first), ratio_after(last), settled + 1,
-                  row["cold_ms"].get<double>(), row["warm_ms"].get<double>(),
-                  row["warm_allocate_p99_us"].get<double>(), first.growths, first.stitches,
+                  row["cold_ms"].number(), row["warm_ms"].number(),
+                  row["warm_allocate_p99_us"].number(), first.growths, first.stitches,
                   last.growths - first.growths, last.stitches - first.stitches,
                   last.stitch_reuses - first.stitch_reuses);
       std::fflush(stdout);
       result["rows"].push_back(std::move(row));
     }
   }
-  if (!out.empty()) {
-    std::ofstream file(out);
-    file << result.dump(1) << '\n';
-    if (!file) stop(out + ": cannot be written");
-  }
+  bench::write_result(result, kept);
   return 0;
 }

@@ -7,23 +7,16 @@
 #include "bench/support/harness.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/growable/growable_buffer.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 
 using namespace millpond;
 
 namespace {
 
-// Of the host, or virtual where the GPU is simulated.
-const simulated_gpu* simulated = nullptr;
-std::uint64_t now_ns() {
-  return simulated != nullptr ? simulated->now_ns() : bench::now_ns();
-}
-
 constexpr std::uint64_t whole = GiB;
 constexpr std::uint64_t step = 32 * MiB;
 
 void must(call_result answer) {
-  if (!answer.ok()) throw memory_error(to_error(answer, "growable"));
+  bench::need(answer, "growable");
 }
 
 // One way to grow: ready at 1 GiB, grown by a step, then back to 1 GiB; only the growth is timed.
@@ -33,23 +26,21 @@ struct way {
   std::function<void()> back;
 };
 
-double us_since(std::uint64_t start) {
-  return static_cast<double>(now_ns() - start) / 1e3;
-}
-
 }  // namespace
 
 int main(int count, char** arguments) try {
   bench::harness h("growable", count, arguments);
   driver& gpu = h.gpu();
-  simulated = dynamic_cast<const simulated_gpu*>(&gpu);
-  const std::shared_ptr<driver> shared(&gpu, [](driver*) {});  // the harness keeps it
+  const auto now_ns = [&] { return h.gpu_time_ns(); };
+  const auto us_since = [&](std::uint64_t start) {
+    return static_cast<double>(now_ns() - start) / 1e3;
+  };
   stream_handle s = nullptr, busy = nullptr;
   must(gpu.stream_create(&s));
   must(gpu.stream_create(&busy));
   const auto rounds = std::max<std::uint64_t>(h.operations(200), 5);
   {
-    growable_buffer<std::byte> grows(shared, 4 * whole, s,
+    growable_buffer<std::byte> grows(h.shared_gpu(), 4 * whole, s,
                                      {.step_bytes = step, .largest_handle_bytes = step});
     grows.resize(whole);
     device_address block = 0, next = 0;

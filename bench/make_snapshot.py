@@ -20,6 +20,8 @@ import subprocess
 import sys
 import time
 
+from support.block_history import block_history
+
 
 class emitter:
     def __init__(self, out):
@@ -113,9 +115,8 @@ def write(path, events, depth):
 
         stacks = [[pick.randrange(3000) for _ in range(depth)] for _ in range(500)]
         ready = {}
-        sizes = [512 << pick.randrange(12) for _ in range(1000)]
-        free, live, time_us, no_frames = list(range(40000)), [], 1_764_500_000_000_000, None
-        pick.shuffle(free)
+        history = block_history(pick, grows=0.4)
+        time_us, no_frames = 1_764_500_000_000_000, None
         lists = {}
         pending = None
         for at in range(events):
@@ -124,25 +125,18 @@ def write(path, events, depth):
             time_us += 3
             if pending is not None:
                 place, action, pending = pending, "free_completed", None
-            elif free and (len(live) < 20000 or pick.random() < 0.4):
-                place, action = free.pop(), "alloc"
-                live.append(place)
             else:
-                n = pick.randrange(len(live))
-                place, action = live[n], "free_requested"
-                live[n] = live[-1]
-                live.pop()
-                free.append(place)
-                pending = place
+                place, allocated = history.next()
+                action, pending = ("alloc", None) if allocated else ("free_requested", place)
             to.put(b"}")
             to.memoize()
             to.put(b"(")
             word(keys, "action")
             word(actions, action)
             word(keys, "addr")
-            to.put(number(0x7F0000000000 + place * 2097152))
+            to.put(number(history.address(place)))
             word(keys, "size")
-            to.put(number(sizes[place % 1000]))
+            to.put(number(history.size(place)))
             word(keys, "stream")
             to.put(number((0, 0x55AA00000010, 0x55AA00000020)[place % 3]))
             word(keys, "time_us")

@@ -8,7 +8,6 @@
 // Hosts differ by what their CPUs take for a fault: with --calibrated four rates of this machine
 // are measured first, as `millpond calibrate` does, and the prediction is made for them.
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -18,10 +17,10 @@
 
 #include "base/bits.hpp"
 #include "bench/support/card_kernels.hpp"
-#include "bench/support/harness.hpp"
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "driver/sim/pages/cases.hpp"
 #include "millpond/base/units.hpp"
-#include "millpond_commit.hpp"
 
 using namespace millpond;
 namespace pages = millpond::sim::pages;
@@ -32,11 +31,7 @@ constexpr const char* ptx_text =
 #include "bench/kernels/touch_ptx.inc"
     ;
 
-void need(call_result answer, const char* doing) {
-  if (answer.ok()) return;
-  std::fprintf(stderr, "managed: %s: %s\n", doing, to_string(answer).c_str());
-  std::exit(4);
-}
+using bench::need;
 
 // Of a kernel that reads and writes everything: as many threads as run at once, which loop, or one
 // for each word of four bytes.
@@ -111,7 +106,7 @@ class measurer {
   double timed(Call&& call) {
     const std::uint64_t start = bench::now_ns();
     call();
-    return static_cast<double>(bench::now_ns() - start) / 1e6;
+    return bench::ms_since(start);
   }
   void prefetch(device_address at, std::uint64_t bytes, memory_location to) {
     need(gpu_.prefetch_async(at, bytes, to, stream_), "prefetching");
@@ -169,10 +164,7 @@ class measurer {
   }
   void start(const char* name, unsigned blocks, unsigned threads, void** parameters) {
     const cuda::function_handle kernel = kernels_.find(name);
-    if (kernel == nullptr) {
-      std::fprintf(stderr, "managed: no kernel %s\n", name);
-      std::exit(4);
-    }
+    if (kernel == nullptr) bench::stop_with(4, std::string("no kernel ") + name);
     need(kernels_.launch(kernel, blocks, threads, parameters, stream_), name);
   }
 
@@ -227,34 +219,30 @@ machine_rates rates_of(measurer& on) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  CLI::App app("millpond benchmark: managed memory, measured and predicted");
+  using bench::command_line;
+  command_line line("managed memory, measured and predicted");
   std::vector<std::string> inputs;
-  std::string out, gpu_name = "0", rounds_out;
-  unsigned repeats = 5;
+  std::string gpu_name = "0", rounds_out;
+  bench::result_options kept;
+  std::uint64_t repeats = 5;
   bool table = false, calibrated = false, every_word = false;
-  app.add_option("inputs", inputs, "CSV files of cases")->required();
-  app.add_option("--out", out, "the measured cases (CSV)");
-  app.add_option("--gpu", gpu_name, "device number, or sim: the prediction alone")
-      ->capture_default_str();
-  app.add_option("--repeats", repeats, "of each case that takes less than a second")
-      ->capture_default_str();
-  app.add_flag("--table", table, "with --gpu sim: the rows of docs/measured/managed_memory.md");
-  app.add_flag("--calibrated", calibrated,
-               "measure this machine's rates first, and predict for them");
-  app.add_flag(
-      "--each", every_word,
-      "kernels of a thread for each four bytes, instead of threads that loop over sixteen");
-  app.add_option("--rounds", rounds_out,
-                 "each round's milliseconds of the cases that have rounds (CSV)");
-  CLI11_PARSE(app, count, arguments);
+  line.words(inputs, command_line::inputs::at_least_one, "CSV files of cases");
+  kept.add_to(line);
+  line.option("--gpu", gpu_name, "device number, or sim: the prediction alone");
+  line.option("--repeats", repeats, "of each case that takes less than a second");
+  line.flag("--table", table, "with --gpu sim: the rows of the document on managed memory");
+  line.flag("--calibrated", calibrated, "measure this machine's rates first, and predict for them");
+  line.flag("--each", every_word,
+            "kernels of a thread for each four bytes, instead of threads that loop over sixteen");
+  line.option("--rounds", rounds_out,
+              "each round's milliseconds of the cases that have rounds (CSV)");
+  line.read(count, arguments);
+  bench::check_may_write(kept);
 
   std::vector<pages::page_case> cases;
   for (const std::string& path : inputs) {
     auto read = pages::read_cases(path);
-    if (!read) {
-      std::fprintf(stderr, "managed: %s\n", read.error().message.c_str());
-      return 3;
-    }
+    if (!read) bench::stop_with(3, read.error().message);
     cases.insert(cases.end(), read->begin(), read->end());
   }
   gpu_profile machine = gpu_profile::h200();
@@ -265,29 +253,22 @@ int main(int count, char** arguments) {
   std::shared_ptr<driver> gpu;
   bench::card_kernels kernels;
   if (gpu_name != "sim") {
-    auto opened = open_cuda_driver(std::atoi(gpu_name.c_str()));
-    if (!opened) {
-      std::fprintf(stderr, "managed: %s\n", opened.error().message.c_str());
-      return 4;
-    }
-    gpu = *opened;
+    gpu = need(open_cuda_driver(std::atoi(gpu_name.c_str())), "the device");
     need(gpu->bind_thread(), "binding the device");
     std::string why;
-    if (!kernels.load(ptx_text, why)) {
-      std::fprintf(stderr, "managed: %s\n", why.c_str());
-      return 4;
-    }
+    if (!kernels.load(ptx_text, why)) bench::stop_with(4, why);
   }
   std::unique_ptr<measurer> on;
   if (gpu)
     on = std::make_unique<measurer>(*gpu, kernels, gpu->info().multiprocessors,
                                     every_word ? grid::of_every_word : grid::that_fits);
   std::ofstream file, rounds_file;
-  if (!out.empty()) {
-    file.open(out);
+  if (!kept.out.empty()) {
+    file.open(kept.out);
     file << "# " << (gpu ? gpu->info().name : std::string("predicted")) << ", driver "
-         << (gpu ? gpu->info().driver_version : 0) << ", commit " << MILLPOND_COMMIT
-         << "; least and largest of " << repeats << " runs after one more\n";
+         << (gpu ? gpu->info().driver_version : 0) << ", commit " << bench::own_commit()
+         << (kept.scratch ? ", scratch" : "") << "; least and largest of " << repeats
+         << " runs after one more\n";
   }
   if (!rounds_out.empty()) rounds_file.open(rounds_out);
   if (calibrated && on) {
@@ -295,13 +276,13 @@ int main(int count, char** arguments) {
     gpu_profile profile = gpu_profile::h200();
     rates.into(profile);
     costs = pages::page_costs::from(profile);
-    const std::string line = fmt::format(
+    const std::string rates_line = fmt::format(
         "# rates of this machine in GB/s: fault_in={:.4g} fault_back={:.4g} prefetch={:.4g} "
         "prefetch_back={:.4g}",
         rates.fault_in / 1e9, rates.fault_back / 1e9, rates.prefetch / 1e9,
         rates.prefetch_back / 1e9);
-    std::printf("%s\n", line.c_str());
-    if (file) file << line << '\n';
+    std::printf("%s\n", rates_line.c_str());
+    if (file) file << rates_line << '\n';
   }
   if (file) file << pages::case_columns << '\n';
   if (table) {
@@ -318,7 +299,7 @@ int main(int count, char** arguments) {
       on->last_rounds.clear();
       first = on->once(one);  // alone where it is long
       if (first > 1000) times.push_back(first);
-      for (unsigned i = 0; times.empty() || (i < repeats && first <= 1000); ++i)
+      for (std::uint64_t i = 0; times.empty() || (i < repeats && first <= 1000); ++i)
         times.push_back(on->once(one));
       one.low_ms = std::ranges::min(times);
       one.high_ms = std::ranges::max(times);

@@ -18,11 +18,7 @@ constexpr const char* ptx_text =
 #include "bench/kernels/touch_ptx.inc"
     ;
 
-void need(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "managed_use: %s failed\n", what);
-  std::exit(4);
-}
+using bench::need;
 
 struct card {
   driver& gpu;
@@ -47,7 +43,7 @@ struct card {
 };
 
 template <class Before, class Call>
-nlohmann::json times(int rounds, Before&& before, Call&& call) {
+bench::value times(int rounds, Before&& before, Call&& call) {
   std::vector<float> ms;
   for (int i = 0; i < rounds + 1; ++i) {
     before();
@@ -66,7 +62,7 @@ nlohmann::json times(int rounds, Before&& before, Call&& call) {
 int main(int count, char** arguments) {
   bench::harness h("managed_use", count, arguments);
   card on{h.gpu(), {}, nullptr, nullptr};
-  const std::shared_ptr<driver> shared(&h.gpu(), [](driver*) {});
+  const std::shared_ptr<driver>& shared = h.shared_gpu();
   std::string why;
   if (!h.gpu().simulated()) need(on.kernels.load(ptx_text, why), why.c_str());
   need(h.gpu().stream_create(&on.stream).ok(), "a stream");
@@ -79,7 +75,7 @@ int main(int count, char** arguments) {
     device_address device = 0;
     need(h.gpu().memory_allocate(&device, bytes).ok(), "device memory");
     auto* const source = static_cast<unsigned char*>((*pinned)->allocate(bytes, on.stream));
-    const auto row = [&](const char* name, nlohmann::json measured) {
+    const auto row = [&](const char* name, bench::value measured) {
       measured["name"] = name;
       measured["bytes"] = bytes;
       h.add(measured);

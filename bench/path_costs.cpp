@@ -1,24 +1,23 @@
 // What an allocator's own paths cost on this host, with a driver that does nothing below it: the
 // numbers that a profile of the simulated GPU has under [allocator.path_ns].
 //
-//   bench/path_costs TRACE... > path_costs.json
+//   bench/path_costs --out path_costs.json TRACE...
 //
 // Each call of the recorded workloads is timed and put to the path that the pool's counters say it
 // took. A path that comes together with others (a growth, a moved handle, a seal) is what those
 // calls take beyond the rest.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "driver/null/null_driver.hpp"
 #include "millpond/pool/pool.hpp"
-#include "millpond_commit.hpp"
 #include "replay/strategy.hpp"
 #include "replay/workload.hpp"
 #include "trace/source.hpp"
@@ -27,11 +26,7 @@ using namespace millpond;
 
 namespace {
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                        std::chrono::steady_clock::now().time_since_epoch())
-                                        .count());
-}
+using bench::now_ns;
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -63,12 +58,11 @@ struct samples {
   }
 };
 
-replay::workload load(const char* path) {
+replay::workload load(const std::string& path) {
   auto data = trace::load_trace(path);
   auto work = data ? replay::lower(*data) : result<replay::workload>(data.error());
   if (work) return std::move(*work);
-  std::fprintf(stderr, "path_costs: %s\n", work.error().message.c_str());
-  std::exit(3);
+  bench::stop_with(3, work.error().message);
 }
 
 std::vector<stream_handle> make_streams(driver& gpu, std::size_t count) {
@@ -82,10 +76,7 @@ void measure_pool(const replay::workload& work, samples& into) {
       std::make_shared<null_driver>(null_driver::settings{.memory_bytes = std::uint64_t{1} << 40});
   const auto streams = make_streams(*gpu, work.streams.size());
   auto made = pool::create(gpu, {});
-  if (!made) {
-    std::fprintf(stderr, "path_costs: %s\n", made.error().message.c_str());
-    std::exit(4);
-  }
+  if (!made) bench::stop_with(4, made.error().message);
   pool& memory = **made;
   for (int round = 0; round < 3; ++round) {
     std::vector<void*> at(work.blocks.size());
@@ -190,10 +181,13 @@ std::string host_name() {
 }  // namespace
 
 int main(int count, char** arguments) {
-  if (count < 2) {
-    std::fprintf(stderr, "usage: path_costs TRACE...\n");
-    return 2;
-  }
+  bench::command_line line("path_costs");
+  bench::result_options kept;
+  std::vector<std::string> traces;
+  kept.add_to(line);
+  line.words(traces, bench::command_line::inputs::at_least_one, "recorded traces");
+  line.read(count, arguments);
+  bench::check_may_write(kept);
   samples all;
   std::vector<double> clock(10'001);
   for (double& each : clock) {
@@ -202,18 +196,18 @@ int main(int count, char** arguments) {
   }
   all.clock_ns = median(clock);
   const double questions_ns = measure_questions();
-  for (int i = 1; i < count; ++i) {
-    const replay::workload work = load(arguments[i]);
+  for (const std::string& trace : traces) {
+    const replay::workload work = load(trace);
     measure_pool(work, all);
     measure_arena(work, all);
   }
   std::map<std::string, double> mean;
-  nlohmann::ordered_json raw;
+  bench::value raw;
   for (auto& [path, values] : all.by_path) {
     mean[path] = trimmed_mean(values);
     raw[path] = {{"count", values.size()}, {"mean_ns", mean[path]}, {"median_ns", median(values)}};
   }
-  nlohmann::ordered_json costs;
+  bench::value costs;
   const auto net = [&](const char* path) { return std::max(0.0, mean[path] - questions_ns); };
   for (const char* path : {"thread_cache_hit", "stream_cache_hit", "heap_hit"})
     costs[path] = net(path);
@@ -226,12 +220,14 @@ int main(int count, char** arguments) {
                       ? std::max(0.0, mean["deallocation+seal"] - mean["deallocation"])
                       : 0.0;
   for (const char* path : {"fixed_arena_allocate", "fixed_arena_free"}) costs[path] = mean[path];
-  nlohmann::ordered_json made{{"benchmark", "path_costs"}, {"host", host_name()},
-                              {"commit", MILLPOND_COMMIT}, {"compiler", MILLPOND_COMPILER},
-                              {"clock_ns", all.clock_ns},  {"driver_questions_ns", questions_ns},
-                              {"path_ns", costs},          {"samples", raw}};
-  std::vector<std::string> traces(arguments + 1, arguments + count);
-  made["traces"] = traces;
-  std::printf("%s\n", made.dump(2).c_str());
+  bench::value made = bench::result_of("path_costs", kept);
+  made["host"] = host_name();
+  made["clock_ns"] = all.clock_ns;
+  made["driver_questions_ns"] = questions_ns;
+  made["path_ns"] = costs;
+  made["samples"] = raw;
+  made["traces"] = bench::value::list({traces.begin(), traces.end()});
+  std::printf("%s\n", made.json(2).c_str());
+  bench::write_result(made, kept);
   return 0;
 }

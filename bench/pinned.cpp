@@ -13,19 +13,7 @@ using namespace millpond;
 
 namespace {
 
-double ms_since(std::uint64_t start) {
-  return static_cast<double>(bench::now_ns() - start) / 1e6;
-}
-
-double median(std::vector<float> values) {
-  return bench::percentile(values, 0.5);
-}
-
-void need(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "pinned: %s failed\n", what);
-  std::exit(4);
-}
+using bench::median, bench::ms_since, bench::need;
 
 // A copy to the device from this memory, GB/s.
 double copy_rate(driver& gpu, const void* from, std::uint64_t bytes) {
@@ -63,7 +51,7 @@ double pair_ns(std::uint64_t pairs, Pair&& pair) {
 int main(int count, char** arguments) {
   bench::harness h("pinned", count, arguments);
   driver& gpu = h.gpu();
-  const std::shared_ptr<driver> shared(&gpu, [](driver*) {});
+  const std::shared_ptr<driver>& shared = h.shared_gpu();
   const std::uint64_t bytes = align_up(h.operations(2 * GiB), 2 * MiB);
 
   double host_alloc_ms = 0;

@@ -75,7 +75,7 @@ struct through_interface {
   void deallocate(void* ptr, std::uint64_t bytes) { memory.deallocate(ptr, bytes, stream); }
 };
 
-nlohmann::json describe(const std::string& name, costs& of) {
+bench::value describe(const std::string& name, costs& of) {
   return {{"name", name},
           {"allocate_ns_p50", bench::percentile(of.allocate, 0.5)},
           {"allocate_ns_p99", bench::percentile(of.allocate, 0.99)},
@@ -138,11 +138,11 @@ int main(int count, char** arguments) {
             static_cast<float>(static_cast<double>(begun - start) - h.clock_ns()));
         run_waves(per_stream, h.clock_ns(), by_stream);
       }
-      auto row = describe("planned per_stream", by_stream);
+      auto row = describe("planned stream", by_stream);
       row["begin_and_end_ns_p50"] = bench::percentile(by_stream.turn, 0.5);
       row["blocks_an_iteration"] = wave * waves;
       row["layers_pair_ns_p50"] = layers_ns(per_stream, iterations, [&] { per_stream.begin(2); });
-      const double allocate_ns = row["allocate_ns_p50"].get<double>();
+      const double allocate_ns = row["allocate_ns_p50"].number();
       row["bar_allocate_ns"] = bar_ns;
       row["met"] = allocate_ns <= static_cast<double>(bar_ns);
       const planned_counters counted = per_stream.counters();

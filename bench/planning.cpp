@@ -8,17 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "millpond_commit.hpp"
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 
 #include "plan/csv.hpp"
 #include "plan/generate.hpp"
@@ -28,22 +25,22 @@
 #include "trace/source.hpp"
 
 using namespace millpond;
-using nlohmann::ordered_json;
+using bench::value;
 
 namespace {
 
 double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return static_cast<double>(bench::now_ns()) / 1e9;
 }
 
-ordered_json measure(const std::string& name, const plan::problem& of, double limit_s) {
+value measure(const std::string& name, const plan::problem& of, double limit_s) {
   const double start = now_s();
   double best_at = 0;
   plan::solve_options options;
   options.stop = [&] { return now_s() - start > limit_s; };
   options.progress = [&](std::uint64_t, std::uint64_t) { best_at = now_s() - start; };
   const auto solved = plan::solve(of, options);
-  ordered_json out{{"name", name}, {"buffers", of.buffers.size()}};
+  value out{{"name", name}, {"buffers", of.buffers.size()}};
   if (!solved) {
     out["error"] = solved.error().message;
     return out;
@@ -61,8 +58,8 @@ ordered_json measure(const std::string& name, const plan::problem& of, double li
   return out;
 }
 
-ordered_json measure_trace(const std::string& path, double limit_s) {
-  ordered_json out{{"name", std::filesystem::path(path).filename().string()}};
+value measure_trace(const std::string& path, double limit_s) {
+  value out{{"name", std::filesystem::path(path).filename().string()}};
   auto source = trace::open_trace(path);
   if (!source) return out["error"] = source.error().message, out;
   trace::lifetime_builder builder(path, {.on_fault = trace::strictness::tolerant});
@@ -78,7 +75,7 @@ ordered_json measure_trace(const std::string& path, double limit_s) {
   if (!planned) return out["error"] = planned.error().message, out;
   out["iterations"] = found.found.size();
   out["shapes"] = found.shapes.size();
-  out["caches"] = found.groups.size();
+  out["groups"] = found.groups.size();
   out["planned_bytes"] = planned->planned_bytes;
   out["lower_bound_bytes"] = planned->lower_bound;
   for (std::size_t f = 0; f < plan::fate_count; ++f)
@@ -90,14 +87,14 @@ ordered_json measure_trace(const std::string& path, double limit_s) {
 
 // Runs the measurement in a child and adds what it took: memory of the whole process, and processor
 // time.
-ordered_json alone(const std::function<ordered_json()>& measurement) {
+value alone(const std::function<value()>& measurement) {
   int ends[2];
   if (pipe(ends) != 0) return {{"error", "pipe"}};
   std::cout.flush();
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    const std::string text = measurement().dump();
+    const std::string text = measurement().json();
     for (std::size_t at = 0; at < text.size();) {
       const ssize_t wrote = write(ends[1], text.data() + at, text.size() - at);
       if (wrote <= 0) _exit(1);
@@ -115,18 +112,18 @@ ordered_json alone(const std::function<ordered_json()>& measurement) {
   int status = 0;
   if (wait4(child, &status, 0, &used) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
     return {{"error", "the child failed"}};
-  ordered_json out = ordered_json::parse(text);
+  value out = value::from_json(text);
   out["processor_seconds"] =
       static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
       static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
   out["peak_memory_bytes"] = static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
-  std::cerr << out.dump() << '\n';
+  std::cerr << out.json() << '\n';
   return out;
 }
 
-ordered_json measure_file(const std::string& path, const std::string& name,
-                          std::optional<std::uint64_t> capacity, double limit_s) {
-  return alone([&]() -> ordered_json {
+value measure_file(const std::string& path, const std::string& name,
+                   std::optional<std::uint64_t> capacity, double limit_s) {
+  return alone([&]() -> value {
     auto file = plan::read_csv(path);
     if (!file) return {{"name", name}, {"error", file.error().message}};
     file->instance.capacity = capacity;
@@ -134,41 +131,47 @@ ordered_json measure_file(const std::string& path, const std::string& name,
   });
 }
 
+double number_of(const value& row, const char* name) {
+  const value* const found = row.find(name);
+  return found != nullptr ? found->number() : 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   std::string data = "data";
-  std::string out_file;
   std::string note;
   std::string only;
   double limit_s = 60;
-  CLI::App app("millpond benchmark: planning");
-  app.add_option("--data", data, "the repository's data folder")->capture_default_str();
-  app.add_option("--seconds", limit_s, "time limit of each instance")->capture_default_str();
-  app.add_option("--out", out_file, "result file (JSON); the standard output without it");
-  app.add_option("--note", note, "about this run, for the result file");
-  app.add_option("--only", only, "only what has this in its name");
-  CLI11_PARSE(app, count, arguments);
+  bench::command_line line("planning");
+  bench::result_options kept;
+  line.option("--data", data, "the repository's data folder");
+  line.option("--seconds", limit_s, "time limit of each instance");
+  kept.add_to(line);
+  line.option("--note", note, "about this run, for the result file");
+  line.option("--only", only, "only what has this in its name");
+  line.read(count, arguments);
+  bench::check_may_write(kept);
   const auto wanted = [&](const std::string& name) { return name.find(only) != std::string::npos; };
 
-  ordered_json capacity = ordered_json::array();
-  ordered_json smallest = ordered_json::array();
-  ordered_json traces = ordered_json::array();
+  value capacity = value::list();
+  value smallest = value::list();
+  value traces = value::list();
   double wall = 0;
   double processor = 0;
   for (const char* name : {"A", "B", "D", "E", "G", "I", "J"}) {
     if (!wanted(name)) continue;
     capacity.push_back(
         measure_file(data + "/planning/" + name + ".1048576.csv", name, 1048576, limit_s));
-    wall += capacity.back().value("seconds", 0.0);
-    processor += capacity.back().value("processor_seconds", 0.0);
+    wall += number_of(capacity.items().back(), "seconds");
+    processor += number_of(capacity.items().back(), "processor_seconds");
   }
   for (const char* name : {"G_1.csv", "pangu_2.6B.csv", "D.1048576.csv", "J.1048576.csv"})
     if (wanted(name))
       smallest.push_back(measure_file(data + "/planning/" + name, name, std::nullopt, limit_s));
   const plan::generate_options large{
       .seed = 1, .buffers = 100'000, .steps = 100'000, .capacity = 100'000'000};
-  const auto generated = [&](ordered_json& into, const std::string& name,
+  const auto generated = [&](value& into, const std::string& name,
                              const std::function<plan::problem()>& make) {
     if (wanted(name)) into.push_back(alone([&] { return measure(name, make(), limit_s); }));
   };
@@ -184,25 +187,20 @@ int main(int count, char** arguments) {
     if (wanted(name))
       traces.push_back(
           alone([&] { return measure_trace(data + "/traces/" + name + ".csv.gz", limit_s); }));
-  const ordered_json result{{"benchmark", "planning"},
-                            {"commit", MILLPOND_COMMIT},
-                            {"compiler", MILLPOND_COMPILER},
-                            {"host_threads", std::thread::hardware_concurrency()},
-                            {"seed", 1},
-                            {"limit_s", limit_s},
-                            {"note", note},
-                            {"published_capacity_seconds", wall},
-                            {"published_capacity_processor_seconds", processor},
-                            {"capacity", capacity},
-                            {"smallest", smallest},
-                            {"traces", traces}};
+  value result = bench::result_of("planning", kept);
+  result["host_threads"] = std::thread::hardware_concurrency();
+  result["seed"] = 1;
+  result["limit_s"] = limit_s;
+  result["note"] = note;
+  result["published_capacity_seconds"] = wall;
+  result["published_capacity_processor_seconds"] = processor;
+  result["capacity"] = capacity;
+  result["smallest"] = smallest;
+  result["traces"] = traces;
   bool failed = false;
-  for (const ordered_json* rows : {&capacity, &smallest, &traces})
-    for (const ordered_json& row : *rows) failed |= row.contains("error");
-  if (out_file.empty()) return std::cout << result.dump(1) << '\n', failed ? 1 : 0;
-  std::ofstream file(out_file);
-  file << result.dump(1) << '\n';
-  if (file.flush()) return failed ? 1 : 0;
-  std::cerr << out_file << ": cannot be written\n";
-  return 3;
+  for (const value* rows : {&capacity, &smallest, &traces})
+    for (const value& row : rows->items()) failed |= row.find("error") != nullptr;
+  if (kept.out.empty()) std::cout << result.json(1) << '\n';
+  bench::write_result(result, kept);
+  return failed ? 1 : 0;
 }

@@ -1,6 +1,7 @@
 // Blocks allocated on one thread and freed on another: pairs of threads with a ring between them, a
 // stream a pair.
 #include <array>
+#include <numeric>
 #include <thread>
 
 #include "bench/support/harness.hpp"
@@ -11,7 +12,7 @@ using namespace millpond;
 namespace {
 
 // One producer, one consumer. Each side keeps what it last saw of the other's place and looks again
-// only when that is used up, and the consumer tells of free slots by the cache line: so a pointer
+// only when that is used up, and the consumer reports free slots by the cache line: so a pointer
 // costs a fraction of a line that passes between the two, and what is measured is the allocator.
 // What the ring costs by itself is measured too.
 class ring {
@@ -85,25 +86,17 @@ int main(int count, char** arguments) {
   bench::harness h("producer_consumer", count, arguments);
   constexpr std::array<std::uint64_t, 4> sizes{4 * KiB, 64 * KiB, 1 * MiB, 3 * MiB};
   h.subjects().insert(h.subjects().begin(), std::make_unique<no_allocator>());
-  for (const auto& subject : h.subjects()) {
-    if (subject->name() == "cudaMalloc") continue;
-    const std::uint64_t slow =
-        subject->name().find("millpond") == 0 || subject->name() == "ring alone" ? 1 : 40;
-    for (const unsigned pairs_of_threads : {1u, 2u, 4u, 8u}) {
-      std::string why;
-      if (!subject->start(why)) {
-        h.add({{"name", subject->name()}, {"failed", why}});
-        break;
-      }
-      const std::uint64_t blocks = h.operations(400'000 / slow);
+  for (const unsigned pairs_of_threads : {1u, 2u, 4u, 8u}) {
+    h.each_subject({"cudaMalloc"}, [&](bench::subject& of) {
+      const std::uint64_t slower = of.name() == "ring alone" ? 1 : 40;
+      const std::uint64_t blocks = h.operations(bench::share_of(of, 400'000, slower));
       std::vector<ring> rings(pairs_of_threads);
-      std::vector<stream_handle> streams(pairs_of_threads);
-      for (auto& s : streams) static_cast<void>(h.gpu().stream_create(&s));
+      const bench::stream_set streams(h.gpu(), pairs_of_threads);
       std::vector<double> ns(pairs_of_threads);
       bench::start_line line(2 * pairs_of_threads);
       bench::on_threads(h.gpu(), 2 * pairs_of_threads, [&](unsigned t) {
         const unsigned pair = t / 2;
-        const auto s = subject->open(streams[pair]);
+        const auto s = of.open(streams[pair]);
         line.wait();
         const std::uint64_t start = bench::now_ns();
         if (t % 2 == 0) {
@@ -113,29 +106,15 @@ int main(int count, char** arguments) {
           ns[pair] = static_cast<double>(bench::now_ns() - start) / static_cast<double>(blocks);
         }
       });
-      double sum = 0;
-      for (const double each : ns) sum += each;
-      nlohmann::json row{{"name", subject->name()},
-                         {"threads", 2 * pairs_of_threads},
-                         {"ns_a_block", sum / pairs_of_threads},
-                         {"blocks", blocks}};
-      if (pool* const own = subject->millpond_pool(); own != nullptr) {
-        // How the blocks were served: by the stream's stream cache where the consumer had freed
-        // one, by the heap where not.
-        const pool_statistics s = own->statistics();
-        row["paths"] = {{"allocations", s.allocations},
-                        {"thread_cache_hits", s.thread_cache_hits},
-                        {"stream_cache_hits", s.stream_cache_hits},
-                        {"heap_hits", s.heap_hits},
-                        {"growths", s.growths},
-                        {"lock_waits", s.lock_waits}};
-      }
+      bench::value row{
+          {"name", of.name()},
+          {"threads", 2 * pairs_of_threads},
+          {"ns_a_block", std::accumulate(ns.begin(), ns.end(), 0.0) / pairs_of_threads},
+          {"blocks", blocks}};
+      // How the blocks were served: by the stream's cache where the consumer had freed one, by the
+      // heap where not.
+      if (pool* const own = of.millpond_pool()) row["paths"] = bench::paths_of(own->statistics());
       h.add(std::move(row));
-      for (auto& s : streams) {
-        static_cast<void>(h.gpu().stream_synchronize(s));
-        static_cast<void>(h.gpu().stream_destroy(s));
-      }
-      subject->stop();
-    }
+    });
   }
 }

@@ -13,12 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #if __has_include(<cupti.h>) && __has_include(<cuda.h>)
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "record/recorder.hpp"
 #include "record/translate.hpp"
 
@@ -27,7 +28,7 @@ namespace {
 using namespace millpond;
 
 double now_ns() {
-  return static_cast<double>(std::chrono::steady_clock::now().time_since_epoch().count());
+  return static_cast<double>(bench::now_ns());
 }
 
 // The layout of the kernel with 4 pointers, and of that with one structure.
@@ -102,17 +103,14 @@ int main(int count, char** arguments) {
   const std::size_t calls = count > 1 ? std::strtoull(arguments[1], nullptr, 10) : 5000;
   const auto path = std::filesystem::temp_directory_path() /
                     ("record_notes." + std::to_string(getpid()) + ".mpt");
-  nlohmann::json rows = nlohmann::json::array();
+  bench::value rows = bench::value::list();
   for (const auto& [what, stacks] : {std::pair("none", record::stack_choice::none),
                                      std::pair("all", record::stack_choice::all)}) {
     record::settings how;
     how.path = path.string();
     how.stacks = stacks;
     auto to = record::recorder::start(how, {});
-    if (!to) {
-      std::fprintf(stderr, "%s\n", to.error().message.c_str());
-      return 2;
-    }
+    if (!to) bench::stop_with(2, to.error().message);
     record::translator translator(**to, {parameters_of, nullptr, pool_of, device_of});
     caller call{translator};
     CUdeviceptr address = 0;
@@ -136,7 +134,7 @@ int main(int count, char** arguments) {
       call(CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, "cuLaunchKernel", with,
            function == 1 ? "_Z4stepPfS_S_S_" : "_Z4step4pack");
     };
-    nlohmann::json row{{"stacks", what}};
+    bench::value row{{"stacks", what}};
     row["allocate_free_ns"] = median_ns(calls, pair) / 2;
     row["launch_4_pointers_ns"] = median_ns(calls, [&](std::size_t) { launch(1); });
     row["launch_512_bytes_ns"] = median_ns(calls, [&](std::size_t) { launch(2); });
@@ -145,21 +143,19 @@ int main(int count, char** arguments) {
     rows.push_back(row);
   }
   std::filesystem::remove(path);
-  nlohmann::json stacks = nlohmann::json::array();
+  bench::value by_depth = bench::value::list();
   for (const int depth : {12, 36}) {
     using way = record::stack_store::unwinding;
-    stacks.push_back({{"frames", depth + 5},
-                      {"remembered_ns", stack_ns(way::by_rules, depth, 0, calls)},
-                      {"by_rules_ns", stack_ns(way::by_rules, depth, 16, calls)},
-                      {"by_runtime_ns", stack_ns(way::by_runtime, depth, 16, calls)}});
+    by_depth.push_back({{"frames", depth + 5},
+                        {"remembered_ns", stack_ns(way::by_rules, depth, 0, calls)},
+                        {"by_rules_ns", stack_ns(way::by_rules, depth, 16, calls)},
+                        {"by_runtime_ns", stack_ns(way::by_runtime, depth, 16, calls)}});
   }
-  std::cout << nlohmann::json{{"benchmark", "record_notes"},
-                              {"compiler", MILLPOND_COMPILER},
-                              {"calls", calls},
-                              {"rows", rows},
-                              {"stacks", stacks}}
-                   .dump(2)
-            << '\n';
+  bench::value out = bench::result_of("record_notes", {});
+  out["calls"] = calls;
+  out["rows"] = rows;
+  out["stacks"] = by_depth;
+  std::cout << out.json(2) << '\n';
   return 0;
 }
 #else

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+from support.block_history import block_history
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 try:
     from selenium import webdriver
@@ -33,22 +35,14 @@ except ImportError:
 
 def write_trace(path, events):
     pick = random.Random(5)
-    sizes = [512 << pick.randrange(12) for _ in range(1000)]
-    free, live, lines = list(range(40000)), [], ["action,time_us,addr,size,stream\n"]
-    pick.shuffle(free)
+    history, lines = block_history(pick, grows=0.5), ["action,time_us,addr,size,stream\n"]
     with gzip.open(path, "wt", compresslevel=1) as out:
         for at in range(events):
-            if free and (len(live) < 20000 or pick.random() < 0.5):
-                place, action = free.pop(), "alloc"
-                live.append(place)
-            else:
-                n = pick.randrange(len(live))
-                place, action = live[n], "free_requested"
-                live[n] = live[-1]
-                live.pop()
-                free.append(place)
-            address = 0x7F0000000000 + place * 2097152
-            lines.append(f"{action},{3 * at},{address},{sizes[place % 1000]},{place % 7}\n")
+            place, allocated = history.next()
+            action = "alloc" if allocated else "free_requested"
+            lines.append(
+                f"{action},{3 * at},{history.address(place)},{history.size(place)},{place % 7}\n"
+            )
             if len(lines) >= 100_000:
                 out.write("".join(lines))
                 lines = []

@@ -7,28 +7,14 @@
 #include "bench/support/harness.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/pool/sleep.hpp"
-#include "millpond/sim/simulated_gpu.hpp"
 
 using namespace millpond;
 
 namespace {
 
-// Of the host, or virtual where the GPU is simulated.
-const simulated_gpu* simulated = nullptr;
-std::uint64_t now_ns() {
-  return simulated != nullptr ? simulated->now_ns() : bench::now_ns();
-}
-
-void must(call_result answer) {
-  if (!answer.ok()) throw memory_error(to_error(answer, "sleep_wake"));
-}
-template <class T>
-T must(result<T> answer) {
-  if (!answer) throw memory_error(answer.error());
-  return std::move(answer).value();
-}
-double seconds_since(std::uint64_t start) {
-  return static_cast<double>(now_ns() - start) / 1e9;
+template <class Answer>
+auto must(Answer answer) {
+  return bench::need(std::move(answer), "sleep_wake");
 }
 double gb_per_s(std::uint64_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;
@@ -39,8 +25,10 @@ double gb_per_s(std::uint64_t bytes, double seconds) {
 int main(int count, char** arguments) try {
   bench::harness h("sleep_wake", count, arguments);
   driver& gpu = h.gpu();
-  simulated = dynamic_cast<const simulated_gpu*>(&gpu);
-  const std::shared_ptr<driver> shared(&gpu, [](driver*) {});  // the harness keeps it
+  const auto now_ns = [&] { return h.gpu_time_ns(); };
+  const auto seconds_since = [&](std::uint64_t start) {
+    return static_cast<double>(now_ns() - start) / 1e9;
+  };
   // --scale 0.25 is 4 GiB.
   const std::uint64_t bytes = align_up(
       static_cast<std::uint64_t>(16.0 * static_cast<double>(GiB) * h.settings().scale), 64 * MiB);
@@ -49,7 +37,7 @@ int main(int count, char** arguments) try {
   must(gpu.stream_create(&s));
   {
     std::uint64_t start = now_ns();
-    const auto store = must(pinned_store::create(shared, bytes));
+    const auto store = must(pinned_store::create(h.shared_gpu(), bytes));
     const double pin_s = seconds_since(start);
     h.add({{"name", "pinned_store"},
            {"bytes", bytes},
@@ -86,7 +74,7 @@ int main(int count, char** arguments) try {
 
     pool_options options;
     options.name = "model";
-    const auto p = must(pool::create(shared, options));
+    const auto p = must(pool::create(h.shared_gpu(), options));
     std::vector<identity_block> blocks;
     for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
       const std::uint64_t size = std::min(block_bytes, bytes - at);

@@ -21,11 +21,7 @@ using namespace millpond;
 
 namespace {
 
-void need(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "staging: %s failed\n", what);
-  std::exit(4);
-}
+using bench::need;
 
 // Between two calls nothing, or long enough that idle threads sleep.
 enum class gap : std::uint8_t { none, asleep };
@@ -181,7 +177,7 @@ void after_writing(bench::harness& h, stream_handle stream, device_address devic
 int main(int count, char** arguments) {
   bench::harness h("staging", count, arguments);
   driver& gpu = h.gpu();
-  const std::shared_ptr<driver> shared(&gpu, [](driver*) {});
+  const std::shared_ptr<driver>& shared = h.shared_gpu();
   auto pool =
       make_pinned_pool(shared, {.pinning = {.budget_bytes = 4 * GiB}, .initial_bytes = 64 * MiB});
   need(pool.has_value(), "the pinned pool");

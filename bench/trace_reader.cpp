@@ -3,17 +3,15 @@
 // recorded trace. Prints one JSON document. The file goes to the path given, or to the temporary
 // folder, and is removed.
 //   bench/trace_reader [EVENTS] [FILE]
-#include <sys/resource.h>
-
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/random.hpp"
+#include "bench/support/measure.hpp"
+#include "bench/support/result_file.hpp"
 #include "trace/lifetimes.hpp"
 #include "trace/source.hpp"
 #include "trace/writer.hpp"
@@ -23,16 +21,7 @@ namespace {
 using namespace millpond;
 using namespace millpond::trace;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The most that this process ever had in memory.
-std::uint64_t peak_memory_bytes() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  return static_cast<std::uint64_t>(used.ru_maxrss) * 1024;
-}
+using bench::peak_memory_bytes, bench::seconds_since;
 
 // Allocations and frees as a busy server's: some thousands live, addresses reused, times and sizes
 // varied.
@@ -68,11 +57,10 @@ class event_maker {
 };
 
 [[noreturn]] void stop(const error& why) {
-  std::cerr << why.message << '\n';
-  std::exit(1);
+  bench::stop_with(1, why.message);
 }
 
-nlohmann::json speed(std::uint64_t events, double seconds) {
+bench::value speed(std::uint64_t events, double seconds) {
   return {{"seconds", seconds}, {"ns_per_event", seconds * 1e9 / static_cast<double>(events)}};
 }
 
@@ -83,13 +71,14 @@ int main(int argc, char** argv) {
   const std::string path =
       argc > 2 ? argv[2]
                : (std::filesystem::temp_directory_path() / "millpond_trace_reader.mpt").string();
-  nlohmann::json out{{"events", events}};
+  bench::value out = bench::result_of("trace_reader", {});
+  out["events"] = events;
 
   auto file = make_file_sink(path);
   if (!file) stop(file.error());
   trace_writer writer(std::move(*file), {.program = "bench/trace_reader"});
   event_maker maker;
-  auto start = std::chrono::steady_clock::now();
+  std::uint64_t start = bench::now_ns();
   for (std::uint64_t i = 0; i < events; ++i) {
     if (auto done = writer.add(maker.next()); !done) stop(done.error());
   }
@@ -99,7 +88,7 @@ int main(int argc, char** argv) {
   out["file_bytes_per_event"] =
       static_cast<double>(writer.written_bytes()) / static_cast<double>(events);
 
-  start = std::chrono::steady_clock::now();
+  start = bench::now_ns();
   auto source = open_trace(path);
   if (!source) stop(source.error());
   std::uint64_t sum = 0, count = 0;
@@ -114,7 +103,7 @@ int main(int argc, char** argv) {
   out["peak_memory_bytes_after_read"] = peak_memory_bytes();
 
   {
-    start = std::chrono::steady_clock::now();
+    start = bench::now_ns();
     auto again = open_trace(path);
     if (!again) stop(again.error());
     lifetime_builder builder(path);
@@ -129,7 +118,7 @@ int main(int argc, char** argv) {
     out["peak_memory_bytes_after_lifetimes"] = peak_memory_bytes();
   }
   {
-    start = std::chrono::steady_clock::now();
+    start = bench::now_ns();
     auto loaded = load_trace(path);
     if (!loaded) stop(loaded.error());
     out["load_all_in_memory"] = speed(events, seconds_since(start));
@@ -139,12 +128,12 @@ int main(int argc, char** argv) {
 
   const std::string recorded = "data/traces/gpt2_generate.csv.gz";
   if (std::filesystem::exists(recorded)) {
-    start = std::chrono::steady_clock::now();
+    start = bench::now_ns();
     auto loaded = load_trace(recorded);
     if (!loaded) stop(loaded.error());
     out["csv_gz"] = speed(loaded->events.size(), seconds_since(start));
     out["csv_gz"]["events"] = loaded->events.size();
   }
-  std::cout << out.dump(2) << '\n';
+  std::cout << out.json(2) << '\n';
   return 0;
 }

@@ -3,7 +3,6 @@
 // the trace asked for. With --paced the recording's pauses are kept and a kernel writes each block
 // on its stream, so that streams are busy as they were.
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -30,10 +29,7 @@ struct workload {
 
 workload load(const std::string& path) {
   auto opened = trace::open_trace(path, {});
-  if (!opened) {
-    std::fprintf(stderr, "%s\n", opened.error().message.c_str());
-    std::exit(3);
-  }
+  if (!opened) bench::stop_with(3, opened.error().message);
   workload out;
   std::map<std::uint64_t, std::pair<std::uint32_t, std::uint64_t>> live;
   std::map<std::uint64_t, std::uint32_t> streams;
@@ -59,12 +55,79 @@ workload load(const std::string& path) {
       }
     }
   });
-  if (!visited) {
-    std::fprintf(stderr, "%s\n", visited.error().message.c_str());
-    std::exit(3);
-  }
+  if (!visited) bench::stop_with(3, visited.error().message);
   out.streams = static_cast<std::uint32_t>(streams.size());
   return out;
+}
+
+// One round of it: what it took, and how many allocations failed.
+struct round_outcome {
+  double total_ns = 0;
+  std::vector<float> allocate_ns;
+  std::uint64_t failures = 0;
+};
+
+void wait_for(std::uint64_t ns) {
+  const std::uint64_t until = bench::now_ns() + ns;
+  while (bench::now_ns() < until) {
+  }
+}
+
+round_outcome run_round(bench::harness& h, const workload& work, const bench::stream_set& streams,
+                        const std::vector<std::unique_ptr<bench::session>>& sessions) {
+  round_outcome out;
+  const bool paced = h.settings().paced;
+  std::vector<void*> at(work.blocks, nullptr);
+  std::vector<std::uint64_t> bytes(work.blocks, 0);
+  for (const operation& o : work.operations) {
+    if (paced && o.gap_ns > 0) wait_for(o.gap_ns);
+    const std::uint64_t start = bench::now_ns();
+    if (o.bytes > 0) {
+      at[o.block] = sessions[o.stream]->allocate(o.bytes);
+    } else if (at[o.block] != nullptr) {
+      sessions[o.stream]->deallocate(at[o.block], bytes[o.block]);
+    }
+    const double ns = std::max(0.0, static_cast<double>(bench::now_ns() - start) - h.clock_ns());
+    out.total_ns += ns;
+    if (o.bytes == 0) {
+      at[o.block] = nullptr;
+      continue;
+    }
+    out.allocate_ns.push_back(static_cast<float>(ns));
+    bytes[o.block] = o.bytes;
+    out.failures += at[o.block] == nullptr;
+    if (paced && at[o.block] != nullptr) {
+      const identity_block whole{reinterpret_cast<device_address>(at[o.block]), o.bytes, o.block};
+      static_cast<void>(h.gpu().identity_write({&whole, 1}, streams[o.stream]));
+    }
+  }
+  for (std::uint32_t b = 0; b < work.blocks; ++b) {
+    if (at[b] != nullptr) sessions[0]->deallocate(at[b], bytes[b]);
+  }
+  return out;
+}
+
+void measure(bench::harness& h, const workload& work, bench::subject& of, bench::value row) {
+  const bench::stream_set streams(h.gpu(), work.streams);
+  const auto sessions = streams.open(of);
+  row["name"] = of.name();
+  for (const std::string round : {"cold", "warm"}) {
+    round_outcome got = run_round(h, work, streams, sessions);
+    row[round + "_ms"] = got.total_ns / 1e6;
+    row[round + "_allocate_p50_us"] = bench::percentile(got.allocate_ns, 0.5) / 1e3;
+    row[round + "_allocate_p99_us"] = bench::percentile(got.allocate_ns, 0.99) / 1e3;
+    row[round + "_reserved_ratio"] =
+        static_cast<double>(of.reserved()) / static_cast<double>(work.peak);
+    row["failures"] = got.failures;
+  }
+  if (pool* const p = of.millpond_pool()) {
+    const pool_statistics s = p->statistics();
+    row["growths"] = s.growths;
+    row["stitches"] = s.stitches;
+    row["metadata_share"] =
+        static_cast<double>(s.metadata_bytes) / static_cast<double>(s.peak_reserved_bytes);
+  }
+  h.add(std::move(row));
 }
 
 }  // namespace
@@ -73,80 +136,8 @@ int main(int count, char** arguments) {
   bench::harness h("traces", count, arguments);
   for (const std::string& path : h.settings().inputs) {
     const workload work = load(path);
-    for (const auto& subject : h.subjects()) {
-      if (subject->name() == "cudaMalloc" || subject->name() == "CUB caching") continue;
-      std::string why;
-      if (!subject->start(why)) {
-        h.add({{"trace", std::filesystem::path(path).filename().string()},
-               {"name", subject->name()},
-               {"failed", why}});
-        continue;
-      }
-      std::vector<stream_handle> streams(work.streams);
-      for (auto& s : streams) static_cast<void>(h.gpu().stream_create(&s));
-      nlohmann::json row{{"trace", std::filesystem::path(path).filename().string()},
-                         {"name", subject->name()}};
-      {
-        std::vector<std::unique_ptr<bench::session>> sessions;
-        for (auto& s : streams) sessions.push_back(subject->open(s));
-        for (const char* round : {"cold", "warm"}) {
-          std::vector<void*> at(work.blocks, nullptr);
-          std::vector<std::uint64_t> bytes(work.blocks, 0);
-          std::vector<float> allocate;
-          double total = 0;
-          std::uint64_t failures = 0;
-          for (const operation& o : work.operations) {
-            if (h.settings().paced && o.gap_ns > 0) {
-              for (const std::uint64_t until = bench::now_ns() + o.gap_ns;
-                   bench::now_ns() < until;) {
-              }
-            }
-            const std::uint64_t start = bench::now_ns();
-            if (o.bytes > 0) {
-              at[o.block] = sessions[o.stream]->allocate(o.bytes);
-            } else if (at[o.block] != nullptr) {
-              sessions[o.stream]->deallocate(at[o.block], bytes[o.block]);
-            }
-            const double ns =
-                std::max(0.0, static_cast<double>(bench::now_ns() - start) - h.clock_ns());
-            total += ns;
-            if (o.bytes > 0) {
-              allocate.push_back(static_cast<float>(ns));
-              bytes[o.block] = o.bytes;
-              failures += at[o.block] == nullptr;
-              if (h.settings().paced && at[o.block] != nullptr) {
-                const identity_block whole{reinterpret_cast<device_address>(at[o.block]), o.bytes,
-                                           o.block};
-                static_cast<void>(h.gpu().identity_write({&whole, 1}, streams[o.stream]));
-              }
-            } else {
-              at[o.block] = nullptr;
-            }
-          }
-          for (std::uint32_t b = 0; b < work.blocks; ++b) {
-            if (at[b] != nullptr) sessions[0]->deallocate(at[b], bytes[b]);
-          }
-          row[std::string(round) + "_ms"] = total / 1e6;
-          row[std::string(round) + "_allocate_p50_us"] = bench::percentile(allocate, 0.5) / 1e3;
-          row[std::string(round) + "_allocate_p99_us"] = bench::percentile(allocate, 0.99) / 1e3;
-          row[std::string(round) + "_reserved_ratio"] =
-              static_cast<double>(subject->reserved()) / static_cast<double>(work.peak);
-          row["failures"] = failures;
-        }
-        if (pool* const p = subject->millpond_pool()) {
-          const pool_statistics s = p->statistics();
-          row["growths"] = s.growths;
-          row["stitches"] = s.stitches;
-          row["metadata_share"] =
-              static_cast<double>(s.metadata_bytes) / static_cast<double>(s.peak_reserved_bytes);
-        }
-      }
-      h.add(std::move(row));
-      for (auto& s : streams) {
-        static_cast<void>(h.gpu().stream_synchronize(s));
-        static_cast<void>(h.gpu().stream_destroy(s));
-      }
-      subject->stop();
-    }
+    const bench::value row{{"trace", std::filesystem::path(path).filename().string()}};
+    h.each_subject(
+        {"cudaMalloc", "CUB caching"}, [&](bench::subject& of) { measure(h, work, of, row); }, row);
   }
 }

@@ -28,6 +28,9 @@ endfunction()
 function(millpond_join_sources target headers sources)
   if(TARGET ${headers})
     target_precompile_headers(${target} REUSE_FROM ${headers})
+    # The headers are compiled for a library; a program is compiled like one, or the compiler passes
+    # over them.
+    target_compile_options(${target} PRIVATE -fPIC)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
   endif()
 endfunction()

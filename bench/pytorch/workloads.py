@@ -26,6 +26,19 @@ class Setting:
         with torch.device(self.device):
             return make()
 
+    def generator(self, draw):
+        return torch.Generator(self.device).manual_seed(draw.getrandbits(30))
+
+    def words(self, draw, vocabulary, batch, length):
+        """A batch of texts at random."""
+        return torch.randint(
+            0,
+            vocabulary,
+            (batch, length),
+            device=self.device,
+            generator=self.generator(draw),
+        )
+
 
 def serving(s):
     """BERT answers batches of changing size and length."""
@@ -40,13 +53,7 @@ def serving(s):
         with torch.inference_mode():
             for _ in range(s.size(40, 3)):
                 batch, length = draw.randint(1, s.size(48, 2)), draw.randint(8, s.size(512, 16))
-                ids = torch.randint(
-                    0,
-                    config.vocab_size,
-                    (batch, length),
-                    device=s.device,
-                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
-                )
+                ids = s.words(draw, config.vocab_size, batch, length)
                 outputs.append(model(ids).pooler_output.sum(0))
         return outputs
 
@@ -66,13 +73,7 @@ def generation(s):
         with torch.inference_mode():
             for _ in range(s.size(2, 1)):
                 batch, length = draw.randint(4, s.size(48, 5)), draw.randint(16, s.size(256, 20))
-                ids = torch.randint(
-                    0,
-                    config.vocab_size,
-                    (batch, length),
-                    device=s.device,
-                    generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
-                )
+                ids = s.words(draw, config.vocab_size, batch, length)
                 cache, words = None, []
                 for _ in range(s.size(60, 3)):
                     answer = model(ids, past_key_values=cache, use_cache=True)
@@ -108,13 +109,7 @@ def _llama(s, checkpointing):
         losses = []
         for _ in range(s.size(8, 2)):
             batch, length = draw.randint(2, s.size(8, 2)), draw.randint(64, s.size(1024, 70))
-            ids = torch.randint(
-                0,
-                config.vocab_size,
-                (batch, length),
-                device=s.device,
-                generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
-            )
+            ids = s.words(draw, config.vocab_size, batch, length)
             loss = model(ids, labels=ids).loss
             loss.backward()
             optimizer.step()
@@ -151,7 +146,7 @@ def graph_network(s):
             for _ in range(s.size(20, 3)):
                 nodes = draw.randint(s.size(20_000, 50), s.size(120_000, 100))
                 edges = nodes * draw.randint(4, 14)
-                g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
+                g = s.generator(draw)
                 x = torch.randn((nodes, width), device=s.device, generator=g)
                 edge_index = torch.randint(0, nodes, (2, edges), device=s.device, generator=g)
                 outputs.append(model(x, edge_index).sum(0))
@@ -175,7 +170,7 @@ def detection(s):
         outputs = []
         with torch.inference_mode():
             for _ in range(s.size(10, 1)):
-                g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
+                g = s.generator(draw)
                 images = [
                     torch.rand(
                         (
@@ -207,7 +202,7 @@ def several_streams(s):
         outputs = []
         with torch.inference_mode():
             for step in range(s.size(40, 4)):
-                g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
+                g = s.generator(draw)
                 side = 32 * draw.randint(3, 9)
                 images = torch.rand(
                     (draw.randint(1, 32), 3, side, side), device=s.device, generator=g
@@ -261,15 +256,7 @@ def _graphs(s, pool, shapes):
                 if shape not in graphs:
                     capture(shape)
                 graph, ids, out = graphs[shape]
-                ids.copy_(
-                    torch.randint(
-                        0,
-                        config.vocab_size,
-                        shape,
-                        device=s.device,
-                        generator=torch.Generator(s.device).manual_seed(draw.getrandbits(30)),
-                    )
-                )
+                ids.copy_(s.words(draw, config.vocab_size, *shape))
                 graph.replay()
                 outputs.append(out.sum(0))
         return outputs
@@ -317,7 +304,7 @@ def compiled(s):
         outputs = []
         with torch.inference_mode():
             for _ in range(s.size(50, 2)):
-                g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
+                g = s.generator(draw)
                 outputs.append(
                     run(
                         torch.rand(
@@ -343,7 +330,7 @@ def segmentation(s):
         draw = random.Random(number)
         losses = []
         for _ in range(s.size(8, 1)):
-            g = torch.Generator(s.device).manual_seed(draw.getrandbits(30))
+            g = s.generator(draw)
             side = 32 * draw.randint(*s.size((4, 12), (2, 2)))
             images = torch.rand(
                 (draw.randint(2, s.size(8, 2)), 3, side, side), device=s.device, generator=g
