@@ -196,7 +196,7 @@ def earlier(measured):
         return []
     rows = [
         "",
-        f"What that run did not come to in its time, millpond alone and of an older build ({cited('pytorch_millpond')}):",
+        f"What that run did not reach in its time, by millpond alone and an older build ({cited('pytorch_millpond')}):",
         "",
         "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |",
         "| -- | -- | -- | -- |",

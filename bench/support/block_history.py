@@ -10,7 +10,7 @@ ADDRESSES_APART = 2_097_152
 
 class block_history:
     def __init__(self, pick, grows):
-        """pick: a random.Random; grows: how often an event allocates once half of the places are live."""
+        """Once half of the places are live, `grows` is how often an event allocates."""
         self._pick, self._grows = pick, grows
         self._sizes = [512 << pick.randrange(12) for _ in range(1000)]  # 512 bytes to 1 MiB
         self._free, self._live = list(range(PLACES)), []

@@ -4,11 +4,11 @@
 A result lies at bench/results/MACHINE/COMMIT/NAME: COMMIT is the first twelve digits of the commit
 that was measured. Repeats of one measurement lie in one file, as a list under "runs".
 
-    bench/support/result_files.py --check                checks the files and what cites them; 1 where one is wrong
-    bench/support/result_files.py --write                writes the table of bench/results/README.md, and moves citations
-                                                         of files that are gone to the newest file of that name
-    bench/support/result_files.py --add MACHINE FILE...  takes new results in; files of one name become repeats
-    bench/support/result_files.py --self-test            the check finds each fault that it is for
+    result_files.py --check                checks the files and what cites them; 1 where wrong
+    result_files.py --write                writes the table of bench/results/README.md, and moves
+                                           citations of files that are gone to newer ones
+    result_files.py --add MACHINE FILE...  takes new results in; files of one name become repeats
+    result_files.py --self-test            the check finds each fault that it is for
 """
 
 import json
@@ -65,7 +65,7 @@ def load(path):
 
 
 def build_of(path):
-    """What the file says of the tree that was measured: the commit, with -dirty where it was; none where it says nothing."""
+    """The commit that the file is of, with -dirty where the tree was; none where it is silent."""
     if path.suffix != ".json":
         found = re.search(r"^#.*\bcommit ([0-9a-f]{12}(?:-dirty)?)", path.read_text()[:400], re.M)
         return found.group(1) if found else None
@@ -140,16 +140,16 @@ def citations(root):
     for path in texts(root):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             for cited in CITATION.findall(line):
-                if not PLACEHOLDER.search(cited):
+                if not PLACEHOLDER.search(cited) and not cited.endswith(".md"):
                     yield path, number, cited
 
 
 def check(root=ROOT):
     here, faults, cited_files = results(root), [], set()
     for path, number, cited in citations(root):
-        found = [p for p in here.folder.glob(cited) if p.is_file()]
-        cited_files |= set(found)
-        if not found and cited != "README.md":
+        found = list(here.folder.glob(cited))
+        cited_files |= {p for p in found if p.is_file()}
+        if not found:
             faults.append(f"{path.relative_to(root)}:{number}: no {FOLDER}/{cited}")
     for path in sorted(p for p in here.folder.rglob("*") if p.is_file() and p != here.readme):
         name, build = here.name(path), None
