@@ -1,4 +1,4 @@
-"""A benchmark of this build keeps a result only where its sources were committed, and a scratch result is not taken in.
+"""A build keeps a result only where its sources were committed; a scratch result is not taken in.
 
 usage: check_scratch.py PLANNED_BENCHMARK RESULT_FILES_SCRIPT
 """
