@@ -1,6 +1,8 @@
 // result<T>: a value, or an error that says what failed and why. Used inside and at the edges that
 // do not throw; the throwing edge turns an error into an exception with the same text.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <string>
 #include <utility>
 #include <variant>
@@ -24,7 +26,7 @@ enum class error_code {
 
 struct error {
   error_code code{};
-  std::string message;
+  std::string message = {};
   std::string json{};  // the same for programs where there is more to say (memory_report's, of
                        // out_of_memory), or empty
 };

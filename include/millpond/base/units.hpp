@@ -1,5 +1,7 @@
 // Byte units: the constants, and text in both directions.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <string>
 #include <string_view>

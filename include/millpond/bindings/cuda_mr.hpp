@@ -13,6 +13,8 @@
 // defines LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE, so include it before other headers of
 // CUDA, or define that yourself.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #if !defined(LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE)
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
 #endif

@@ -8,6 +8,8 @@
 // and then the collective copies as before): registered() says so, nothing is thrown. Includes
 // <nccl.h>; the program links NCCL.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <nccl.h>
 
 #include <cstddef>

@@ -3,6 +3,8 @@
 // tells them of the blocks inside. Header-only; without a tool in the process each call costs a
 // check of a null pointer.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <mutex>

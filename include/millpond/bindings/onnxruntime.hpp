@@ -10,6 +10,8 @@
 // failure; last_error() has the reason. ONNX Runtime before 1.23 reads no further than Reserve.
 // Includes <onnxruntime_c_api.h>.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <onnxruntime_c_api.h>
 
 #include <cstddef>

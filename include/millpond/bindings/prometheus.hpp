@@ -10,6 +10,8 @@
 // prometheus-cpp's headers (Debian: prometheus-cpp-dev), which are the user's to have; the program
 // links prometheus-cpp::pull for an Exposer.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <prometheus/client_metric.h>
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>

@@ -15,6 +15,8 @@
 // and freed on one stream, the default one unless it is named; a container frees when the CPU says
 // so, so that work on other streams is the caller's to wait for.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <limits>
 #include <memory>

@@ -10,6 +10,8 @@
 // failure, whose reason last_error() keeps. The allocator must outlive the objects that use it.
 // Includes <NvInferRuntime.h>, which is the user's to have.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <NvInferRuntime.h>
 
 #include <cstdint>

@@ -11,6 +11,8 @@
 // scratch allocator must be given the stream of the policy, and goes back on it, so that algorithms
 // in a row share their scratch memory.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <thrust/device_ptr.h>
 #include <thrust/device_reference.h>
 

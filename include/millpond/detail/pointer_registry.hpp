@@ -15,6 +15,8 @@
 // foreign pointers look through every shard, which costs time in proportion to the live blocks;
 // they are errors. In a forked child every call refuses.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,10 +33,10 @@ namespace millpond {
 
 // Who hands out blocks and by which calls, for the messages.
 struct block_owner {
-  std::string name;  // "pinned_resource"
+  std::string name = {};  // "pinned_resource"
   memory_kind kind{};
-  std::string allocate_call;  // "cuMemHostAlloc"
-  std::string free_call;      // "cuMemFreeHost"
+  std::string allocate_call = {};  // "cuMemHostAlloc"
+  std::string free_call = {};      // "cuMemFreeHost"
 };
 
 // One live block.
@@ -51,13 +53,13 @@ struct block_facts {
 // Blocks still out where none should be, added up by place and owner, the largest first.
 struct leak_report {
   struct line {
-    std::string allocated;  // the place in words, so that a report outlives its registry
-    std::string owner;
+    std::string allocated = {};  // the place in words, so that a report outlives its registry
+    std::string owner = {};
     memory_kind kind{};
     std::uint64_t blocks = 0;
     std::uint64_t bytes = 0;
   };
-  std::vector<line> lines;
+  std::vector<line> lines = {};
   std::uint64_t blocks = 0;
   std::uint64_t bytes = 0;
   [[nodiscard]] bool empty() const noexcept { return blocks == 0; }
@@ -73,7 +75,7 @@ class pointer_registry {
     std::size_t remembered_frees = 4096;
     // Reported of leaks when an owner or the registry ends with blocks out. Default: prints text()
     // to stderr.
-    std::function<void(const leak_report&)> leak_sink;
+    std::function<void(const leak_report&)> leak_sink = {};
   };
 
   pointer_registry();

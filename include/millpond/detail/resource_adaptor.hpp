@@ -1,5 +1,7 @@
 // What the adaptors have in common: a memory_resource over another, of the same kind and driver.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include "millpond/detail/tracked_resource.hpp"
 
 namespace millpond {

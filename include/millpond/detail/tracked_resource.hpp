@@ -1,6 +1,8 @@
 // What the five kinds have in common: the registry that knows their blocks, alignment, counters,
 // and errors that carry the name of the call. A kind adds its two driver calls and nothing else.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <atomic>
 #include <cstdint>
 #include <memory>

@@ -9,6 +9,8 @@
 // Thread-safety: every function may be called from any thread at once. On the real driver a thread
 // must have called bind_thread() once before other calls.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -109,7 +111,7 @@ struct capture_info {
 
 // Facts about the device, read once when the driver is opened.
 struct device_info {
-  std::string name;  // "NVIDIA H200"; the simulated one says "simulated h200"
+  std::string name = {};  // "NVIDIA H200"; the simulated one says "simulated h200"
   int ordinal = 0;
   int driver_version = 0;  // 13000 for 13.0; 0 on a simulated GPU
   int compute_major = 0, compute_minor = 0;

@@ -3,6 +3,8 @@
 // an inference engine with data-dependent shapes). Where the program holds the buffer itself,
 // millpond::growable_buffer is the thing; for the rest there is the pool.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <memory>
 

@@ -6,6 +6,8 @@
 // 580.159, 2026-11-30: create 10, map 0.6, access 42 for 32 MiB), so growth takes one handle a
 // step. A handle is given back whole or not at all.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>

@@ -2,6 +2,8 @@
 // through a view, and taking a view does the waiting, the prefetching and, in debug mode, the
 // guarding that the other side makes necessary.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

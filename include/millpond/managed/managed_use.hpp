@@ -1,6 +1,8 @@
 // What a piece of managed memory is for, and what follows from it: advice, prefetches, and refusals
 // of what is slow whatever is done.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -38,12 +40,12 @@ struct managed_plan {
     managed_advice what = managed_advice::set_read_mostly;
     memory_location location = memory_location::device;
   };
-  std::vector<advice> advices;
-  bool align_blocks = false;          // to 2 MiB, the unit in which the driver keeps and evicts
-  bool prefetch_to_device = false;    // before the device uses what the host had
-  bool prefetch_to_host = false;      // before the host uses what the device had
-  bool start_on_device = false;       // prefetched when it is allocated
-  std::vector<std::string> warnings;  // slow by this much, and what is not
+  std::vector<advice> advices = {};
+  bool align_blocks = false;        // to 2 MiB, the unit in which the driver keeps and evicts
+  bool prefetch_to_device = false;  // before the device uses what the host had
+  bool prefetch_to_host = false;    // before the host uses what the device had
+  bool start_on_device = false;     // prefetched when it is allocated
+  std::vector<std::string> warnings = {};  // slow by this much, and what is not
 };
 
 // Errors: invalid_argument where the use is slow by construction (read-mostly memory that the

@@ -1,6 +1,8 @@
 // Whether managed memory is used as it was stated: the driver's own counts of faults and moved
 // pages, held against the use.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -7,6 +7,8 @@
 //
 // All are thread-safe and may stand in front of each other.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -132,7 +134,7 @@ struct allocation_statistics {
     std::uint64_t allocations = 0;
     std::uint64_t live_blocks = 0;
   };
-  std::vector<size_class> classes;  // those ever used, by rising size
+  std::vector<size_class> classes = {};  // those ever used, by rising size
   // A table for people, a line a class.
   [[nodiscard]] std::string text() const;
 };

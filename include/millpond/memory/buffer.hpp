@@ -1,5 +1,7 @@
 // buffer<T>: memory of any resource for a number of T, given back when the buffer ends.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>

@@ -7,6 +7,8 @@
 //     const scoped_call_site here("weights of the encoder");
 //     void* weights = some_resource.allocate(bytes, stream);
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <source_location>
 #include <string>
 

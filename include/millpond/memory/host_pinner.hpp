@@ -5,6 +5,8 @@
 // MiB touched by 16 threads and then cuMemHostRegister take a tenth of that (2 GiB: 960 to 1012 ms
 // and 38 + 53; one H200's host, driver 580.159, 2026-11-30), and copies run at the same 55 GB/s.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -47,10 +49,10 @@ struct host_pinner_usage {
   std::uint64_t pinned_bytes = 0;  // out and ready
   std::uint64_t ready_bytes = 0;
   std::uint64_t budget_bytes = 0;
-  std::uint64_t blocks = 0;        // out
-  std::uint64_t served_ready = 0;  // requests that found their memory pinned already
-  std::uint64_t refused = 0;       // by the budget
-  std::string background_failure;  // why the thread could not pin ahead; empty: it could
+  std::uint64_t blocks = 0;             // out
+  std::uint64_t served_ready = 0;       // requests that found their memory pinned already
+  std::uint64_t refused = 0;            // by the budget
+  std::string background_failure = {};  // why the thread could not pin ahead; empty: it could
 };
 
 // Thread-safe. Errors: out_of_memory with the budget and what to change, or with the limit of

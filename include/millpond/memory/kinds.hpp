@@ -11,6 +11,8 @@
 // through the wrong one is recognised; nullptr for one of its own. Measured times are of an H200
 // and its host, driver 580.159, 2026-11-30.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <memory>
 

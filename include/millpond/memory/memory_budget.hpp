@@ -6,6 +6,8 @@
 // give back what they do not use (pool::trim), so that one pool's idle memory never starves
 // another.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -57,7 +59,7 @@ class memory_budget : public std::enable_shared_from_this<memory_budget> {
   std::uint64_t reclaim(std::uint64_t bytes, const member* except);
 
   struct share {
-    std::string name;
+    std::string name = {};
     std::uint64_t bytes = 0;
   };
   [[nodiscard]] std::vector<share> shares() const;

@@ -1,5 +1,7 @@
 // The one small interface of all memory: allocate on a stream, free on a stream.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <atomic>
 #include <cstdint>
 #include <functional>

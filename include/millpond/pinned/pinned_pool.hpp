@@ -1,6 +1,8 @@
 // The pool of pinned memory: the stream-ordered pool over memory that many threads pinned, and
 // small blocks in it that CPU and GPU talk through.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <atomic>
 #include <cstdint>
 #include <memory>

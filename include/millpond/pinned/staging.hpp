@@ -3,6 +3,8 @@
 // talks to the driver: threads that all did would wait for its lock, and waking from that takes
 // longer than a piece is on the link.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <algorithm>
 #include <array>
 #include <atomic>

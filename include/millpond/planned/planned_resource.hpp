@@ -28,6 +28,8 @@
 // end() is done, and the upstream serves until then. Where an iteration was still open, its arena
 // is set aside until the resource ends.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <atomic>
 #include <memory>
 #include <mutex>

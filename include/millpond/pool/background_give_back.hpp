@@ -1,5 +1,7 @@
 // A thread that gives a pool's unused memory back now and then, away from whoever serves.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <condition_variable>
 #include <cstdint>
 #include <memory>

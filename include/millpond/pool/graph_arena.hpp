@@ -16,6 +16,8 @@
 // and pressure take it. What is freed outside any capture serves captures attached later, once the
 // freeing stream has passed the free.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <memory>
 #include <utility>
 

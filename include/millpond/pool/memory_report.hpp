@@ -2,6 +2,8 @@
 // and what was tried. Plain data, with its words and its JSON. docs/how_to/out_of_memory.md reads
 // one line by line.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -49,13 +51,14 @@ struct memory_neighbour {
 
 // One step of the pressure ladder, in the order in which they were taken.
 struct ladder_step {
-  std::string name;  // "fences", "caches", "unused spans", "other members", "waiting", "callback"
+  // "fences", "caches", "unused spans", "other members", "waiting", "callback"
+  std::string name = {};
   std::uint64_t times = 0;
   std::uint64_t gained_bytes = 0;  // became free for this request, or went back to the driver
 };
 
 struct memory_report {
-  std::string pool;  // pool_options::name
+  std::string pool = {};  // pool_options::name
   memory_kind kind = memory_kind::device;
   // What was refused; 0 where the report was asked for and nothing was.
   std::uint64_t asked_bytes = 0, asked_alignment = 0, asked_stream = 0;
@@ -65,21 +68,22 @@ struct memory_report {
       0;  // the largest block that the stream could have now without growth
   std::uint64_t asleep_bytes = 0;  // physical memory that is away while the pool sleeps
   // Largest first. Their bytes sum to reserved_bytes, but for what other threads do meanwhile.
-  std::vector<memory_keeper> keepers;
-  std::vector<memory_neighbour> neighbours;  // those that hold down the most idle bytes, at most 8
-  std::vector<ladder_step> ladder;
+  std::vector<memory_keeper> keepers = {};
+  // those that hold down the most idle bytes, at most 8
+  std::vector<memory_neighbour> neighbours = {};
+  std::vector<ladder_step> ladder = {};
   struct budget_share {
-    std::string name;
+    std::string name = {};
     std::uint64_t bytes = 0;
   };
   std::uint64_t budget_hard_bytes = 0, budget_soft_bytes = 0,
                 budget_used_bytes = 0;  // 0: no budget
-  std::vector<budget_share> budget_shares;
+  std::vector<budget_share> budget_shares = {};
   std::uint64_t device_free_bytes = 0, device_total_bytes = 0;  // 0 where the driver did not say
-  std::string last_failure;           // why the driver, the limit or the budget gave no more
-  std::string fence_failure;          // why a fence could not be put or asked
-  std::string reason;                 // one sentence: what stands in the way
-  std::vector<std::string> remedies;  // what to try, the most promising first
+  std::string last_failure = {};           // why the driver, the limit or the budget gave no more
+  std::string fence_failure = {};          // why a fence could not be put or asked
+  std::string reason = {};                 // one sentence: what stands in the way
+  std::vector<std::string> remedies = {};  // what to try, the most promising first
 };
 
 // For people: a screen at most.

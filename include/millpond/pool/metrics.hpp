@@ -6,6 +6,8 @@
 // docs/how_to/metrics.md lists the names. Serving them over HTTP is the program's own affair, or
 // that of millpond/bindings/prometheus.hpp (prometheus-cpp).
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,14 +24,14 @@ class statistics_resource;
 // Whose numbers, and the value of their label `source`: distinct names where there are several.
 // Read at each call, from any thread; must live until it returns.
 struct metric_source {
-  std::string name;
-  std::variant<const pool*, const statistics_resource*> of;
+  std::string name = {};
+  std::variant<const pool*, const statistics_resource*> of = {};
 };
 
 enum class metric_type : std::uint8_t { gauge, counter, histogram };
 
 struct metric_sample {
-  std::vector<std::pair<std::string, std::string>> labels;
+  std::vector<std::pair<std::string, std::string>> labels = {};
   double value = 0;         // of a histogram: the sum of what was observed
   std::uint64_t count = 0;  // of a histogram: how many observations
   std::vector<std::pair<double, std::uint64_t>>
@@ -38,9 +40,9 @@ struct metric_sample {
 
 // What has one name. Units are in the name: _bytes; a counter's name ends in _total.
 struct metric_family {
-  std::string name, help;
+  std::string name = {}, help = {};
   metric_type type = metric_type::gauge;
-  std::vector<metric_sample> samples;
+  std::vector<metric_sample> samples = {};
 };
 
 // Every family, also one without samples. No driver call, no lock that an allocation on the fast

@@ -4,6 +4,8 @@
 // once the freeing stream has passed the free. The life of an allocation through caches, stream
 // caches, the heap and growth is in docs/internals/life_of_an_allocation.md.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -74,10 +76,10 @@ struct pool_options {
   // the last step but one of the pressure ladder.
   std::uint64_t max_wait_ns = 1'000'000'000;
   // Host time in nanoseconds, for the bounded wait. Without one the wait is a plain synchronise.
-  std::function<std::uint64_t()> clock;
+  std::function<std::uint64_t()> clock = {};
   // Called with no lock held when nothing else helps; it may free into the pool, spill, or trim
   // another. Returns true where a retry makes sense. bytes: what is missing.
-  std::function<bool(std::uint64_t bytes)> on_pressure;
+  std::function<bool(std::uint64_t bytes)> on_pressure = {};
 };
 
 // A moment's numbers. Exact when no call is in flight; otherwise off by no more than what is in

@@ -1,6 +1,8 @@
 // What pool::sleep and pool::wake take and answer: giving all physical memory back while the
 // addresses stay, for processes that take turns on one GPU.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>

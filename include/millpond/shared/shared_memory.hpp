@@ -8,6 +8,8 @@
 // lets go or ends. The death of the one that made it takes nothing away, and nobody learns of it;
 // all may write, and nobody is kept from it.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -89,7 +91,7 @@ class shared_memory {
 // sent one.
 struct received_memory {
   shared_memory memory;
-  std::string name;
+  std::string name = {};
 };
 [[nodiscard]] result<received_memory> receive_shared(int socket, std::shared_ptr<driver> gpu);
 

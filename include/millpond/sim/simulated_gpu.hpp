@@ -10,6 +10,8 @@
 // Thread-safe by one mutex. There is one host clock, shared by all threads. A run is deterministic
 // when one OS thread makes the calls (it may speak for many logical threads, see set_thread).
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -34,26 +36,27 @@ struct cost_point {
 // Points by rising size. Between two points time is on the straight line through both; below the
 // first it is the first's; above the last it goes on along the last line, if that rises.
 struct cost_table {
-  std::vector<cost_point> points;
+  std::vector<cost_point> points = {};
   [[nodiscard]] double p50_ns(std::uint64_t bytes) const noexcept;
   [[nodiscard]] double p99_ns(std::uint64_t bytes) const noexcept;
 };
 
 // What the simulator knows of one machine. A profile file is TOML with these names.
 struct gpu_profile {
-  std::string name;    // "h200"
-  std::string source;  // where the numbers come from
-  device_info device;  // name, sizes and abilities; `name` is printed with "simulated " before it
+  std::string name = {};    // "h200"
+  std::string source = {};  // where the numbers come from
+  // name, sizes and abilities; `name` is printed with "simulated " before it
+  device_info device = {};
   std::uint64_t host_bytes = 0;  // host memory that can be pinned
   // Host time by CUDA function name ("cuMemAlloc"); a call without a table costs `default_call_ns`.
   // cuMemSetAccess, cuMemUnmap and cuMemMap are by the bytes of each handle in the range, and add
   // up.
-  std::map<std::string, cost_table, std::less<>> calls;
+  std::map<std::string, cost_table, std::less<>> calls = {};
   double default_call_ns = 200;
   // Driver pools: a request that is served from what the pool has reserved costs the calls' own
   // tables; one that makes it reserve more adds pool_growth by the bytes added.
-  cost_table pool_growth;
-  cost_table pool_shrink;  // of the synchronise or trim that gives so many bytes back
+  cost_table pool_growth = {};
+  cost_table pool_shrink = {};  // of the synchronise or trim that gives so many bytes back
   double after_pageable_factor =
       1;  // on these calls and an allocator's own paths, just after a pageable copy
   std::uint64_t pool_step_bytes = 0;  // pools reserve in multiples of this
@@ -73,8 +76,8 @@ struct gpu_profile {
   double managed_fault_back_bytes_per_s = 0;     // faulted back by the CPU
   // An allocator's own host time a path, measured on the profile's machine, and the file it is
   // from.
-  std::map<std::string, double, std::less<>> allocator_path_ns;
-  std::string allocator_path_source;
+  std::map<std::string, double, std::less<>> allocator_path_ns = {};
+  std::string allocator_path_source = {};
 
   // One NVIDIA H200, driver 580.159, measured 2026-11-30.
   [[nodiscard]] static gpu_profile h200();
@@ -122,7 +125,7 @@ struct kernel_access {
   access_kind kind = access_kind::read;
 };
 struct kernel_description {
-  std::string name;
+  std::string name = {};
   std::uint64_t duration_ns = 0;  // on top of the profile's kernel_overhead_ns
   std::vector<kernel_access> accesses = {};
   // Run when the kernel completes, with the simulator's lock held: it makes no driver call and
@@ -132,10 +135,10 @@ struct kernel_description {
 
 // One broken rule. The rules' names are in docs/internals/simulated_gpu.md.
 struct violation {
-  std::string rule;              // "reuse_before_order"
-  std::string first_call_site;   // where the block, access or mapping came from
-  std::string second_call_site;  // the call that broke the rule
-  std::string text;              // one sentence with addresses, streams and both places
+  std::string rule = {};              // "reuse_before_order"
+  std::string first_call_site = {};   // where the block, access or mapping came from
+  std::string second_call_site = {};  // the call that broke the rule
+  std::string text = {};              // one sentence with addresses, streams and both places
   std::uint64_t time_ns = 0;
 };
 

@@ -2,6 +2,8 @@
 // actions; a field an action does not use is 0. On disk an event has a type and a length (see
 // mpt.hpp), so that a reader skips what it does not know.
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 
 namespace millpond::trace {

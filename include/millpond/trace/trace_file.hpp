@@ -8,6 +8,8 @@
 //     ...
 //     (*file)->close();
 #pragma once
+#include "millpond/detail/language.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,8 +20,8 @@
 namespace millpond {
 
 struct trace_file_options {
-  std::string program;  // for the readers' headings
-  std::string device_name;
+  std::string program = {};  // for the readers' headings
+  std::string device_name = {};
   bool simulated = false;  // recorded on the simulated GPU
 };
 
