@@ -4,10 +4,7 @@
 //
 //     five_kinds          the first CUDA device, or the simulated GPU where there is none
 //     five_kinds sim      the simulated GPU
-#include <millpond/base/units.hpp>
-#include <millpond/memory/buffer.hpp>
-#include <millpond/memory/kinds.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <memory>

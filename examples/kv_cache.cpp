@@ -17,10 +17,8 @@
 // gives for ShareGPT, 161 tokens in and 338 out, or read from a file with one "in,out" a line. A
 // block is 2 MiB: 16 tokens of 128 KiB, as of a model of 32 layers with 8 key-value heads of 128
 // numbers of 2 bytes. Every block's contents are checked in the end.
-#include <millpond/base/units.hpp>
 #include <millpond/growable/growable_buffer.hpp>
-#include <millpond/memory/kinds.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <algorithm>
 #include <charconv>

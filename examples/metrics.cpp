@@ -3,11 +3,7 @@
 //
 //     metrics          the first CUDA device, or the simulated GPU where there is none
 //     metrics sim      the simulated GPU
-#include <millpond/base/units.hpp>
-#include <millpond/memory/adaptors.hpp>
-#include <millpond/pool/metrics.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <exception>

@@ -4,9 +4,7 @@
 //
 //     out_of_memory [sim] [--json]    always on the simulated GPU, so that it is the same
 //     everywhere
-#include <millpond/base/units.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <string_view>

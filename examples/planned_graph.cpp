@@ -8,12 +8,8 @@
 // sizes. The graphs are launched again and again, in between other requests on the same stream that
 // are served by the same planned_on. Every block is written and checked by the GPU inside the
 // graph, so a byte that somebody else was given would be seen.
-#include <millpond/base/units.hpp>
-#include <millpond/memory/buffer.hpp>
-#include <millpond/memory/kinds.hpp>
+#include <millpond/millpond.hpp>
 #include <millpond/planned/planned_resource.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
 
 #include <cstdio>
 #include <memory>

@@ -8,12 +8,8 @@
 // size is served by the pool and recorded; from then on its blocks are places in one arena that all
 // 32 plans share. Every layer's output is written by the GPU and checked before it is freed, so two
 // blocks that shared a live byte would be seen.
-#include <millpond/base/units.hpp>
-#include <millpond/memory/buffer.hpp>
-#include <millpond/memory/kinds.hpp>
+#include <millpond/millpond.hpp>
 #include <millpond/planned/planned_resource.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
 
 #include <chrono>
 #include <cstdio>

@@ -2,9 +2,7 @@
 // they hold the sum of what they need, in one arena about what the largest needs.
 //
 //     shared_graphs [sim]    on the card where there is one, unless reported otherwise
-#include <millpond/base/units.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <string_view>

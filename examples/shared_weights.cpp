@@ -4,10 +4,8 @@
 //
 //     shared_weights            the first CUDA device, or the simulated GPU where there is none; 1
 //     GiB shared_weights sim        the simulated GPU; 64 MiB
-#include <millpond/base/units.hpp>
-#include <millpond/memory/memory_resource.hpp>
+#include <millpond/millpond.hpp>
 #include <millpond/shared/shared_memory.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
 
 #include <spawn.h>
 #include <sys/socket.h>

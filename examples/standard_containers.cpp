@@ -4,8 +4,7 @@
 //     standard_containers          the first CUDA device, or the simulated GPU where there is none
 //     standard_containers sim      the simulated GPU
 #include <millpond/bindings/std_memory.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <memory_resource>

@@ -2,8 +2,7 @@
 // pool. Built where the CUDA toolkit's headers are; the simulated GPU serves where there is no
 // card.
 #include <millpond/bindings/cuda_mr.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <string_view>

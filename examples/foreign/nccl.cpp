@@ -1,7 +1,7 @@
 // A block of the pool registered with NCCL, for collectives that use it in place. Built where
 // NCCL's header is; without a card it shows what a refusal looks like.
 #include <millpond/bindings/nccl.hpp>
-#include <millpond/pool/pool.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <vector>

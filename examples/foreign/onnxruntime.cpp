@@ -3,10 +3,8 @@
 // "session.use_env_allocators" = "1". Built against ONNX Runtime's header where it is
 // (MILLPOND_ONNXRUNTIME_DIR), else against a stand-in; the simulated GPU serves where there is no
 // card.
-#include <millpond/base/units.hpp>
 #include <millpond/bindings/onnxruntime.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <string_view>

@@ -3,10 +3,8 @@
 // `runtime->setGpuAllocator(&memory)`. Built against TensorRT's header where it is
 // (MILLPOND_TENSORRT_DIR), else against a stand-in; the simulated GPU serves where there is no
 // card.
-#include <millpond/base/units.hpp>
 #include <millpond/bindings/tensorrt.hpp>
-#include <millpond/pool/pool.hpp>
-#include <millpond/sim/simulated_gpu.hpp>
+#include <millpond/millpond.hpp>
 
 #include <cstdio>
 #include <string_view>
