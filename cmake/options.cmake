@@ -10,7 +10,9 @@ set(MILLPOND_SANITIZE "" CACHE STRING "address, thread, undefined or empty")
 
 add_library(millpond_flags INTERFACE)
 target_compile_options(millpond_flags INTERFACE
-  -Wall -Wextra -Wconversion -Wshadow -fno-omit-frame-pointer)
+  -Wall -Wextra -Wconversion -Wshadow -fno-omit-frame-pointer
+  # GCC's -Wconversion for C++ does not hold it, Clang's does.
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion>)
 if(MILLPOND_WERROR)
   target_compile_options(millpond_flags INTERFACE -Werror)
 endif()

@@ -289,7 +289,7 @@ void measure_virtual_memory(bench& on, gpu_profile& into, std::uint64_t largest)
   constexpr std::uint64_t most_handles = 64;
   const std::uint64_t granule = gpu.info().granularity;
   cost_table tables[5];
-  for (const std::uint64_t factor : {1, 4, 16, 64, 256, 512}) {
+  for (const std::uint64_t factor : {1u, 4u, 16u, 64u, 256u, 512u}) {
     const std::uint64_t bytes = granule * factor;
     if (bytes > largest) break;
     handle_row row(on, bytes, std::clamp<std::uint64_t>(largest / bytes, 1, most_handles));

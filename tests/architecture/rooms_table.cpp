@@ -54,6 +54,8 @@ std::string room_of_header(const std::string& path) {
   static const std::map<std::string, std::string> apart{
       {"millpond/managed/managed_use.hpp", "resource"},
       {"millpond/trace/trace_file.hpp", "resource"},
+      // What every header includes first.
+      {"millpond/detail/language.hpp", "base"},
       // The C interface, and the header that includes the others.
       {"millpond.h", "bindings"},
       {"millpond/millpond.hpp", "bindings"}};
