@@ -65,7 +65,7 @@ typedef enum millpond_kind {
 
 /* ---- The library ---- */
 
-/* "0.1.0". Static. */
+/* "0.2.0". Static. */
 MILLPOND_API const char* millpond_version(void);
 /* MILLPOND_OK where a program built with this MILLPOND_ABI can use the library that was loaded. */
 MILLPOND_API millpond_status millpond_compatible(int abi);

@@ -16,7 +16,7 @@ thread_local std::string last_sentence;
 
 struct copies {
   std::string self;
-  std::string others;  // "PATH (0.1.0), PATH (0.2.0)"
+  std::string others;  // "PATH (0.2.0), PATH (0.3.0)"
 };
 
 // The path of the object that an address lies in.

@@ -109,7 +109,7 @@ struct command_entry {
 // The nearest of `names` to a mistyped word, or empty when none is near.
 [[nodiscard]] std::string nearest_name(std::string_view word, std::span<const std::string> names);
 
-// "0.1.0", and where it was built from.
+// "0.2.0", and where it was built from.
 struct build_facts {
   std::string version;
   std::string commit;  // "unknown" outside a git checkout; "-dirty" is appended for changed files

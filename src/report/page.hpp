@@ -25,7 +25,7 @@ struct page_trace {
 struct page {
   std::vector<page_trace> traces;
   const advise::difference* change = nullptr;  // between the first two; null where there is one
-  std::string made_by;                         // "millpond 0.1.0 (commit)"
+  std::string made_by;                         // "millpond 0.2.0 (commit)"
 };
 
 // The whole file. not_supported in a build that found no D3.

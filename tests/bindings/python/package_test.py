@@ -48,7 +48,7 @@ def check_imports_without_anything():
 
     assert "torch" not in sys.modules and "cupy" not in sys.modules
     assert not millpond.torch.in_use()
-    assert millpond.__version__ == "0.1.0"
+    assert millpond.__version__ == "0.2.0"
     text = millpond.doctor("--gpu", "sim")
     assert "simulated" in text, text
     try:
@@ -65,7 +65,7 @@ def check_the_command():
         [sys.executable, "-m", "millpond"],
     ):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout.startswith("millpond 0.1.0"), done
+        assert done.returncode == 0 and done.stdout.startswith("millpond 0.2.0"), done
         assert subprocess.run([*command, "nonsense"], capture_output=True).returncode == 2
 
 
@@ -196,7 +196,7 @@ def check_two_copies_are_noticed():
     other.millpond_version.restype = ctypes.c_char_p
     assert library.millpond_check_single_copy() == _native.NOT_PERMITTED
     text = library.millpond_last_error().decode()
-    assert "libmillpond.so.0.copy" in text and "0.1.0" in text, text
+    assert "libmillpond.so.0.copy" in text and "0.2.0" in text, text
     sys.path.insert(0, str(HERE / "fake_torch"))
     import millpond.torch
 

@@ -51,7 +51,7 @@ if done.returncode != 0:
 listed = subprocess.run(
     [python, "-m", "pip", "list", "--format", "freeze"], check=True, capture_output=True, text=True
 ).stdout
-assert "torch" not in listed and "millpond==0.1.0" in listed, listed
+assert "torch" not in listed and "millpond==0.2.0" in listed, listed
 work = Path(scratch) / "work"
 work.mkdir()
 reported = subprocess.run(
