@@ -37,6 +37,37 @@ PLACEHOLDER = re.compile(r"/(?!README|CMakeLists)[A-Z]{3,}(?=[/_.]|$)")
 PATH = re.compile(r"^[\w.\-/*+]+(?::\d+)?$")
 
 
+COMMENTED = ("src", "include", "bench", "examples", "cmake", "scripts", "python")
+COMMENT = re.compile(r"//|#|^\s*\*")
+CITED = re.compile(
+    r"(?<![\w./-])((?:src|include|docs|tests|bench|examples|cmake|data|scripts|python)/[\w./-]*\w"
+    r"\.(?:hpp|cpp|h|cu|md|json|csv|txt|py|cmake)(?:\.gz)?)\b"
+)
+
+
+def sources(root):
+    for folder in COMMENTED:
+        for path in sorted((root / folder).rglob("*")):
+            if "results" in path.parts or path.suffix in (".md", ".json", ".csv", ".txt"):
+                continue
+            if path.is_file():
+                try:
+                    yield path, path.read_text()
+                except UnicodeDecodeError:
+                    continue
+
+
+def cited_by_comments(root):
+    faults = []
+    for path, text in sources(root):
+        for number, line in enumerate(text.splitlines(), 1):
+            comment = COMMENT.split(line, maxsplit=1)[1:]
+            for file in CITED.findall(comment[0] if comment else ""):
+                if not (root / file).exists():
+                    faults.append(f"{path.relative_to(root)}:{number}: a comment cites {file}")
+    return faults
+
+
 def tests_of(root):
     """Every test of tests/ROOM as ROOM.suite.name."""
     names = set()
@@ -77,7 +108,7 @@ def check(root):
                     faults.append(f"{name}:{number}: no {file}")
                 elif at and int(at) > len((root / file).read_text().splitlines()):
                     faults.append(f"{name}:{number}: {file} is shorter than {at} lines")
-    return faults
+    return faults + cited_by_comments(root)
 
 
 def self_test():
@@ -87,7 +118,7 @@ def self_test():
         (root / "src").mkdir()
         (root / "tests/heap").mkdir(parents=True)
         (root / "tests/heap/a_test.cpp").write_text("TEST_F(holes, are_filled) {}\n")
-        (root / "src/a.hpp").write_text("one\n")
+        (root / "src/a.hpp").write_text("int one;  // as in docs/b.md\n")
         (root / "docs/b.md").write_text("# A heading, with `code`\n")
         (root / "README.md").write_text(
             "[b](docs/b.md) [c](docs/b.md#a-heading-with-code) `src/a.hpp:1` `src/*.hpp` `src/heap "
@@ -96,9 +127,11 @@ def self_test():
         )
         assert check(root) == [], check(root)
         (root / "README.md").write_text(
-            "[b](docs/c.md)\n[c\nd](docs/b.md#other)\n[e](docs/b.md#a heading)\n`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n"
+            "[b](docs/c.md)\n[c\nd](docs/b.md#other)\n[e](docs/b.md#a heading)\n"
+            "`src/a.hpp:2`\n`src/*.cpp`\n`heap.holes.are_left`\n"
         )
-        assert len(check(root)) == 6, check(root)
+        (root / "src/a.hpp").write_text("int one;  // as in docs/c.md\n")
+        assert len(check(root)) == 7, check(root)
     return 0
 
 
