@@ -111,7 +111,7 @@ int main(int count, char** arguments) {
           {"threads", 2 * pairs_of_threads},
           {"ns_a_block", std::accumulate(ns.begin(), ns.end(), 0.0) / pairs_of_threads},
           {"blocks", blocks}};
-      // How the blocks were served: by the stream's cache where the consumer had freed one, by the
+      // How the blocks were served: by the stream cache where the consumer had freed one, by the
       // heap where not.
       if (pool* const own = of.millpond_pool()) row["paths"] = bench::paths_of(own->statistics());
       h.add(std::move(row));

@@ -1,7 +1,7 @@
 // The heap: where a block goes.
 //
 // Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory).
-// Each has its primary range in a primary view, a stitched range of addresses where a block may
+// Each has its primary range in a primary view, a stretch of addresses where a block may
 // cross from one handle into the next, and where blocks are placed. A handle's pages are kept in
 // spans of some MiB. Where no stretch of a primary range is long enough, free spans from anywhere
 // make one in a stitched view, where their handles are mapped once more: a block there takes its

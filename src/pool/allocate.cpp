@@ -55,7 +55,7 @@ result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
   return reinterpret_cast<void*>((*found)->start());
 }
 
-// From the stream's stream cache, or nullptr.
+// From the stream cache, or nullptr.
 void* pool::core::pop_shared(thread_cache& in, std::uint64_t bytes) noexcept {
   const auto entered = in.lock.enter();
   set_cache_limits(in);  // the pool may have grown since the cache was made
@@ -115,7 +115,7 @@ void pool::core::part_with(thread_cache& in, heap::extent* block) noexcept {
   seal_if_wanted(stream);
 }
 
-// What may lie on the stream's stream cache for its other caches.
+// What may lie on the stream cache for its other caches.
 std::uint64_t pool::core::stream_cache_limit(const thread_cache& in) const noexcept {
   return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
 }

@@ -154,7 +154,7 @@ result<library> load_library(const std::string& name) {
     return error{
         error_code::not_supported,
         fmt::format("{} says CUDA {} but lacks {}{}: the driver is not whole, or another library "
-                    "stands in its location",
+                    "stands in its place",
                     loaded.path, version_text(loaded.version), missing.front(),
                     missing.size() > 1 ? fmt::format(" and {} more functions", missing.size() - 1)
                                        : std::string())};

@@ -32,7 +32,7 @@ enum class block_state : std::uint8_t {
   none,     // not handed out: the record is free, or belongs to free memory
   live,     // the user has it
   special,  // the user has it, and its free takes the slow path: record_use or a capture
-  cached,   // in a cache or on a stream's stream cache
+  cached,   // in a cache or on a stream cache
   sent,     // freed by one cache and on its way to another. Most are yet as they were handed out
             // there: who sends may not look
   guarded,  // freed, waits for the streams that record_use named
@@ -55,7 +55,7 @@ struct cache_counters {
   own_counter allocations, deallocations, bytes_in, bytes_out;
   own_counter misses;  // allocations that the cache could not serve
   own_counter stream_cache_hits,
-      heap_hits;  // of the misses: served by the stream's stream cache; by what the heap held
+      heap_hits;  // of the misses: served by the stream cache; by what the heap held
   void add(const cache_counters& more) noexcept {
     allocations.add(more.allocations.get());
     deallocations.add(more.deallocations.get());

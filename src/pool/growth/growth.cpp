@@ -75,7 +75,7 @@ result<void> pool::core::open() {
   return {};
 }
 
-// A stitched range of addresses for the primary view: twice the device's memory, so that holes left
+// A range of addresses for the primary view: twice the device's memory, so that holes left
 // by trim never end it early. Addresses cost nothing until they are mapped.
 result<void> pool::core::open_primary(std::uint64_t at_least) {
   std::uint64_t total = gpu_->info().total_bytes;
@@ -84,8 +84,8 @@ result<void> pool::core::open_primary(std::uint64_t at_least) {
       align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
   device_address base = 0;
   const relaxed_capture_scope relaxed(*gpu_);
-  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller stitched
-  // range serves; the next one is opened when it is full.
+  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller range serves;
+  // the next one is opened when it is full.
   call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   const std::uint64_t least = std::max<std::uint64_t>(2 * at_least, GiB);
   while (!answer.ok() && answer.status == driver_status::out_of_memory && bytes / 2 >= least) {

@@ -84,7 +84,7 @@ result<heap::heap::mapping> pool::core::map_stitched(const heap::stitch_plan& pl
     if (plan.view != heap::new_view) {
       const auto& in = heap_.views()[plan.view];
       if (in.end - in.base + total > in.capacity)
-        return error{error_code::out_of_memory, "a view of stitched is full"};
+        return error{error_code::out_of_memory, "a view of stitched ranges is full"};
       where = {plan.view, in.end};
     } else {
       where = address_for_stitch(total);
