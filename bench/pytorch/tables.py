@@ -198,7 +198,8 @@ def earlier(measured):
         "",
         f"What that run did not reach in its time, by millpond alone and an older build ({cited('pytorch_millpond')}):",
         "",
-        "| workload | ms, the median turn | reserved of requested | of what is needed with what graphs keep |",
+        "| workload | ms, the median turn | reserved of requested | of what is needed with what "
+        "graphs keep |",
         "| -- | -- | -- | -- |",
     ]
     for name, r in left.items():

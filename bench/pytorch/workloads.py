@@ -1,4 +1,5 @@
-"""The PyTorch workloads of docs/how_to/pytorch.md: public model classes, random weights, seeded inputs of changing sizes.
+"""The PyTorch workloads of docs/how_to/pytorch.md: public model classes, random weights, seeded
+inputs of changing sizes.
 
 Each is a function that builds a model and gives back a function `one_round`, whose result is a list of tensors: the outputs that
 must be the same, bit for bit, whatever the allocator. What one round does depends on its number, and on the rounds before where the

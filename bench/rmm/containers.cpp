@@ -133,7 +133,7 @@ outcome run(resource_ref memory, int threads, int operations) {
 std::string difference(const millpond::pool_statistics& before,
                        const millpond::pool_statistics& after) {
   std::string out;
-  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::*of) {
+  const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::* of) {
     out += std::string(out.empty() ? " \"" : ", \"") + name +
            "\": " + std::to_string(after.*of - before.*of);
   };

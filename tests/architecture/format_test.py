@@ -19,13 +19,14 @@ FAULTS = {
     "scripts/unquoted": ('#!/bin/sh\nrm "$1"/a $2\n', "SC2086", False),
     "docs/wide.md": (f"# Wide\n\n{'word ' * 30}\n", "mdformat would change it", True),
 }
+RESULTS = "bench/results"
 CLEAN = {
     "src/fine.cpp": "int main() {\n  return 0;\n}\n",
     "scripts/fine": '#!/bin/sh\necho "$1"\n',
     "docs/fine.md": "# Fine\n\n| a | b |\n| -- | -- |\n| 1 | 2 |\n",
     # Neither a table that a program wrote nor a recorded input is ours to format.
     "src/made.inc": "int  x ;\n",
-    "bench/results/made.md": "#  Made\n",
+    f"{RESULTS}/made.md": "#  Made\n",
 }
 
 

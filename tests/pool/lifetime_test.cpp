@@ -159,7 +159,9 @@ TEST_F(pool_lifetime, a_forked_child_is_refused_clearly_and_harms_nothing) {
         ++bad;
       } catch (const memory_error&) {
       }
-      { auto dropped = std::move(cache); }
+      {
+        auto dropped = std::move(cache);
+      }
       p.reset();
       ::_exit(bad);
     }

@@ -46,8 +46,8 @@ class buffer {
 
  public:
   using value_type = T;
-  static constexpr std::uint64_t alignment = alignof(T) > default_alignment ? alignof(T)
-                                                                            : default_alignment;
+  static constexpr std::uint64_t alignment =
+      alignof(T) > default_alignment ? alignof(T) : default_alignment;
 
   // Empty: holds no memory and asks for none.
   buffer(memory_resource& from, stream_handle stream) noexcept : from_(&from), stream_(stream) {}

@@ -16,7 +16,7 @@ struct pool_metric {
   const char* name;
   const char* help;
   metric_type type;
-  std::uint64_t pool_statistics::*of;
+  std::uint64_t pool_statistics::* of;
 };
 
 constexpr auto gauge = metric_type::gauge;
@@ -98,7 +98,7 @@ struct counted_metric {
   const char* name;
   const char* help;
   metric_type type;
-  std::uint64_t allocation_statistics::*of;
+  std::uint64_t allocation_statistics::* of;
 };
 using s = allocation_statistics;
 constexpr std::array counted_metrics{

@@ -3,7 +3,8 @@
 usage: newest_cccl.py SOURCE_FOLDER SCRATCH COMPILER TOOLKIT_INCLUDE LIBRARY
 
 Takes pip from build/tools (scripts/install-dependencies) where this Python has none.
-Skips (77) where no index can be reached. What was fetched before is kept in SCRATCH, and serves for a week.
+Skips (77) where no index can be reached. What was fetched before is kept in SCRATCH, and serves for
+a week.
 """
 
 import importlib.util
