@@ -8,7 +8,8 @@
 # without.
 option(MILLPOND_JOIN_SOURCES "Compile shared headers once, and several sources of a room as one" ON)
 
-set(millpond_common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstddef> <cstdint>
+set(millpond_common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstddef>
+  <cstdint>
   <cstring> <deque> <filesystem> <fstream> <functional> <iterator> <limits> <map> <memory> <mutex>
   <numeric> <optional> <set> <shared_mutex> <span> <sstream> <string> <string_view> <thread> <tuple>
   <unordered_map> <unordered_set> <utility> <variant> <vector> <fmt/format.h>)

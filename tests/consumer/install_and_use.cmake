@@ -1,7 +1,8 @@
 # Installs the build tree `build` below `scratch`, then configures, builds and runs the project
 # `source` against it. Any step that fails stops with its output.
 function(step what)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output
+    ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${what} failed (${status}):\n${output}")
   endif()
