@@ -1,8 +1,8 @@
 // The heap: where a block goes.
 //
 // Physical memory comes in handles (of the GPU's driver, or a chunk of pinned or managed memory).
-// Each has its primary range in a primary view, a stretch of addresses where a block may
-// cross from one handle into the next, and where blocks are placed. A handle's pages are kept in
+// Each has its primary range in a primary view, where a block may cross from one handle into the
+// next, and where blocks are placed. A handle's pages are kept in
 // spans of some MiB. Where no stretch of a primary range is long enough, free spans from anywhere
 // make one in a stitched view, where their handles are mapped once more: a block there takes its
 // spans whole. While it lives they are closed in the primary view; with its end they are free in
@@ -133,8 +133,8 @@ class heap {
     std::uint64_t at;
     span_id span;  // no_span: a hole
     std::uint64_t bytes;
-    bool active;  // the span's memory is used through this mapping: in the primary view but for
-                  // those that a stitched range uses
+    bool active;  // the span's memory is used through this mapping: in the primary view, except
+                  // where a stitched range uses it
   };
   struct placed_handle {
     std::uint64_t at;

@@ -17,7 +17,7 @@ namespace millpond::order {
 
 class context_fence {
  public:
-  // Closes the open batches of these lines behind one context event. False where the driver
+  // Closes the open batches of these streams behind one context event. False where the driver
   // refused; then the batches stay as they were.
   bool seal(driver& gpu, event_cache& events,
             const std::vector<std::shared_ptr<stream_batches>>& lines, call_result* failure) {
@@ -85,7 +85,7 @@ class context_fence {
     event_handle event;
     std::vector<std::pair<std::shared_ptr<stream_batches>, std::uint64_t>> covers;
   };
-  mutable std::mutex mutex_;  // before a line's mutex
+  mutable std::mutex mutex_;  // before that of any batches
   std::deque<entry> entries_;
 };
 

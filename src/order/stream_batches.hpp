@@ -20,7 +20,7 @@ enum class seal_outcome : std::uint8_t {
   failed,     // a driver call failed; the frees stay in the open batch
 };
 
-// Thread-safe. join() takes no lock. The line's mutex is held over cuEventRecord and cuEventQuery,
+// Thread-safe. join() takes no lock. The mutex is held over cuEventRecord and cuEventQuery,
 // which do not wait for the GPU, and over no other lock but the event cache's.
 class stream_batches {
  public:
@@ -70,7 +70,7 @@ class stream_batches {
 
   // Asks the oldest events, oldest first, until one has not passed. True where a batch completed.
   bool poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure);
-  // The oldest sealed event, or nullptr. It stays the line's: valid until a poll completes it.
+  // The oldest sealed event, or nullptr. It stays this one's: valid until a poll completes it.
   [[nodiscard]] event_handle nearest() const;
   // Makes `stream` wait for the newest sealed batch and answers that batch; 0 where none or it
   // failed.

@@ -115,7 +115,7 @@ void pool::core::part_with(thread_cache& in, heap::extent* block) noexcept {
   seal_if_wanted(stream);
 }
 
-// What may lie on the stream cache for its other caches.
+// What may lie in the stream cache for the stream's other thread caches.
 std::uint64_t pool::core::stream_cache_limit(const thread_cache& in) const noexcept {
   return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
 }
@@ -138,8 +138,8 @@ void pool::core::stream_cache_missed(thread_cache& in, std::uint64_t bytes) noex
   if (stream.shared.large_bytes() > stream_cache_limit(in)) empty_large_stream_cache(stream);
 }
 
-// The heap could not serve a stream: what others keep by its streak goes there. Their reuse streak
-// stays: with it gone, two streams whose large blocks come through stitched ranges, which the heap
+// The heap could not serve a stream: what others keep by their streaks goes there. The streaks
+// stay: with them gone, two streams whose large blocks come through stitched ranges, which the heap
 // never serves at once, would take each other's away for ever.
 void pool::core::reclaim_streaks(const stream_state* but) noexcept {
   const std::shared_lock lock(streams_mutex_);

@@ -1,7 +1,7 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
 //   sleep mutex -> growth mutex -> heap mutex -> (nothing);  a cache's lock, the streams', caches',
-//   captures', guarded and line mutexes are each taken alone, or under the growth mutex; the event
-//   cache's is innermost.
+//   captures', guarded and batches mutexes are each taken alone, or under the growth mutex; the
+//   event cache's is innermost.
 // No lock is held over a driver call that can wait for the device. No call names a stream that the
 // user's own call does not name: a destroyed stream's handle crashes the driver now and then (H200,
 // driver 580.159). The growth mutex is held over calls that create, map and unmap memory (none

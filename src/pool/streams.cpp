@@ -284,8 +284,8 @@ void pool::core::flush_chain(stream_state& stream, heap::extent* chain) noexcept
   }
 }
 
-// The cache has more small blocks than it may keep: a quarter of their bytes goes to the stream's
-// stream cache, and from a full stream cache to the heap. No more at once, since one free pays for
+// The cache has more small blocks than it may keep: a quarter of their bytes goes to the stream
+// cache, and from a full stream cache to the heap. No more at once, since one free pays for
 // it.
 void pool::core::flush_small(thread_cache& in) noexcept {
   heap::extent* homeward = nullptr;

@@ -9,9 +9,9 @@
 // the end of every launch of the others, on one stream or by events. Then
 //  - what a graph allocates and frees within its capture is its own while it runs;
 //  - a block that stays allocated keeps its contents until it is freed, as long as only graphs
-//  captured after its
-//    allocation are launched. An earlier graph's launch may write it: when that was captured its
-//    memory was free. Launch graphs in the order of their captures where results are handed on.
+//    captured after its allocation are launched. An earlier graph's launch may write it: when that
+//    was captured its memory was free. Launch graphs in the order of their captures where results
+//    are handed on.
 // Free memory stays the arena's as long as it is held or a graph lives; with no graph left, trim
 // and pressure take it. What is freed outside any capture serves captures attached later, once the
 // freeing stream has passed the free.

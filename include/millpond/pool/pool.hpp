@@ -62,7 +62,7 @@ struct pool_options {
   context_fences fences = context_fences::when_no_known_capture;
   // Reserved bytes that the pool may hold beyond the largest sum of live bytes it has seen, as a
   // share of it (at least 8 MiB; of a peak over 3 GiB the first 3 GiB count), before it prefers
-  // moving pages over growing. Up to there it grows unless moving costs no more. Where several
+  // stitching to growing. Up to there it grows unless stitching costs no more. Where several
   // threads queue for memory that is not there the slack counts once for each, at most 8 times.
   // Less slack: fewer bytes, more driver calls in the first rounds. The trade-off curve is in
   // docs/measured/fragmentation.md.
@@ -92,7 +92,7 @@ struct pool_statistics {
   std::uint64_t reserved_bytes = 0;  // physical memory held
   std::uint64_t peak_reserved_bytes = 0;
   std::uint64_t mapped_bytes = 0;    // addresses mapped: a handle counts once a mapping
-  std::uint64_t cached_bytes = 0;    // in caches, on their way between caches, and on stream caches
+  std::uint64_t cached_bytes = 0;    // in caches, on their way between caches, and in stream caches
   std::uint64_t pending_bytes = 0;   // freed, waiting for a fence before other streams may have it
   std::uint64_t idle_bytes = 0;      // free for anyone
   std::uint64_t capture_bytes = 0;   // owned by captured graphs
@@ -176,7 +176,7 @@ class pool final : public memory_resource {
   // stream must live.
   void look_for_capture_end(stream_handle stream) noexcept;
 
-  // Tells that work already put, or about to be put before the free, on `stream` uses the block:
+  // Says that work already put, or about to be put before the free, on `stream` uses the block:
   // its free then waits (on the GPU's order, not on the CPU) for that stream as well. The stream
   // must live until the free: a CUDA driver that is asked about a destroyed stream may crash.
   result<void> record_use(void* ptr, stream_handle stream) noexcept;

@@ -12,9 +12,9 @@
 namespace millpond {
 
 // Any thread, but for open(). A hint: an entry may be overwritten by another block's, or name a
-// cache that has the block no more. What must be informed of a block by its own record (other
-// streams' uses, a capture, a tag) has it forgotten here first; whoever frees it later was informed
-// of the block after that.
+// cache that has the block no more. Where the free of a block must look at its own record (other
+// streams' uses, a capture, a tag), the block is forgotten here first; a thread that frees it later
+// has learnt of the block after that.
 class block_owners {
  public:
   // Before the first note; false without host memory. One thread at a time.

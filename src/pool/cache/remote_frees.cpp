@@ -14,11 +14,11 @@
 namespace millpond {
 namespace {
 
-// Of what a cache may keep in large blocks, the bytes that a box may hold so many times. The more
+// Of what a cache may keep in large blocks, the bytes that a queue may hold so many times. The more
 // blocks are on their way the more come by one line: pairs of threads that passed blocks of 1 MiB
 // on average took 144 ns a block with 4 times, 113 with 8, 98 with 16 and 96 with 64 (an H200's
-// host, 2026-11-30). Under pressure, and before the pool grows past its slack, boxes are emptied as
-// caches are.
+// host, 2026-11-30). Under pressure, and before the pool grows past its slack, queues are emptied
+// as caches are.
 constexpr std::uint64_t box_share = 16;
 
 }  // namespace
@@ -202,7 +202,7 @@ void pool::core::connect(thread_cache& in, std::uint32_t number) noexcept {
 }
 
 // The cache sends and receives no more. What it sent and nobody took goes to the heap; what was
-// sent to it lies in its boxes yet.
+// sent to it is still in its queues.
 void pool::core::disconnect(thread_cache& of) noexcept {
   heap::extent* chain = nullptr;
   {

@@ -2,7 +2,7 @@
 // again that it had freed, and for no others, many times over. Whoever runs the same sizes round
 // and round then touches no memory that other threads write, takes no lock and records no event. A
 // stream whose sizes vary gives each block to the heap, where it is joined with its neighbours,
-// placed anew and fenced for the others: by its streak given for single sizes that came back, a
+// placed anew and fenced for the others: with a streak counted for single sizes that came back, a
 // recorded program of four streams reserved 1.25 times its peak instead of 1.06.
 //
 // Sixteen threads that missed their caches at once took 23 us a pair with every block through the
@@ -31,8 +31,8 @@ class reuse_streak {
     next_.store(at + 1, std::memory_order_relaxed);
     sizes_[at % remembered].store(bytes / heap::granule, std::memory_order_relaxed);
   }
-  // A request of so many bytes found none with the stream. With reuse streak it would have found
-  // one that had been freed; another size ends the reuse streak.
+  // A request of so many bytes found none with the stream. With a streak it would have found one
+  // that had been freed; another size ends the streak.
   void missed(std::uint64_t bytes) noexcept {
     for (auto& size : sizes_) {
       if (size.load(std::memory_order_relaxed) != bytes / heap::granule) continue;

@@ -1,4 +1,4 @@
-// A stream cache: free blocks of the stream that any cache of it may take. What one thread
+// A stream cache: free blocks of one stream that any thread cache of it may take. What one thread
 // frees another allocates through here, so nobody waits for anybody: blocks of a class go in and
 // out as whole chains by one exchange, large blocks one by one through words that say size and
 // record.

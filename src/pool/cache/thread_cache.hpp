@@ -32,7 +32,7 @@ enum class block_state : std::uint8_t {
   none,     // not handed out: the record is free, or belongs to free memory
   live,     // the user has it
   special,  // the user has it, and its free takes the slow path: record_use or a capture
-  cached,   // in a cache or on a stream cache
+  cached,   // in a thread cache or in a stream cache
   sent,     // freed by one cache and on its way to another. Most are yet as they were handed out
             // there: who sends may not look
   guarded,  // freed, waits for the streams that record_use named

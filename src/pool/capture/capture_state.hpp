@@ -59,8 +59,8 @@ struct arena_state {
   heap::owner_id parked = heap::anyone;      // free for captures that are attached from now on
   std::unordered_map<heap::extent*, std::uint64_t>
       out;  // carved for it: live, or in a capture's cache; by which capture
-  // Freed where no capture of the arena ran: for later captures once the batch has passed; without
-  // a line, not before the end.
+  // Freed where no capture of the arena ran: for later captures once the batch has passed; where
+  // no stream has the batches, not before the end.
   struct kept_block {
     heap::extent* block;
     std::shared_ptr<order::stream_batches> batches;

@@ -108,7 +108,7 @@ result<void> pool::core::reserve(std::uint64_t bytes) {
       const std::lock_guard lock(heap_mutex_);
       if (heap_.largest_free(heap::anyone) >= what.size) return {};
     }
-    // Not by moving pages: a stitched range would answer a block, and here none is wanted yet.
+    // Not by stitching: a stitched range would answer a block, and here none is wanted yet.
     if (grow_for_later(what)) continue;
     if (tries == 0 && (give_back(0) > 0 || reclaim_from_others(what.size) > 0)) continue;
     break;

@@ -84,8 +84,8 @@ result<void> pool::core::open_primary(std::uint64_t at_least) {
       align_up(std::max(2 * total, 2 * at_least), std::max<std::uint64_t>(granularity_, 2 * MiB));
   device_address base = 0;
   const relaxed_capture_scope relaxed(*gpu_);
-  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller range serves;
-  // the next one is opened when it is full.
+  // Where the process may not have so many addresses (a limit, a sanitizer) a smaller range
+  // serves; the next one is opened when it is full.
   call_result answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   const std::uint64_t least = std::max<std::uint64_t>(2 * at_least, GiB);
   while (!answer.ok() && answer.status == driver_status::out_of_memory && bytes / 2 >= least) {
@@ -118,9 +118,9 @@ std::uint64_t pool::core::slack_bytes(std::uint64_t size, std::uint32_t times) c
   return std::max(static_cast<std::uint64_t>(options_.slack * times * peak), least_slack);
 }
 
-// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather reclaims it
-// in. Where threads queue, all of them wait for what a reclaim costs: there the slack counts once
-// for each. Where reclaiming has not ended it counts from what is reserved.
+// Under heap_mutex_. What the pool may reserve for a request of `size` before it rather reclaims
+// what it has. Where threads queue, all of them wait for what a reclaim costs: there the slack
+// counts once for each. Where reclaiming does not end the slack counts from what is reserved.
 std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   const std::uint64_t peak = std::max(peak_carved_, carved_ + size);
   const std::uint64_t granted = std::min(
@@ -161,8 +161,8 @@ std::uint64_t pool::core::span_bytes() const {
 }
 
 // Makes room for a request: at the end of the primary range while that stays within the slack, or
-// by moving pages where that costs no more; beyond the slack by moving pages, which may answer the
-// block itself; else by more memory. last_failure_ says why there is none.
+// by stitching where that costs no more; beyond the slack by stitching, which may answer the block
+// itself; else by more memory. last_failure_ says why there is none.
 pool::core::growth pool::core::grow(const request& what, heap::extent** block) {
   const std::lock_guard lock(growth_mutex_);
   if (!serving()) {

@@ -1,13 +1,13 @@
-// How often requests are reclaimed in below what the pool would have to reserve for them: by
-// emptying caches, fencing frees, moving pages. That pays for a program that does the same work
-// again and again, since it settles; one that never does the same twice is reclaimed for ever, tens
-// of microseconds each time. So reclaims are on an account: a number of them is free, and each so
-// many blocks out of the heap earn another. Where it is overdrawn the pool may grow by one slack
-// from where it is.
+// How often the pool reclaims what it has for a request, rather than reserve more: by emptying
+// caches, fencing frees, stitching. That pays for a program that does the same work again and
+// again, since it settles; for one that never does the same twice it goes on for ever, at tens of
+// microseconds each time. So there is a budget: a number of reclaims is free, and each so many
+// blocks out of the heap earn another. Where it is spent the pool may grow by one slack from where
+// it is.
 //
-// Random sizes from 256 bytes to 64 MiB under 3 GiB went on being reclaimed at 2% of all calls, so
-// that the 99th percentile of an allocation was 110 us (H200, driver 580.159, 2026-11-30). The
-// recorded workloads are reclaimed up to 164 times in three rounds.
+// Random sizes from 256 bytes to 64 MiB under 3 GiB went on reclaiming at 2% of all calls, so that
+// the 99th percentile of an allocation was 110 us (H200, driver 580.159, 2026-11-30). The recorded
+// workloads reclaim up to 164 times in three rounds.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -19,7 +19,7 @@ class reclaim_budget {
  public:
   void carved() noexcept { ++carved_; }
   // A request would pass what may be reserved. `reserved` and `slack`: bytes now, and by how much
-  // the pool may grow where the account is overdrawn.
+  // the pool may grow where the budget is spent.
   void reclaimed(std::uint64_t reserved, std::uint64_t slack) noexcept {
     if (++reclaimed_ <= free_ + carved_ / carvings_a_reclaim) return;
     granted_ = std::max(granted_, reserved + slack);

@@ -1,4 +1,4 @@
-// Moving pages: free spans from anywhere side by side in a stitched range, so that a large block
+// Stitching: free spans from anywhere side by side in a stitched range, so that a large block
 // finds room although the primary range is in pieces. Nothing is copied: their handles are mapped
 // once more, and stay so for the next such block.
 #include <algorithm>
