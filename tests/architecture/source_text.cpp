@@ -175,9 +175,12 @@ std::vector<finding> wide_lines(std::string_view text, text_kind kind) {
       const std::string_view body = line.substr(std::min(line.find_first_not_of(' '), line.size()));
       const bool fence = body.starts_with("```");
       if (fence) in_block = !in_block;
-      // One word, apart from what opens an item of a list.
-      const std::size_t last = body.find_last_of(' ');
-      const bool unbreakable = last == std::string_view::npos || last < 4;
+      // A link counts as one word: the formatter breaks none. Apart from what opens an item of a
+      // list, one word stays as long as it is.
+      static const std::regex link(R"(\[[^\]]*\]\([^)]*\))");
+      const std::string words = std::regex_replace(std::string(body), link, "link");
+      const std::size_t last = words.find_last_of(' ');
+      const bool unbreakable = last == std::string::npos || last < 4;
       if (fence || in_block || body.starts_with("|") || unbreakable) continue;
     }
     if (columns > most_columns) {

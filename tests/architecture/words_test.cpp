@@ -178,11 +178,13 @@ TEST(rules, wide_lines_are_found) {
 
   const std::string words = "several words " + wide;
   EXPECT_THAT(wide_lines(words, text_kind::markdown), SizeIs(1));
-  for (const std::string& good : {"| " + words + " |", "```sh\n" + words + "\n```", wide,
-                                  "- [link](" + wide + ")", "  " + wide}) {
+  for (const std::string& good :
+       {"| " + words + " |", "```sh\n" + words + "\n```", wide, "- [link](" + wide + ")",
+        "  " + wide, "- [" + words + "](a.md)"}) {
     EXPECT_THAT(wide_lines(good, text_kind::markdown), IsEmpty()) << good;
   }
   EXPECT_THAT(wide_lines("```sh\n```\n" + words, text_kind::markdown), SizeIs(1));
+  EXPECT_THAT(wide_lines("- a [" + words + "](a.md)", text_kind::markdown), SizeIs(1));
 }
 
 }  // namespace
