@@ -48,9 +48,9 @@ template <class Cache>
 // A small block of the plain call has no class: no request of the cache would find it here.
 [[gnu::always_inline]] inline bool pool::core::may_take(const captured_cache& in,
                                                         const heap::extent& block) noexcept {
-  return state_of(block) == block_state::special && block.holder == in.arena.get() &&
-         block.holder_note == 0 &&
-         !(block.holder_class == large_class && block.bytes <= small_limit);
+  if (__builtin_expect(state_of(block) != block_state::special, 0)) return false;
+  if (__builtin_expect(block.holder != in.arena.get() || block.holder_note != 0, 0)) return false;
+  return __builtin_expect(block.holder_class != large_class || block.bytes > small_limit, 1);
 }
 
 [[gnu::always_inline]] inline void pool::core::take_back(thread_cache& in,
