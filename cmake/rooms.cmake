@@ -54,7 +54,7 @@ function(millpond_add_room name)
   millpond_join_sources(room_${name} millpond_room_headers 12)
   if(name STREQUAL "pool")
     # The fast paths. Compiled beside other code they are inlined less: 26 instructions more a pair.
-    foreach(fast pool cache/cache_handle capture/capture_cache)
+    foreach(fast pool cache/cache_handle)
       set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/pool/${fast}.cpp PROPERTIES
         SKIP_UNITY_BUILD_INCLUSION ON)
     endforeach()
