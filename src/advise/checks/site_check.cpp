@@ -41,9 +41,8 @@ std::vector<std::string> keep_it(const site_facts& site) {
     lines.insert(
         lines.end(),
         {"    millpond::pinned_resource pinned(gpu);", "    millpond::pool staging(pinned);",
-         fmt::format(
-             "    void* ptr = staging.allocate(bytes, stream);   // with the free {} when warm",
-             format_duration(usual_costs::h200().pool_pair_ns)),
+         fmt::format("    void* ptr = staging.allocate(bytes, stream);   // {} a pair, warm",
+                     format_duration(usual_costs::h200().pool_pair_ns)),
          "    staging.deallocate(ptr, bytes, stream);"});
   } else {
     lines.insert(lines.end(),
