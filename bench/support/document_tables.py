@@ -20,10 +20,8 @@ def words(text):
 
 
 def put(made, write, root=result_files.ROOT):
-    """Puts each text of {(first, last): text} between its marks, wherever their document lies.
-
-    Without write it only says which documents would change.
-    """
+    """Puts each text between its marks, made = {(first, last): text}, in the document that has
+    them, wherever that lies; without write it only says which documents would change."""
     stale = []
     for (first, last), text in made.items():
         document = result_files.document_with(first, root)

@@ -4,11 +4,15 @@
 A result lies at bench/results/MACHINE/COMMIT/NAME: COMMIT is the first twelve digits of the commit
 that was measured. Repeats of one measurement lie in one file, as a list under "runs".
 
-    result_files.py --check                checks the files and what cites them; 1 where wrong
-    result_files.py --write                writes the table of bench/results/README.md, and moves
-                                           citations of files that are gone to newer ones
-    result_files.py --add MACHINE FILE...  takes new results in; files of one name become repeats
-    result_files.py --self-test            the check finds each fault that it is for
+    bench/support/result_files.py --check
+        checks the files and what cites them; 1 where one is wrong
+    bench/support/result_files.py --write
+        writes the table of bench/results/README.md, and moves citations of files that are gone to
+        the newest file of that name
+    bench/support/result_files.py --add MACHINE FILE...
+        takes new results in; files of one name become repeats
+    bench/support/result_files.py --self-test
+        the check finds each fault that it is for
 """
 
 import json
@@ -65,7 +69,8 @@ def load(path):
 
 
 def build_of(path):
-    """The commit that the file is of, with -dirty where the tree was; none where it is silent."""
+    """What the file says of the tree that was measured: the commit, with -dirty where it was; none
+    where it says nothing."""
     if path.suffix != ".json":
         found = re.search(r"^#.*\bcommit ([0-9a-f]{12}(?:-dirty)?)", path.read_text()[:400], re.M)
         return found.group(1) if found else None
