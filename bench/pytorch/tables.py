@@ -1,10 +1,11 @@
-"""Fills the tables of the documents on PyTorch and on installing from the result files in bench/results.
+"""Fills the tables of the documents on PyTorch and on installing from the result files in
+bench/results.
 
     python3 bench/pytorch/tables.py            writes the documents
-    python3 bench/pytorch/tables.py --check    ends with 1 where a document says something else than the files
+    python3 bench/pytorch/tables.py --check    ends with 1 where a document says something else
 
-A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`, in whichever document has it. Where its file is
-missing, the table says so.
+A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`, in whichever document has
+it. Where its file is missing, the table says so.
 """
 
 import re
@@ -61,7 +62,8 @@ def conclusions(by, names, shown, seeds):
         for a in shown
     }
     rows = [
-        f"At most 1.1 reserved of requested: {', '.join(f'{a} {met[a]}' for a in shown)} of {len(whole)} workloads."
+        f"At most 1.1 reserved of requested: {', '.join(f'{a} {met[a]}' for a in shown)} of "
+        f"{len(whole)} workloads."
     ]
 
     def median(allocator, name):
@@ -72,7 +74,8 @@ def conclusions(by, names, shown, seeds):
         slower = ", ".join(f"{n} {c:+.0%}" for n, c in change.items() if c > 0.02)
         quicker = ", ".join(f"{n} {c:+.0%}" for n, c in change.items() if c < -0.02)
         rows.append(
-            f"Against PyTorch's {other}, medians: more time on {slower or 'none'}; less on {quicker or 'none'}; within 2% on the others."
+            f"Against PyTorch's {other}, medians: more time on {slower or 'none'}; less on "
+            f"{quicker or 'none'}; within 2% on the others."
         )
     return rows
 
@@ -102,7 +105,8 @@ def pytorch():
         return f"{r['peak_reserved'] / max(1, r['peak_requested']):.3f}"
 
     rows = [
-        f"| workload | ms, median (least–most): {columns} | reserved of requested: {columns} | outputs |",
+        f"| workload | ms, median (least–most): {columns} | reserved of requested: {columns} | "
+        "outputs |",
         "| -- | -- | -- | -- |",
     ]
     for name in names:
@@ -125,17 +129,20 @@ def pytorch():
     )
     rows += [
         "",
-        f"{cited('pytorch')}: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a round of either seed, "
+        f"{cited('pytorch')}: PyTorch {facts.get('torch', '?')} on one {facts.get('gpu', '?')}; a "
+        "round of either seed, "
         f"{turns} turns (of generation fewer), the allocators one after the other in each.",
     ]
     for name, r in by.get("millpond", {}).items():
         needed = r.get("millpond.peak_needed_bytes", 0)
         if needed > 1.02 * r.get("peak_requested", 0) > 0:
-            of_needed = cells(name, lambda of: f"{of['peak_reserved'] / needed:.3f}")
+            of_needed = cells(name, lambda of, needed=needed: f"{of['peak_reserved'] / needed:.3f}")
             rows += [
                 "",
-                f"{name}: a graph keeps the memory of its capture for its replays, whatever tensors live. With that the program needs "
-                f"{needed / 2**20:.0f} MiB at its peak, {needed / r['peak_requested']:.2f} of what is requested, so that no allocator can reserve less; "
+                f"{name}: a graph keeps the memory of its capture for its replays, whatever "
+                "tensors live. With that the program needs "
+                f"{needed / 2**20:.0f} MiB at its peak, {needed / r['peak_requested']:.2f} of what "
+                "is requested, so that no allocator can reserve less; "
                 f"of those are reserved {of_needed}.",
             ]
     rows += ["", *conclusions(by, names, shown, seeds)]
@@ -144,7 +151,8 @@ def pytorch():
             "",
             "What millpond did in a timed round, on average:",
             "",
-            "| workload | allocations | of them past the thread caches | new pages | stitches | events recorded | fences asked | thread caches emptied |",
+            "| workload | allocations | of them past the thread caches | new pages | stitches | "
+            "events recorded | fences asked | thread caches emptied |",
             "| -- | -- | -- | -- | -- | -- | -- | -- |",
         ]
     for name, r in by.get("millpond", {}).items():
@@ -152,11 +160,12 @@ def pytorch():
         if not timed:
             continue
 
-        def mean(key):
+        def mean(key, timed=timed):
             return sum(each.get(key, 0) for each in timed) / len(timed)
 
         rows.append(
-            f"| {name} | {mean('allocations'):.0f} | {mean('allocations') - mean('thread_cache_hits'):.0f} | "
+            f"| {name} | {mean('allocations'):.0f} | "
+            f"{mean('allocations') - mean('thread_cache_hits'):.0f} | "
             + " | ".join(
                 f"{mean(key):.1f}"
                 for key in (
@@ -181,7 +190,8 @@ def pytorch():
 
 
 def earlier(measured):
-    """Workloads that the last run did not come to: millpond alone, as an older build was measured."""
+    """Workloads that the last run did not come to: millpond alone, as an older build was
+    measured."""
     older = load("pytorch_millpond")
     left = (
         {}
@@ -196,7 +206,8 @@ def earlier(measured):
         return []
     rows = [
         "",
-        f"What that run did not reach in its time, by millpond alone and an older build ({cited('pytorch_millpond')}):",
+        "What that run did not reach in its time, by millpond alone and an older build "
+        f"({cited('pytorch_millpond')}):",
         "",
         "| workload | ms, the median turn | reserved of requested | of what is needed with what "
         "graphs keep |",
@@ -205,7 +216,8 @@ def earlier(measured):
     for name, r in left.items():
         needed = max(r.get("millpond.peak_needed_bytes", 0), r["peak_requested"])
         rows.append(
-            f"| {name} | {statistics.median(one_of_each(r, older['seeds'])):.0f} | {r['peak_reserved'] / max(1, r['peak_requested']):.3f} | "
+            f"| {name} | {statistics.median(one_of_each(r, older['seeds'])):.0f} | "
+            f"{r['peak_reserved'] / max(1, r['peak_requested']):.3f} | "
             f"{r['peak_reserved'] / max(1, needed):.3f} |"
         )
     return rows
@@ -216,7 +228,8 @@ def rmm():
     if got is None:
         return ["*Not measured yet.*"]
     rows = [
-        "| resource | ns an operation, first 5000: 1 / 4 / 16 threads | the same again | reserved of peak live | wrong bytes |",
+        "| resource | ns an operation, first 5000: 1 / 4 / 16 threads | the same again | reserved "
+        "of peak live | wrong bytes |",
         "| -- | -- | -- | -- | -- |",
     ]
     for name in dict.fromkeys(r["resource"] for r in got["rows"]):
@@ -224,7 +237,8 @@ def rmm():
         rows.append(
             f"| {name} | {' / '.join(str(r['ns']) for r in mine)} | "
             f"{' / '.join(str(r.get('ns_again', 'not measured')) for r in mine)} | "
-            f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | {sum(r['wrong'] for r in mine)} |"
+            f"{' / '.join(format(r['reserved'] / max(1, r['peak_live']), '.2f') for r in mine)} | "
+            f"{sum(r['wrong'] for r in mine)} |"
         )
     return rows + ["", f"{cited('rmm_containers')}: RMM 26.10 on one {got['gpu']}."]
 
@@ -246,7 +260,10 @@ def preload():
         return ["*Not run yet.*"]
     runs = re.findall(r"^(\w+ \(\w+\)): (same|DIFFERENT)", path.read_text(), re.M)
     other = [name for name, answer in runs if answer != "same"]
-    line = f"{len(runs) - len(other)} of {len(runs)} runs print the same with and without ({cited('preload.txt')})."
+    line = (
+        f"{len(runs) - len(other)} of {len(runs)} runs print the same with and without "
+        f"({cited('preload.txt')})."
+    )
     return [line] + ([f"Different: {', '.join(other)}."] if other else [])
 
 
