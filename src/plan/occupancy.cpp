@@ -74,4 +74,78 @@ void occupancy::collect(std::span<const section_range> ranges, std::uint64_t fro
   }
 }
 
+std::uint64_t occupancy::skip_taken(std::uint64_t from) {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t c = 0; c < cursors_.size();) {
+      cursor& list = cursors_[c];
+      while (list.at != list.end && list.at->end <= from) ++list.at;
+      if (list.at == list.end) {
+        list = cursors_.back();
+        cursors_.pop_back();
+        continue;
+      }
+      if (list.at->begin <= from) {
+        from = list.at->end;
+        ++list.at;
+        moved = true;
+      }
+      ++c;
+    }
+  }
+  return from;
+}
+
+std::uint64_t occupancy::first_fit(std::span<const section_range> ranges, std::uint64_t size,
+                                   std::uint64_t alignment, std::uint64_t from) {
+  const auto align = [&](std::uint64_t value) {
+    const std::uint64_t over = alignment == 1 ? 0 : value % alignment;
+    return over == 0 ? value : value + (alignment - over);
+  };
+  std::uint64_t at = align(from);
+  collect(ranges, at);
+  // `clear` lists in a row have nothing in [at, at + size): when all of them agree, it fits.
+  std::size_t clear = 0;
+  for (std::size_t c = 0; clear < cursors_.size();) {
+    cursor& list = cursors_[c];
+    while (list.at != list.end && list.at->end <= at) ++list.at;
+    if (list.at == list.end) {
+      list = cursors_.back();
+      cursors_.pop_back();
+      if (c >= cursors_.size()) c = 0;
+      clear = 0;  // the list moved here may be counted already
+      continue;
+    }
+    if (list.at->begin < at + size) {
+      at = align(list.at->end);
+      clear = 0;
+    } else {
+      ++clear;
+    }
+    if (++c >= cursors_.size()) c = 0;
+  }
+  return at;
+}
+
+std::uint64_t occupancy::best_fit(std::span<const section_range> ranges, std::uint64_t size,
+                                  std::uint64_t alignment) {
+  collect(ranges, 0);
+  std::uint64_t best = 0;
+  std::uint64_t best_hole = ~std::uint64_t{0};
+  std::uint64_t from = 0;
+  for (;;) {
+    from = skip_taken(from);
+    std::uint64_t hole_end = ~std::uint64_t{0};
+    for (const cursor& list : cursors_) hole_end = std::min(hole_end, list.at->begin);
+    const std::uint64_t over = alignment == 1 ? 0 : from % alignment;
+    const std::uint64_t at = over == 0 ? from : from + (alignment - over);
+    if (cursors_.empty()) return best_hole == ~std::uint64_t{0} ? at : best;
+    if (at < hole_end && hole_end - at >= size && hole_end - from < best_hole) {
+      best = at;
+      best_hole = hole_end - from;
+    }
+    from = hole_end;
+  }
+}
+
 }  // namespace millpond::plan
