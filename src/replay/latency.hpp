@@ -2,6 +2,7 @@
 // the number of calls; below 64 ns, the largest value and the sum are exact.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace millpond::replay {
 class latency_histogram {
  public:
   void add(double nanoseconds) {
-    const auto whole = static_cast<std::uint64_t>(std::max(0.0, nanoseconds) + 0.5);
+    const auto whole = static_cast<std::uint64_t>(std::llround(std::max(0.0, nanoseconds)));
     const std::size_t at = bucket_of(whole);
     if (at >= counts_.size()) counts_.resize(at + 1);
     ++counts_[at];
