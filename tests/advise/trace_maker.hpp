@@ -1,5 +1,6 @@
 // Traces written by hand, event by event, for the tests of the diagnosis.
 #pragma once
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>

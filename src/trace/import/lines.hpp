@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdint>
 #include <string_view>
+#include <system_error>
 
 #include "millpond/base/result.hpp"
 #include "trace/input.hpp"
