@@ -41,8 +41,8 @@ rc::Gen<std::uint64_t> number() {
 }
 rc::Gen<event> any_event() {
   const auto narrow = [](auto value) {
-    return rc::gen::map(number(),
-                        [value](std::uint64_t wide) { return static_cast<decltype(value)>(wide); });
+    using narrowed = decltype(value);
+    return rc::gen::map(number(), [](std::uint64_t wide) { return static_cast<narrowed>(wide); });
   };
   return rc::gen::build<event>(
       rc::gen::set(&event::sequence, number()), rc::gen::set(&event::time_ns, number()),
