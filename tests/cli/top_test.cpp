@@ -85,7 +85,8 @@ TEST_F(top, shows_the_run_of_a_program_and_ends_as_it_does) {
   const auto read = nlohmann::json::parse(made.out);
   EXPECT_EQ(read["kinds"]["device"]["live_bytes"], 1 << 21);
   EXPECT_EQ(read["kinds"]["device"]["allocations"], 12);
-  EXPECT_THAT(read["places"][0]["place"].get<std::string>(), HasSubstr("recorded_program.cpp:"));
+  EXPECT_THAT(read["call_sites"][0]["call_site"].get<std::string>(),
+              HasSubstr("recorded_program.cpp:"));
   EXPECT_EQ(millpond_here("explain kept.mpt").status, 1) << "the trace is kept, and has a leak";
 }
 #endif
