@@ -44,7 +44,8 @@ set(millpond_libraries_cli millpond_fmt nlohmann_json::nlohmann_json CLI11::CLI1
 # Adds the object library room_NAME from every source below its folder.
 function(millpond_add_room name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/cli/main\\.cpp$|/bindings/preload/[^/]*_api\\.cpp$|/bindings/preload/process\\.cpp$")
+  list(FILTER sources EXCLUDE REGEX
+    "/cli/main\\.cpp$|/bindings/preload/[^/]*_api\\.cpp$|/bindings/preload/process\\.cpp$")
   if(NOT sources)
     set(millpond_room_empty_${name} TRUE CACHE INTERNAL "")
     return()
@@ -70,16 +71,18 @@ function(millpond_add_room name)
     target_include_directories(room_${name} SYSTEM PRIVATE ${millpond_cuda_includes})
   endif()
   if(name STREQUAL "managed")
-    # One file alone looks for CUPTI's headers. A folder that the compiler searches by itself is not named: the
-    # standard library finds C's headers by their order.
+    # One file alone looks for CUPTI's headers. A folder that the compiler searches by itself is not
+    # named: the standard library finds C's headers by their order.
     set(folders ${millpond_cuda_includes})
     list(REMOVE_ITEM folders ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     foreach(folder ${folders})
-      set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/managed/managed_watch.cpp APPEND PROPERTY COMPILE_OPTIONS "-isystem${folder}")
+      set_property(SOURCE ${CMAKE_CURRENT_SOURCE_DIR}/managed/managed_watch.cpp APPEND PROPERTY
+        COMPILE_OPTIONS "-isystem${folder}")
     endforeach()
   endif()
   if(name STREQUAL "driver")
-    target_include_directories(room_${name} SYSTEM PRIVATE $<TARGET_PROPERTY:tomlplusplus::tomlplusplus,INTERFACE_INCLUDE_DIRECTORIES>)
+    target_include_directories(room_${name} SYSTEM PRIVATE
+      $<TARGET_PROPERTY:tomlplusplus::tomlplusplus,INTERFACE_INCLUDE_DIRECTORIES>)
   endif()
 endfunction()
 

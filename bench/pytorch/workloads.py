@@ -1,9 +1,9 @@
 """The PyTorch workloads of docs/how_to/pytorch.md: public model classes, random weights, seeded
 inputs of changing sizes.
 
-Each is a function that builds a model and gives back a function `one_round`, whose result is a list of tensors: the outputs that
-must be the same, bit for bit, whatever the allocator. What one round does depends on its number, and on the rounds before where the
-model learns.
+Each is a function that builds a model and gives back a function `one_round`, whose result is a list
+of tensors: the outputs that must be the same, bit for bit, whatever the allocator. What one round
+does depends on its number, and on the rounds before where the model learns.
 """
 
 import random
@@ -192,7 +192,8 @@ def detection(s):
 
 
 def several_streams(s):
-    """ResNet-50 on four streams in turn; inputs made on one stream are used on another and reported by record_stream."""
+    """ResNet-50 on four streams in turn; inputs made on one stream are used on another and reported
+    by record_stream."""
     from torchvision.models import resnet50
 
     model = s.build(lambda: resnet50(weights=None)).to(s.half).eval()
@@ -225,7 +226,8 @@ def several_streams(s):
 
 
 def _graphs(s, pool, shapes):
-    """BERT captured once for each of several shapes, and replayed: into a pool of its own each (None), or all into one."""
+    """BERT captured once for each of several shapes, and replayed: into a pool of its own each
+    (None), or all into one."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(num_hidden_layers=6, attn_implementation="sdpa")
@@ -271,7 +273,8 @@ def cuda_graphs(s):
 
 
 def graphs_one_pool(s):
-    """The same, all captured before the first round, the largest first, into one pool, as servers do: one runs at a time."""
+    """The same, all captured before the first round, the largest first, into one pool, as servers
+    do: one runs at a time."""
     return _graphs(
         s,
         torch.cuda.graph_pool_handle(),
@@ -336,7 +339,8 @@ def segmentation(s):
             images = torch.rand(
                 (draw.randint(2, s.size(8, 2)), 3, side, side), device=s.device, generator=g
             )
-            # The mean of squares has a backward pass that is deterministic everywhere; interpolation is not trained through.
+            # The mean of squares has a backward pass that is deterministic everywhere;
+            # interpolation is not trained through.
             loss = model.classifier(model.backbone(images)["out"]).float().pow(2).mean()
             loss.backward()
             optimizer.step()
@@ -365,6 +369,7 @@ ALL = {
 }
 # A round of these begins with the weights that the last one left.
 LEARN = {"training", "recompute", "segmentation"}
-# What these keep in memory depends on how far the program runs ahead of the card: nobody else works on it meanwhile.
+# What these keep in memory depends on how far the program runs ahead of the card: nobody else works
+# on it meanwhile.
 TIMING_TELLS = {"several_streams"}
 NEED_CUDA = {"several_streams", "cuda_graphs", "graphs_one_pool", "compiled"}

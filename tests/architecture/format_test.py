@@ -54,7 +54,7 @@ def main():
         subprocess.run(["git", "init", "-q", root], check=True)
         status, said = run(root, "--check")
         assert status == 77 and "install-dependencies format" in said, (status, said)
-        if not (tools / "requirements.txt").is_file():
+        if not (tools / "installed/scripts/tools/requirements.txt").is_file():
             print("skipped: scripts/install-dependencies format installs the tools")
             return 77
         (root / "build").mkdir()

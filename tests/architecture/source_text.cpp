@@ -178,9 +178,10 @@ std::vector<finding> wide_lines(std::string_view text, text_kind kind) {
       // A link counts as one word: the formatter breaks none. Apart from what opens an item of a
       // list, one word stays as long as it is.
       static const std::regex link(R"(\[[^\]]*\]\([^)]*\))");
-      const std::string words = std::regex_replace(std::string(body), link, "link");
-      const std::size_t last = words.find_last_of(' ');
-      const bool unbreakable = last == std::string::npos || last < 4;
+      static const std::regex item(R"(^([-*+]|\d+\.) +)");
+      const std::string words =
+          std::regex_replace(std::regex_replace(std::string(body), item, ""), link, "link");
+      const bool unbreakable = words.find(' ') == std::string::npos;
       if (fence || in_block || body.starts_with("|") || unbreakable) continue;
     }
     if (columns > most_columns) {

@@ -1,4 +1,5 @@
-"""Compiles and runs the test of the cuda::mr adapter against the newest CCCL that the package index has.
+"""Compiles and runs the test of the cuda::mr adapter against the newest CCCL that the package index
+has.
 
 usage: newest_cccl.py SOURCE_FOLDER SCRATCH COMPILER TOOLKIT_INCLUDE LIBRARY
 

@@ -2,9 +2,10 @@
 package_test.py in it.
 
 The binaries are those of the build folder (cmake option MILLPOND_PREBUILT), so that nothing is
-compiled twice; with --from-source everything is compiled, as on a user's machine (into
-SOURCE/build-from-source: beside the builds of the presets, so that ccache knows their objects, and
-a second time is short). Skips (77) where pip can reach neither an index nor an installed
+compiled twice; with --from-source everything is compiled, as on a user's machine, but without
+optimisation, which takes a third of the time and leaves what is tested as it is: that the sources
+are all there and go together. It goes into SOURCE/build-from-source, so that a second time is
+short. Skips (77) where pip can reach neither an index nor an installed
 scikit-build-core.
 
 usage: wheel_test.py SOURCE_FOLDER BUILD_FOLDER SCRATCH [--from-source]
@@ -31,7 +32,12 @@ python = Path(scratch) / "bin/python"
 install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", source]
 environment = dict(os.environ)
 if from_source:
-    install += ["--config-settings", f"build-dir={source}/build-from-source"]
+    for setting in (
+        f"build-dir={source}/build-from-source",
+        "cmake.build-type=Debug",
+        "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O0",
+    ):
+        install += ["--config-settings", setting]
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", "2")
     for name, compiler in (
         ("CC", "cc"),
