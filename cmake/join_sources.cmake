@@ -6,8 +6,6 @@
 #   anonymous namespace may stand twice in.
 # Each source still names what it uses, and is whole by itself: the presets dev and tidy build
 # without.
-option(MILLPOND_JOIN_SOURCES "Compile shared headers once, and several sources of a room as one" ON)
-
 set(millpond_common_headers <algorithm> <array> <atomic> <bit> <charconv> <chrono> <cstddef>
   <cstdint>
   <cstring> <deque> <filesystem> <fstream> <functional> <iterator> <limits> <map> <memory> <mutex>
@@ -32,9 +30,9 @@ function(millpond_join_sources target headers sources)
     # The headers are compiled for a library; a program is compiled like one, or the compiler passes
     # over them.
     target_compile_options(${target} PRIVATE -fPIC)
-    # Two warnings ask what lies in the same file, and a joined source is none. The presets dev and
-    # tidy give them.
-    target_compile_options(${target} PRIVATE -Wno-shadow
+    # This warning asks what lies in the same file, as -Wshadow does, and a joined source is none.
+    # The presets dev and tidy give both.
+    target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
   endif()

@@ -5,12 +5,14 @@ option(MILLPOND_BUILD_EXAMPLES "Build the examples" ON)
 option(MILLPOND_AUDIT "Whole-structure walkers after each change (slow, for tests)" OFF)
 option(MILLPOND_WERROR "Treat warnings as errors" OFF)
 option(MILLPOND_PORTABLE "Link third-party libraries and the C++ runtime statically" ON)
+option(MILLPOND_JOIN_SOURCES "Compile shared headers once, and several sources of a room as one" ON)
 option(MILLPOND_FUZZ "Build the fuzz targets for libFuzzer (Clang)" OFF)
 set(MILLPOND_SANITIZE "" CACHE STRING "address, thread, undefined or empty")
 
 add_library(millpond_flags INTERFACE)
 target_compile_options(millpond_flags INTERFACE
-  -Wall -Wextra -Wconversion -Wshadow -fno-omit-frame-pointer
+  -Wall -Wextra -Wconversion $<$<NOT:$<BOOL:${MILLPOND_JOIN_SOURCES}>>:-Wshadow>
+  -fno-omit-frame-pointer
   # GCC's -Wconversion for C++ does not hold it, Clang's does.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion>)
 if(MILLPOND_WERROR)
