@@ -94,8 +94,9 @@ template <class Cache>
 }
 
 // The audit build looks at the record first.
-[[gnu::always_inline]] inline bool pool::core::posted(thread_cache& in, void* ptr,
-                                                      std::uint64_t bytes) noexcept {
+[[gnu::always_inline]] inline bool pool::core::posted(
+    [[maybe_unused]] thread_cache& in, [[maybe_unused]] void* ptr,
+    [[maybe_unused]] std::uint64_t bytes) noexcept {
 #if defined(MILLPOND_AUDIT)
   return false;
 #else
