@@ -6,6 +6,8 @@ option(MILLPOND_AUDIT "Whole-structure walkers after each change (slow, for test
 option(MILLPOND_WERROR "Treat warnings as errors" OFF)
 option(MILLPOND_PORTABLE "Link third-party libraries and the C++ runtime statically" ON)
 option(MILLPOND_JOIN_SOURCES "Compile shared headers once, and several sources of a room as one" ON)
+option(MILLPOND_OPTIMIZE_EXTRAS
+  "Optimise benchmarks and examples; OFF compiles them as tests are, and they keep no results" ON)
 option(MILLPOND_FUZZ "Build the fuzz targets for libFuzzer (Clang)" OFF)
 set(MILLPOND_SANITIZE "" CACHE STRING "address, thread, undefined or empty")
 
@@ -38,6 +40,18 @@ if(MILLPOND_AUDIT)
 endif()
 if(MILLPOND_PORTABLE AND NOT MILLPOND_SANITIZE)
   target_link_options(millpond_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
+
+# What a test asserts does not depend on how well it is optimised, and its own source compiles in
+# half the time so. The rooms that it tests are built as they are installed.
+add_library(millpond_test_flags INTERFACE)
+target_compile_options(millpond_test_flags INTERFACE $<$<CONFIG:Release>:-O0>)
+add_library(millpond_extra_flags INTERFACE)
+if(MILLPOND_BUILD_TESTS AND NOT MILLPOND_OPTIMIZE_EXTRAS)
+  target_link_libraries(millpond_extra_flags INTERFACE millpond_test_flags)
+  set(millpond_extra_headers millpond_test_headers)
+else()
+  set(millpond_extra_headers millpond_room_headers)
 endif()
 
 find_program(MILLPOND_CCACHE ccache)

@@ -7,6 +7,15 @@
 #include "millpond_commit.hpp"
 
 namespace millpond::bench {
+namespace {
+
+#if defined(__OPTIMIZE__)
+constexpr bool optimised = true;
+#else
+constexpr bool optimised = false;
+#endif
+
+}  // namespace
 
 void result_options::add_to(command_line& line) {
   line.option("--out", out, "result file (JSON)");
@@ -27,7 +36,13 @@ const char* own_commit() noexcept {
 }
 
 void check_may_write(const result_options& how) {
-  const std::string why = why_not_kept(own_commit(), how);
+  std::string why = why_not_kept(own_commit(), how);
+  if (why.empty() && !optimised && !how.out.empty() && !how.scratch) {
+    why = how.out +
+          ": not written, since this benchmark was built without optimisation "
+          "(MILLPOND_OPTIMIZE_EXTRAS is OFF); configure with it ON, or say --scratch for numbers "
+          "that are not kept";
+  }
   if (why.empty()) return;
   std::fprintf(stderr, "%s\n", why.c_str());
   std::exit(2);
@@ -36,6 +51,7 @@ void check_may_write(const result_options& how) {
 value result_of(const char* benchmark, const result_options& how) {
   value out{{"benchmark", benchmark}, {"commit", own_commit()}, {"compiler", MILLPOND_COMPILER}};
   if (how.scratch) out["scratch"] = true;
+  if (!optimised) out["optimised"] = false;
   return out;
 }
 

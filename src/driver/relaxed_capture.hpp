@@ -1,8 +1,17 @@
+// The library's own calls: made in the driver's own context, and of no matter to anybody's capture.
+//
+// cuCtxSynchronize waits for the current context alone, and cuEventCreate makes an event that only
+// the current context's streams take: with another one current on the calling thread, as after
+// cudaSetDevice, both mean the wrong one (H200, driver 580.159, 2026-12-01).
+//
 // While any thread captures in global mode, calls such as cuMemAlloc are refused to every thread
 // and break that capture. Inside this scope the driver knows that the calling thread's calls do
 // not matter to the capture (cuThreadExchangeStreamCaptureMode, relaxed), and they work:
 // measured on an H200, driver 580.159, 2026-11-30, for cuMemAlloc, cuMemCreate, cuMemMap,
 // cuMemSetAccess, cuMemUnmap and cuMemRelease.
+//
+// The handles 0, 1 and 2 name the current context's streams: a user's own handle is asked outside
+// the scope, or where driver::in_own_context() holds.
 #pragma once
 #include "millpond/driver/driver.hpp"
 
@@ -12,8 +21,9 @@ class relaxed_capture_scope {
  public:
   // Each exchange is tried twice: outside the scope's mode a later call would break somebody's
   // capture.
-  explicit relaxed_capture_scope(driver& gpu) noexcept
-      : gpu_(gpu), entered_(gpu.exchange_capture_mode(&mode_)) {
+  explicit relaxed_capture_scope(driver& gpu) noexcept : gpu_(gpu) {
+    if (!gpu.enter_context(&before_).ok()) static_cast<void>(gpu.enter_context(&before_));
+    entered_ = gpu.exchange_capture_mode(&mode_);
     if (entered_.status == driver_status::invalid_context)
       static_cast<void>(gpu_.bind_thread());  // a thread's first call
     if (!entered_.ok()) entered_ = gpu_.exchange_capture_mode(&mode_);
@@ -22,6 +32,8 @@ class relaxed_capture_scope {
     // A failure here leaves this thread relaxed, which refuses it nothing; there is no one to tell.
     if (entered_.ok() && !gpu_.exchange_capture_mode(&mode_).ok())
       static_cast<void>(gpu_.exchange_capture_mode(&mode_));
+    if (before_ != nullptr && !gpu_.leave_context(before_).ok())
+      static_cast<void>(gpu_.leave_context(before_));
   }
   relaxed_capture_scope(const relaxed_capture_scope&) = delete;
   relaxed_capture_scope& operator=(const relaxed_capture_scope&) = delete;
@@ -29,6 +41,7 @@ class relaxed_capture_scope {
 
  private:
   driver& gpu_;
+  void* before_ = nullptr;
   capture_mode mode_ =
       capture_mode::relaxed;  // after the first exchange: what the thread had before
   call_result entered_;

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/relaxed.hpp"
+
 namespace millpond::heap {
 
 inline constexpr std::uint64_t granule = 512;  // every start and length is a multiple of it
@@ -35,10 +37,10 @@ struct alignas(128) extent {
   std::uint64_t bytes = 0;
 
   // For whoever holds a used extent; the heap only clears them when the record is given back.
-  std::uint64_t requested = 0;
+  relaxed<std::uint64_t> requested;  // a second free of a block may read it beside its next owner
   extent* link = nullptr;
-  std::uint32_t holder_number =
-      0;  // who handed it out; on a stream cache, how long the chain is that it heads
+  relaxed<std::uint32_t> holder_number;  // who handed it out, as above; on a stream cache, how long
+                                         // the chain is that it heads
   std::uint16_t holder_class = 0;
   std::atomic<std::uint8_t> holder_state{0};
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "order/stream_batches.hpp"
@@ -25,24 +26,40 @@ class context_fence {
     event_handle event = nullptr;
     call_result answer = events.get(&event);
     if (answer.ok()) {
+      // All host memory before anything is changed.
+      try {
+        entries_.emplace_back();
+      } catch (const std::bad_alloc&) {
+        events.put(event);
+        if (failure != nullptr) *failure = no_host_memory;
+        return false;
+      }
+      entry& made = entries_.back();
+      try {
+        made.covers.reserve(lines.size());
+      } catch (const std::bad_alloc&) {
+        entries_.pop_back();
+        events.put(event);
+        if (failure != nullptr) *failure = no_host_memory;
+        return false;
+      }
       // Recorded before the batches are closed would miss a free between the two, so: close, then
       // record.
-      entry made{event, {}};
+      made.event = event;
       for (const auto& l : lines) {
         if (const std::uint64_t batch = l->close_open(); batch != 0)
           made.covers.push_back({l, batch});
       }
       if (made.covers.empty()) {
+        entries_.pop_back();
         events.put(event);
         return true;
       }
       answer = gpu.context_record_event(event);
-      if (answer.ok()) {
-        entries_.push_back(std::move(made));
-        return true;
-      }
+      if (answer.ok()) return true;
       for (const auto& [l, batch] : made.covers)
         l->join(0);  // dirty again: a later fence covers it
+      entries_.pop_back();
       events.put(event);
     }
     if (failure != nullptr) *failure = answer;
@@ -51,19 +68,29 @@ class context_fence {
 
   bool poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure) {
     const std::lock_guard lock(mutex_);
-    bool progress = false;
-    while (!entries_.empty()) {
+    // A later event of the context is behind all work that an earlier one is behind.
+    std::size_t passed = 0;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
       ++*queries;
-      if (const call_result answer = gpu.event_query(entries_.front().event); !answer.ok()) {
-        if (answer.status != driver_status::not_ready && failure != nullptr) *failure = answer;
-        break;
+      const call_result answer = gpu.event_query(entries_[i].event);
+      if (answer.status == driver_status::not_ready) break;
+      entries_[i].refused = !answer.ok();
+      if (answer.ok()) {
+        passed = i + 1;
+      } else if (failure != nullptr) {
+        *failure = answer;
       }
-      for (const auto& [l, batch] : entries_.front().covers) l->complete(batch);
-      events.put(entries_.front().event);
-      entries_.pop_front();
-      progress = true;
     }
-    return progress;
+    for (std::size_t i = 0; i < passed; ++i) {
+      const entry& e = entries_.front();
+      for (const auto& [l, batch] : e.covers) l->complete(batch);
+      if (e.refused)
+        events.discard(e.event);
+      else
+        events.put(e.event);
+      entries_.pop_front();
+    }
+    return passed != 0;
   }
 
   [[nodiscard]] event_handle nearest() const {
@@ -81,8 +108,11 @@ class context_fence {
   }
 
  private:
+  static constexpr call_result no_host_memory{driver_status::out_of_memory,
+                                              "host memory for a fence over the context"};
   struct entry {
-    event_handle event;
+    event_handle event = nullptr;
+    bool refused = false;  // the driver did not answer for it when it was last asked
     std::vector<std::pair<std::shared_ptr<stream_batches>, std::uint64_t>> covers;
   };
   mutable std::mutex mutex_;  // before that of any batches

@@ -2,6 +2,7 @@
 // call.
 #pragma once
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -25,10 +26,28 @@ class event_cache {
         free_.pop_back();
         return {};
       }
+      // Room for it to come back, so that giving back never needs host memory.
+      try {
+        free_.reserve(made_ + 1);
+      } catch (const std::bad_alloc&) {
+        return {driver_status::out_of_memory, "host memory for an event"};
+      }
+      ++made_;
     }
-    return gpu_.event_create(out);
+    const call_result answer = gpu_.event_create(out);
+    if (!answer.ok()) {
+      const std::lock_guard lock(mutex_);
+      --made_;
+    }
+    return answer;
   }
-  void put(event_handle event) {
+  // An event that the driver no longer answers for: nobody gets it again.
+  void discard(event_handle event) noexcept {
+    static_cast<void>(gpu_.event_destroy(event));
+    const std::lock_guard lock(mutex_);
+    --made_;
+  }
+  void put(event_handle event) noexcept {
     const std::lock_guard lock(mutex_);
     free_.push_back(event);
   }
@@ -36,7 +55,8 @@ class event_cache {
  private:
   driver& gpu_;
   std::mutex mutex_;
-  std::vector<event_handle> free_;
+  std::size_t made_ = 0;            // events that there are
+  std::vector<event_handle> free_;  // with room for all of them
 };
 
 }  // namespace millpond::order

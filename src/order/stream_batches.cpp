@@ -1,5 +1,7 @@
 #include "order/stream_batches.hpp"
 
+#include <new>
+
 #include "base/raise_to.hpp"
 
 namespace millpond::order {
@@ -11,6 +13,12 @@ seal_outcome stream_batches::seal(driver& gpu, event_cache& events, call_result*
   capture_info capture;
   const call_result asked = gpu.stream_capture(handle_, &capture);
   if (asked.ok() && capture.status != capture_status::none) return seal_outcome::capturing;
+  // Where the question itself failed, for another reason than that the stream is gone, the stream
+  // may be part of a capture (the default stream beside a blocking one that captures): asking its
+  // identity would break that.
+  if (!asked.ok() && asked.status != driver_status::invalid_handle &&
+      asked.status != driver_status::invalid_context)
+    return seal_outcome::beside_a_capture;
   std::uint64_t id = 0;
   if (!gpu.stream_id(handle_, &id).ok() || id != id_) {
     gone_.store(true, std::memory_order_relaxed);
@@ -22,19 +30,29 @@ seal_outcome stream_batches::seal(driver& gpu, event_cache& events, call_result*
     if (failure != nullptr) *failure = got;
     return seal_outcome::failed;
   }
+  // Its place before anything is changed: no host memory is a failure like another.
+  try {
+    sealed_.push_back({0, event});
+  } catch (const std::bad_alloc&) {
+    events.put(event);
+    if (failure != nullptr)
+      *failure = {driver_status::out_of_memory, "host memory for a sealed batch"};
+    return seal_outcome::failed;
+  }
   // The order of these three is the proof that the event covers the batch: clean, next number,
   // event.
   const std::uint64_t bytes = dirty_bytes_.exchange(0, std::memory_order_relaxed);
   dirty_.exchange(false, std::memory_order_acq_rel);
   const std::uint64_t batch = open_.fetch_add(1, std::memory_order_acq_rel);
   if (call_result recorded = gpu.event_record(event, handle_); !recorded.ok()) {
+    sealed_.pop_back();
     events.put(event);
     dirty_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     dirty_.store(true, std::memory_order_release);
     if (failure != nullptr) *failure = recorded;
     return seal_outcome::failed;  // the next sealed batch covers this one too
   }
-  sealed_.push_back({batch, event});
+  sealed_.back().batch = batch;
   return seal_outcome::sealed;
 }
 
@@ -53,21 +71,29 @@ void stream_batches::complete(std::uint64_t batch) noexcept {
 bool stream_batches::poll(driver& gpu, event_cache& events, std::uint64_t* queries,
                           call_result* failure) {
   const std::lock_guard lock(mutex_);
-  bool progress = false;
-  while (!sealed_.empty()) {
-    const call_result answer = gpu.event_query(sealed_.front().event);
+  // Behind an event that the driver refuses to answer for, a later one of the stream tells of both.
+  std::size_t passed = 0;
+  for (std::size_t i = 0; i < sealed_.size(); ++i) {
+    const call_result answer = gpu.event_query(sealed_[i].event);
     ++*queries;
     if (answer.status == driver_status::not_ready) break;
-    if (!answer.ok()) {
-      if (failure != nullptr) *failure = answer;
-      break;
+    sealed_[i].refused = !answer.ok();
+    if (answer.ok()) {
+      passed = i + 1;
+    } else if (failure != nullptr) {
+      *failure = answer;
     }
-    complete(sealed_.front().batch);
-    events.put(sealed_.front().event);
-    sealed_.pop_front();
-    progress = true;
   }
-  return progress;
+  if (passed == 0) return false;
+  complete(sealed_[passed - 1].batch);
+  for (; passed > 0; --passed) {
+    if (sealed_.front().refused)
+      events.discard(sealed_.front().event);
+    else
+      events.put(sealed_.front().event);
+    sealed_.pop_front();
+  }
+  return true;
 }
 
 event_handle stream_batches::nearest() const {

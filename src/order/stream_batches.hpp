@@ -14,10 +14,11 @@ namespace millpond::order {
 
 enum class seal_outcome : std::uint8_t {
   sealed,
-  nothing,    // no free since the last seal
-  capturing,  // the stream captures: an event would become part of the user's graph
-  gone,       // the handle is another stream's by now, or nobody's: needs something wider
-  failed,     // a driver call failed; the frees stay in the open batch
+  nothing,           // no free since the last seal
+  capturing,         // the stream captures: an event would become part of the user's graph
+  beside_a_capture,  // a default stream that may be asked nothing, while a blocking one captures
+  gone,              // the handle is another stream's by now, or nobody's: needs something wider
+  failed,            // a driver call failed; the frees stay in the open batch
 };
 
 // Thread-safe. join() takes no lock. The mutex is held over cuEventRecord and cuEventQuery,
@@ -69,6 +70,7 @@ class stream_batches {
   void complete(std::uint64_t batch) noexcept;
 
   // Asks the oldest events, oldest first, until one has not passed. True where a batch completed.
+  // Events pass in their order, so one that the driver refuses to answer for is behind a later one.
   bool poll(driver& gpu, event_cache& events, std::uint64_t* queries, call_result* failure);
   // The oldest sealed event, or nullptr. It stays this one's: valid until a poll completes it.
   [[nodiscard]] event_handle nearest() const;
@@ -82,6 +84,7 @@ class stream_batches {
   struct sealed_batch {
     std::uint64_t batch;
     event_handle event;
+    bool refused = false;  // the driver did not answer for it when it was last asked
   };
 
   const std::uint64_t id_;

@@ -51,16 +51,33 @@ result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
   const auto entered = in.lock.enter();
   hand_out(in, **found, bytes);
   in.lock.leave(entered);
+  if (__builtin_expect(fell_asleep(in, **found), 0)) return not_serving();
   seal_if_wanted(*in.stream);
   return reinterpret_cast<void*>((*found)->start());
+}
+
+// The pool may have gone to sleep since the call began. A sleep says so first, then empties the
+// caches behind a barrier for all threads, then notes what is live: so either it has noted this
+// block, or the call sees the sleep here and takes the block back.
+bool pool::core::fell_asleep(thread_cache& in, heap::extent& block) noexcept {
+  if (__builtin_expect(serving(), 1)) return false;
+  const auto entered = in.lock.enter();
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(block.requested);
+  in.lock.leave(entered);
+  set_state(block, block_state::cached);
+  block.link = nullptr;
+  flush_chain(*in.stream, &block);
+  return true;
 }
 
 // From the stream cache, or nullptr.
 void* pool::core::pop_shared(thread_cache& in, std::uint64_t bytes) noexcept {
   const auto entered = in.lock.enter();
   set_cache_limits(in);  // the pool may have grown since the cache was made
-  // A stranger who held the cache made the fast path look elsewhere.
-  heap::extent* block = entered == biased_lock::entry::stranger ? in.pop(bytes) : nullptr;
+  // A stranger who held the cache a moment ago made the fast path look elsewhere. What the cache
+  // has goes first in any case: what comes from the stream cache takes its place.
+  heap::extent* block = in.pop(bytes);
   heap::extent* surplus = nullptr;
   if (block == nullptr) block = from_remote(in, bytes, &surplus);
   if (block == nullptr) {
@@ -70,7 +87,7 @@ void* pool::core::pop_shared(thread_cache& in, std::uint64_t bytes) noexcept {
   if (block != nullptr) hand_out(in, *block, bytes);
   in.lock.leave(entered);
   if (__builtin_expect(surplus != nullptr, 0)) part_with(in, surplus);
-  if (block == nullptr) return nullptr;
+  if (block == nullptr || __builtin_expect(fell_asleep(in, *block), 0)) return nullptr;
   seal_if_wanted(*in.stream);
   return reinterpret_cast<void*>(block->start());
 }
@@ -160,6 +177,7 @@ void pool::core::take(heap::extent& block, const request& what) {
 }
 
 heap::extent* pool::core::carve_locked(const request& what, bool runs) {
+  if (__builtin_expect(!serving(), 0)) return nullptr;  // what is free may have no memory now
   const heap::zone from = what.size_class != large_class ? heap::zone::small : heap::zone::general;
   heap::extent* block =
       heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own_and_idle, from);
@@ -238,6 +256,7 @@ result<heap::extent*> pool::core::acquire(const request& what, thread_cache* ref
     if ((block = carve_locked(what, true)) != nullptr)
       return block;  // unless another thread took it
   }
+  if (!serving()) return not_serving();
   return under_pressure(what);
 }
 

@@ -10,11 +10,12 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/brief_mutex.hpp"
@@ -36,6 +37,12 @@
 #include "pool/sleep/sleeping_memory.hpp"
 
 namespace millpond {
+
+// Where the host has no memory for the books of a call, the call changes nothing. Short enough to
+// be said without any.
+[[nodiscard]] inline error no_host_memory() {
+  return {error_code::out_of_memory, "no host memory"};
+}
 
 // A stream as the pool knows it: by identity, never by handle.
 struct stream_state {
@@ -76,6 +83,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   // Every path of the pool's calls. `in`: the cache to use, already right for the stream.
   result<void*> allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle stream);
+  result<void*> allocate_unidentified(std::uint64_t bytes, std::uint64_t alignment,
+                                      stream_handle stream);
   result<void*> allocate_from(thread_cache& in, std::uint64_t bytes,
                               std::uint64_t alignment = heap::granule);
   result<void*> allocate_from(captured_cache& in, std::uint64_t bytes);
@@ -98,6 +107,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // one that the cache was made for, and captures nothing. Otherwise nullptr, and allocate() finds
   // out what it is.
   [[nodiscard]] thread_cache* usual_cache(stream_handle stream) noexcept;
+  // The same for a plain free.
+  [[nodiscard]] thread_cache* cache_of_free(stream_handle stream) noexcept;
   // The same two out of line.
   [[nodiscard]] void* pop(thread_cache& in, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept;
@@ -108,6 +119,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   result<std::unique_ptr<thread_cache>> make_cache(stream_handle stream, std::uint64_t id);
   result<std::uint64_t> identity(stream_handle stream);
+  // Refuses a stream of another context of the device, whose work no event of the pool covers.
+  result<void> of_own_context(stream_handle stream, std::uint64_t id, const char* call);
   // A cache for the length of one call, where the thread can keep none any more.
   struct passing_cache {
     core& of;
@@ -118,7 +131,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   };
   // Into the calling thread's table; the cache itself where the thread can keep none.
   [[nodiscard]] std::unique_ptr<thread_cache> attach(stream_handle stream,
-                                                     std::unique_ptr<thread_cache> made);
+                                                     std::unique_ptr<thread_cache> made) noexcept;
   graph_arena make_graph_arena();
   result<void> capture_into(const graph_arena::hold& arena, stream_handle stream);
   void look_for_capture_end(stream_handle stream);
@@ -193,6 +206,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<stream_state*> hold_stream(stream_handle handle, std::uint64_t id);
   std::unique_ptr<stream_state> new_stream(stream_handle handle, std::uint64_t id);
   heap::owner_id new_owner();
+  void drop_owner(heap::owner_id owner) noexcept;
   void retire_stream(stream_state& gone) noexcept;
   enum class silent : std::uint8_t { all_others, without_caches };
   void fence_the_silent(const stream_state& newcomer, silent which);
@@ -240,11 +254,15 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] static bool may_take(const captured_cache& in, const heap::extent& block) noexcept;
   void mark_served(thread_cache& in, heap::extent& block) noexcept;
   void mark_served(captured_cache& in, heap::extent& block) noexcept;
-  void take_back(thread_cache& in, heap::extent* block) noexcept;
-  void take_back(captured_cache& in, heap::extent* block) noexcept;
+  [[nodiscard]] bool take_back(thread_cache& in, heap::extent* block, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool take_back(captured_cache& in, heap::extent* block,
+                               std::uint64_t bytes) noexcept;
+  [[nodiscard]] static bool claim(const thread_cache& in, heap::extent& block) noexcept;
+  [[nodiscard]] static bool claim(const captured_cache& in, heap::extent& block) noexcept;
 
   // The slow paths (allocate.cpp, free.cpp).
   void hand_out(thread_cache& in, heap::extent& block, std::uint64_t bytes) noexcept;
+  [[nodiscard]] bool fell_asleep(thread_cache& in, heap::extent& block) noexcept;
   heap::extent* from_stream_cache(thread_cache& in, unsigned size_class) noexcept;
   heap::extent* large_from_stream_cache(thread_cache& in, std::uint64_t bytes) noexcept;
   void part_with(thread_cache& in, heap::extent* block) noexcept;
@@ -276,7 +294,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Out of the fast paths' way: they spare registers for none of these.
   [[nodiscard, gnu::noinline]] bool post(thread_cache& in, std::uint64_t address,
                                          std::uint64_t bytes) noexcept;
-  void send(thread_cache& in, heap::extent* block) noexcept;
+  [[nodiscard, gnu::noinline]] bool send(thread_cache& in, heap::extent* block,
+                                         std::uint64_t bytes) noexcept;
+  void check_frees() noexcept;
   heap::extent* from_remote(thread_cache& in, std::uint64_t bytes, heap::extent** surplus) noexcept;
   heap::extent* accept(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept;
   void drain_remote(thread_cache& in) noexcept;
@@ -291,8 +311,17 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   heap::extent* rather_than_growing(const request& what, bool many);
   result<void> slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
                          thread_cache* in) noexcept;
-  result<void> free_special(heap::extent* block, stream_handle stream,
-                            stream_state& freed_on) noexcept;
+  // Who frees: the stream, and the cache that counts the free where there is one.
+  struct freer {
+    stream_state* on = nullptr;
+    thread_cache* counted = nullptr;
+  };
+  result<freer> who_frees(stream_handle stream, thread_cache* in, passing_cache& passing) noexcept;
+  void count_free(thread_cache* counted, std::uint64_t bytes) noexcept;
+  result<void> free_special(heap::extent* block, std::uint64_t bytes, stream_handle stream,
+                            const freer& who) noexcept;
+  void free_used(heap::extent* block, stream_state& freed_on) noexcept;
+  error refuse_free(const void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   error explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
                         stream_handle stream, block_state state);
@@ -330,9 +359,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool grow_for_later(const request& what);
 
   // Fences (fences.cpp).
-  bool poll_fences();
-  bool poll_guarded();
-  bool seal_context();
+  bool poll_fences() noexcept;
+  bool poll_all_fences();
+  bool poll_guarded() noexcept;
+  bool seal_context() noexcept;
+  bool seal_over_context();
   [[nodiscard]] bool captures_running();
   [[nodiscard]] bool any_gone() const;
   void note_capturing(stream_handle stream, std::uint64_t capture_id);
@@ -395,24 +426,29 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // begins its refusals, `instead` ends the one where nothing is captured.
   result<capture_info> begin_capture_call(stream_handle stream, const std::string& call,
                                           const char* instead);
-  result<capture_state*> open_capture(const capture_info& capture,
-                                      std::shared_ptr<arena_state> arena);
+  result<std::shared_ptr<capture_state>> open_capture(const capture_info& capture,
+                                                      std::shared_ptr<arena_state> arena);
   heap::owner_id owner_in(capture_state& capture, std::uint64_t key);
   // A block for a stream of the capture, registered as the arena's.
   result<heap::extent*> acquire_captured(const capture_info& capture, std::uint64_t key,
                                          request& what);
   heap::extent* from_arena(const request& what, capture_state& capture);
   // freed_on: of the freeing stream; nullptr where nothing runs.
-  void free_in_capture(heap::extent* block, stream_handle stream, stream_state* freed_on) noexcept;
+  // Under the captures mutex, of a block in the state guarded. Answers whose batch is to be sealed.
+  stream_state* free_in_capture(heap::extent* block, stream_handle stream,
+                                stream_state* freed_on) noexcept;
+  void seal_kept(stream_state* freed_on) noexcept;
   void put_back(heap::extent& block, heap::owner_id owner) noexcept;
   void drain_released() noexcept;
+  std::shared_ptr<arena_state> next_over() noexcept;
   // Arenas that captures share (capture/graph_arena.cpp).
   void settle_kept(arena_state& arena);
   void inherit(capture_state& capture, heap::owner_id first);
   [[nodiscard]] bool arena_over(const arena_state& arena) const noexcept {
     return !arena.held && arena.graphs.empty();
   }
-  void end_capture(capture_state& gone);
+  void end_capture(capture_state& gone) noexcept;
+  void let_go_of_owners(capture_state& gone) noexcept;
   void end_arena(arena_state& gone) noexcept;
   void empty_arenas() noexcept;
   // A capture's caches (capture/capture_cache.cpp).
@@ -489,7 +525,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   mutable std::shared_mutex streams_mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<stream_state>> streams_;  // by identity
   std::unordered_map<stream_handle, std::uint64_t> identity_of_;  // last known, to notice the gone
-  std::size_t collect_at_ = 64;  // look for dead streams when so many are known
+  std::unordered_set<std::uint64_t> used_;  // identities of other streams of the pool's context,
+                                            // which record_use named
+  std::size_t collect_at_ = 64;             // look for dead streams when so many are known
   std::atomic<bool> many_streams_{
       false};  // more than one stream was seen: seal, and keep batches apart
   std::atomic<std::uint32_t> patience_{
@@ -505,9 +543,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
 
   std::mutex caches_mutex_;
   std::vector<thread_cache*> caches_;
+  std::size_t caches_coming_ = 0;              // there is room for them in caches_
   std::atomic<std::uint64_t> cache_count_{0};  // its size, for a look without the lock
   std::uint32_t last_cache_ = 0;               // the number that the last cache got
   std::vector<captured_cache*> capture_caches_;
+  bool checks_frees_ = false;  // each cache's flag of that name, for new ones
   cache_counters past_;        // of dropped caches; written under caches_mutex_
   block_owners block_owners_;  // opened under caches_mutex_
   struct refused_free {
@@ -538,27 +578,32 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   // Its size, and a bit for each of its keys, for looks without the lock: they publish nothing,
   // since a thread asks them about its own streams alone.
   std::atomic<std::uint64_t> capturing_count_{0}, capturing_bits_{0};
-  std::unordered_map<std::uint64_t, std::unique_ptr<capture_state>> captures_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<capture_state>> captures_;
   std::unordered_map<std::uint64_t, std::shared_ptr<arena_state>>
       arenas_;  // shared ones, by number
   std::uint64_t next_arena_ = 1;
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
   struct guarded_block {
-    heap::extent* block;
-    stream_state* freed_on;
+    heap::extent* block = nullptr;
+    stream_state* freed_on = nullptr;
     std::vector<event_handle> events;
   };
   std::mutex guarded_mutex_;
-  std::deque<guarded_block> guarded_;
-  // Reported by record_use: the streams by identity, since a handle may be another's by the time of
-  // the free.
+  std::list<guarded_block> guarded_;
+  // What is known of a block in the state special besides: its tag, and the streams that record_use
+  // named, by identity, since a handle may be another's by the time of the free.
   struct recorded_use {
     stream_handle handle;
-    std::uint64_t stream_id;
+    std::uint64_t stream_id;  // unidentified: the stream could not be asked, beside a capture
   };
-  std::unordered_map<heap::extent*, std::vector<recorded_use>> uses_;
-  std::unordered_map<heap::extent*, std::string> tags_;  // under guarded_mutex_, as uses_
+  static constexpr std::uint64_t unidentified = ~std::uint64_t{0};
+  struct block_note {
+    bool tagged = false;
+    std::string tag;
+    std::vector<recorded_use> uses;
+  };
+  std::unordered_map<heap::extent*, block_note> notes_;  // under guarded_mutex_
 };
 
 }  // namespace millpond

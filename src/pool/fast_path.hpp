@@ -53,18 +53,34 @@ template <class Cache>
   return __builtin_expect(block.holder_class != large_class || block.bytes > small_limit, 1);
 }
 
-[[gnu::always_inline]] inline void pool::core::take_back(thread_cache& in,
-                                                         heap::extent* block) noexcept {
-  if (block->holder_number == in.number) {
-    set_state(*block, block_state::cached);
-    keep(in, block);
-  } else {
-    send(in, block);
-  }
+// Where frees are checked: whether this call is the one that frees the block. Under the cache's
+// lock, as the next one.
+[[gnu::always_inline]] inline bool pool::core::claim(const thread_cache& in,
+                                                     heap::extent& block) noexcept {
+  if (in.has(thread_cache::is_dead)) return false;
+  // What another cache handed out is claimed by send().
+  return block.holder_number != in.number ||
+         change_state(block, block_state::live, block_state::cached);
 }
-[[gnu::always_inline]] inline void pool::core::take_back(captured_cache& in,
-                                                         heap::extent* block) noexcept {
+[[gnu::always_inline]] inline bool pool::core::claim(const captured_cache& in,
+                                                     heap::extent& block) noexcept {
+  return !in.has(thread_cache::is_dead) &&
+         change_state(block, block_state::special, block_state::cached);
+}
+
+[[gnu::always_inline]] inline bool pool::core::take_back(thread_cache& in, heap::extent* block,
+                                                         std::uint64_t bytes) noexcept {
+  if (__builtin_expect(block->holder_number != in.number, 0)) return send(in, block, bytes);
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(block->requested);
   set_state(*block, block_state::cached);
+  keep(in, block);
+  return true;
+}
+[[gnu::always_inline]] inline bool pool::core::take_back(captured_cache& in, heap::extent* block,
+                                                         std::uint64_t) noexcept {
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(block->requested);
   heap::extent* out = nullptr;
   if (block->holder_class != large_class) {
     if (!in.push_small(block)) out = in.empty();
@@ -74,23 +90,24 @@ template <class Cache>
   }
   in.lock.owner_unlock();
   if (__builtin_expect(out != nullptr, 0)) flush_captured(in, out);
+  return true;
 }
 
 template <class Cache>
 [[gnu::always_inline]] inline bool pool::core::push_here(Cache& in, void* ptr,
                                                          std::uint64_t bytes) noexcept {
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (__builtin_expect(block == nullptr || !may_take(in, *block), 0)) return false;
-  if (__builtin_expect(bytes != 0 && bytes != block->requested, 0)) return false;
+  if (__builtin_expect(block == nullptr, 0)) return false;
   if (__builtin_expect(!in.lock.owner_lock(), 0)) return false;
-  if (__builtin_expect(in.dead.load(std::memory_order_relaxed), 0)) {
+  // Asked under the lock: whoever begins to check frees waits for it, so that no free that was not
+  // checked comes between another's question and its change.
+  if (__builtin_expect(!may_take(in, *block) || (bytes != 0 && bytes != block->requested) ||
+                           (in.flags.load(std::memory_order_relaxed) != 0 && !claim(in, *block)),
+                       0)) {
     in.lock.owner_unlock();
     return false;
   }
-  in.counts.deallocations.add(1);
-  in.counts.bytes_in.add(block->requested);
-  take_back(in, block);
-  return true;
+  return take_back(in, block, bytes);
 }
 
 // The audit build looks at the record first.
@@ -113,6 +130,15 @@ template <class Cache>
     return nullptr;
   std::uint64_t id = 0;
   return gpu_->id_outside_capture(stream, &id) && id == in->stream_id ? in : nullptr;
+}
+
+// A free asks nobody who its stream is, but for the handles 0, 1 and 2, which name another stream
+// where another context is current. Caches are made for streams of the pool's own context alone,
+// and there such a handle names one stream for a thread.
+[[gnu::always_inline]] inline thread_cache* pool::core::cache_of_free(
+    stream_handle stream) noexcept {
+  thread_cache* const in = thread_caches::find(this, stream);
+  return __builtin_expect(names_many(stream), 0) && !gpu_->in_own_context() ? nullptr : in;
 }
 
 }  // namespace millpond

@@ -1,5 +1,7 @@
 // Fences: asking which batches have passed, and what to do where a stream's own event cannot tell.
 #include <chrono>
+#include <iterator>
+#include <new>
 #include <thread>
 
 #include "driver/relaxed_capture.hpp"
@@ -27,7 +29,15 @@ void pool::core::retire_in_heap(stream_state& stream) {
 
 // Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all
 // threads.
-bool pool::core::poll_fences() {
+bool pool::core::poll_fences() noexcept {
+  try {
+    return poll_all_fences();
+  } catch (const std::bad_alloc&) {  // no words for what failed; the batches stand
+    return true;
+  }
+}
+
+bool pool::core::poll_all_fences() {
   std::uint64_t queries = 0;
   call_result failure;
   bool progress = context_fence_.poll(*gpu_, events_, &queries, &failure);
@@ -45,8 +55,8 @@ bool pool::core::poll_fences() {
   return poll_guarded() || progress;
 }
 
-bool pool::core::poll_guarded() {
-  std::deque<guarded_block> passed;
+bool pool::core::poll_guarded() noexcept {
+  std::list<guarded_block> passed;
   {
     const std::lock_guard lock(guarded_mutex_);
     for (auto at = guarded_.begin(); at != guarded_.end();) {
@@ -54,12 +64,9 @@ bool pool::core::poll_guarded() {
         events_.put(at->events.back());
         at->events.pop_back();
       }
-      if (at->events.empty()) {
-        passed.push_back(std::move(*at));
-        at = guarded_.erase(at);
-      } else {
-        ++at;
-      }
+      const auto next = std::next(at);
+      if (at->events.empty()) passed.splice(passed.end(), guarded_, at);
+      at = next;
     }
   }
   for (const guarded_block& g : passed) {
@@ -145,7 +152,15 @@ bool pool::core::any_gone() const {
 }
 
 // One context event behind everything that is freed and not sealed. False where it could not be.
-bool pool::core::seal_context() {
+bool pool::core::seal_context() noexcept {
+  try {
+    return seal_over_context();
+  } catch (const std::bad_alloc&) {  // later, then
+    return false;
+  }
+}
+
+bool pool::core::seal_over_context() {
   std::vector<std::shared_ptr<order::stream_batches>> lines;
   if (limbo_.batches->dirty()) lines.push_back(limbo_.batches);
   {
@@ -175,6 +190,7 @@ bool pool::core::seal_context() {
 // What is freed before its batch is closed here is behind the wait; later frees join the next
 // batch.
 result<void> pool::core::synchronize() {
+  const relaxed_capture_scope relaxed(*gpu_);
   drain_released();
   empty_arenas();
   flush_caches_of(nullptr);
@@ -187,9 +203,11 @@ result<void> pool::core::synchronize() {
     std::shared_ptr<order::stream_batches> batches;
     std::uint64_t batch;
   };
-  std::vector<closed_batch> closed{{limbo_.batches, limbo_.batches->close_open()}};
+  std::vector<closed_batch> closed;
   {
     const std::shared_lock lock(streams_mutex_);
+    closed.reserve(streams_.size() + 1);  // a batch that is closed must be known below
+    closed.push_back({limbo_.batches, limbo_.batches->close_open()});
     for (const auto& [id, stream] : streams_)
       closed.push_back({stream->batches, stream->batches->close_open()});
   }
@@ -200,7 +218,6 @@ result<void> pool::core::synchronize() {
     return to_error(waited, "waiting for the device");
   }
   for (const closed_batch& c : closed) c.batches->complete(c.batch);
-  const relaxed_capture_scope relaxed(*gpu_);
   poll_fences();
   const std::shared_lock lock(streams_mutex_);
   for (const auto& [id, stream] : streams_) retire_in_heap(*stream);

@@ -1,118 +1,183 @@
 // Frees that a cache does not take, uses by other streams that a free has to wait for, and which
 // block an address lies in.
+//
+// A free ends in one change of the block's state, made by compare and exchange after everything
+// that has to be asked was asked: another thread may free the block, or end its graph, at any time
+// before. Nothing here needs host memory that it cannot do without.
 #include <algorithm>
+#include <new>
 
+#include "base/quote.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "pool/core.hpp"
 
 namespace millpond {
 
-result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
-                                   thread_cache* in) noexcept {
-  look_for_capture_end(stream);
-  drain_released();
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const auto state = block == nullptr ? block_state::none : state_of(*block);
-  if ((state != block_state::live && state != block_state::special) ||
-      (bytes != 0 && bytes != block->requested)) {
+error pool::core::refuse_free(const void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  try {
     return explain_bad_free(ptr, bytes, stream);
+  } catch (const std::bad_alloc&) {  // no memory for the words
+    return error{error_code::invalid_argument, {}};
   }
-  // Who frees: the cache's stream, or the one that the handle names now.
-  stream_state* freed_on =
-      in != nullptr && !in->dead.load(std::memory_order_relaxed) ? in->stream : nullptr;
-  thread_cache* counted = in;
-  passing_cache passing{*this, nullptr};
-  if (freed_on == nullptr) {
+}
+
+// A stream whose identity cannot be asked is as one that is gone: only something wider can tell
+// when its work has ended.
+result<pool::core::freer> pool::core::who_frees(stream_handle stream, thread_cache* in,
+                                                passing_cache& passing) noexcept {
+  if (in != nullptr && !in->has(thread_cache::is_dead)) return freer{in->stream, in};
+  try {
     capture_info capture;
     const call_result asked = gpu_->stream_capture(stream, &capture);
     // Where the question failed the stream may capture, and asking its identity would break that. A
     // thread without a context looks the same otherwise.
     const bool may_capture = asked.ok() ? capture.status != capture_status::none
                                         : asked.status != driver_status::invalid_context;
-    const auto id =
-        may_capture ? result<std::uint64_t>(error{error_code::not_permitted, "the stream captures"})
-                    : identity(stream);
-    if (id) {
-      auto made = make_cache(stream, *id);
-      if (!made) return made.error();
-      counted = made->get();
-      freed_on = counted->stream;
-      passing.cache = attach(stream, std::move(*made));
-    } else {
-      freed_on =
-          &limbo_;  // a stream that is gone: only something wider can tell when its work has ended
-      counted = nullptr;
+    if (!may_capture) {
+      if (const auto id = identity(stream)) {
+        auto made = make_cache(stream, *id);
+        if (!made) return made.error();
+        thread_cache* const counted = made->get();
+        passing.cache = attach(stream, std::move(*made));
+        return freer{counted->stream, counted};
+      }
     }
+    // The pool's fences cover its own context alone.
+    if (names_many(stream) && !gpu_->in_own_context()) {
+      return error{error_code::not_permitted,
+                   "pool::deallocate on the stream " +
+                       in_hex(reinterpret_cast<const void*>(stream)) +
+                       " of another context than the pool's, while it captures: the block stays "
+                       "allocated; free it on a stream of the pool's context"};
+    }
+  } catch (const std::bad_alloc&) {
+    if (names_many(stream) && !gpu_->in_own_context()) return error{error_code::out_of_memory, {}};
   }
-  if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
+  return freer{&limbo_, nullptr};
+}
+
+void pool::core::count_free(thread_cache* counted, std::uint64_t bytes) noexcept {
   if (counted != nullptr) {
     const auto entered = counted->lock.enter();
     counted->counts.deallocations.add(1);
-    counted->counts.bytes_in.add(block->requested);
+    counted->counts.bytes_in.add(bytes);
     counted->lock.leave(entered);
-  } else {
-    const std::lock_guard lock(caches_mutex_);
-    past_.deallocations.add(1);
-    past_.bytes_in.add(block->requested);
+    return;
   }
-  if (state == block_state::special) return free_special(block, stream, *freed_on);
-  // The cache was busy with a stranger, or there is none.
-  set_state(*block, block_state::cached);
+  const std::lock_guard lock(caches_mutex_);
+  past_.deallocations.add(1);
+  past_.bytes_in.add(bytes);
+}
+
+result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
+                                   thread_cache* in) noexcept {
+  look_for_capture_end(stream);
+  drain_released();
+  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  const auto may_be_freed = [&] {
+    return user_has(block) && (bytes == 0 || bytes == block->requested);
+  };
+  if (!may_be_freed()) return refuse_free(ptr, bytes, stream);
+  passing_cache passing{*this, nullptr};
+  const auto who = who_frees(stream, in, passing);
+  if (!who) return who.error();
+  const auto [freed_on, counted] = *who;
+  if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
+  if (!may_be_freed()) return refuse_free(ptr, bytes, stream);
+  const std::uint64_t freed = block->requested;
+  if (state_of(*block) == block_state::special) return free_special(block, bytes, stream, *who);
+  // The cache was busy with a stranger, or there is none. Its own thread, which is here, is the one
+  // that frees its blocks without a check.
+  if (counted == nullptr || counted != in || block->holder_number != in->number) check_frees();
+  if (!change_state(*block, block_state::live, block_state::cached))
+    return refuse_free(ptr, bytes, stream);
+  count_free(counted, freed);
   block->link = nullptr;
   flush_chain(*freed_on, block);
   if (freed_on != &limbo_) seal_if_wanted(*freed_on);
   return {};
 }
 
-result<void> pool::core::free_special(heap::extent* block, stream_handle stream,
-                                      stream_state& freed_on) noexcept {
-  if (block->holder != nullptr) {
+result<void> pool::core::free_special(heap::extent* block, std::uint64_t bytes,
+                                      stream_handle stream, const freer& who) noexcept {
+  void* const ptr = reinterpret_cast<void*>(block->start());
+  const std::uint64_t freed = block->requested;
+  bool arenas = false;
+  stream_state* to_seal = nullptr;
+  {
+    // The end of an arena claims its blocks under this mutex too: what is claimed here has its
+    // arena for as long as it is held.
+    const std::lock_guard lock(captures_mutex_);
+    if (!change_state(*block, block_state::special, block_state::guarded))
+      return refuse_free(ptr, bytes, stream);
+    arenas = block->holder != nullptr;
+    block_note gone;
     {
-      const std::lock_guard lock(guarded_mutex_);
-      tags_.erase(block);
+      const std::lock_guard notes_lock(guarded_mutex_);
+      if (const auto noted = notes_.find(block); arenas && noted != notes_.end()) {
+        gone = std::move(noted->second);
+        notes_.erase(noted);
+      }
     }
-    free_in_capture(block, stream, &freed_on);
-    return {};
+    if (arenas) to_seal = free_in_capture(block, stream, who.on);
   }
-  std::vector<recorded_use> used_on;
+  count_free(who.counted, freed);
+  if (arenas)
+    seal_kept(to_seal);
+  else
+    free_used(block, *who.on);
+  return {};
+}
+
+// A block that other streams may still use: it waits for an event on each of them.
+void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept {
+  block_note note;
   {
     const std::lock_guard lock(guarded_mutex_);
-    if (const auto found = uses_.find(block); found != uses_.end()) {
-      used_on = std::move(found->second);
-      uses_.erase(found);
+    if (const auto noted = notes_.find(block); noted != notes_.end()) {
+      note = std::move(noted->second);
+      notes_.erase(noted);
     }
-    tags_.erase(block);
   }
-  const relaxed_capture_scope relaxed(*gpu_);
-  guarded_block guarded{block, &freed_on, {}};
+  std::list<guarded_block> waits;
   bool covered = true;
-  for (const auto& [other, recorded_id] : used_on) {
+  try {
+    waits.emplace_back();
+    waits.back().events.reserve(note.uses.size());
+  } catch (const std::bad_alloc&) {
+    covered = false;
+  }
+  for (const auto& [other, recorded_id] : note.uses) {
     std::uint64_t id = 0;
     capture_info capture;
-    if (!gpu_->stream_capture(other, &capture).ok() || capture.status != capture_status::none ||
-        !gpu_->stream_id(other, &id).ok() || id != recorded_id) {
-      covered = false;
-      break;
-    }
     event_handle event = nullptr;
-    if (!events_.get(&event).ok()) {
-      covered = false;
-      break;
+    covered = covered && recorded_id != unidentified &&
+              gpu_->stream_capture(other, &capture).ok() &&
+              capture.status == capture_status::none && gpu_->stream_id(other, &id).ok() &&
+              id == recorded_id;
+    if (!covered) break;
+    {
+      const relaxed_capture_scope relaxed(*gpu_);
+      covered = events_.get(&event).ok();
     }
-    if (!gpu_->event_record(event, other).ok()) {
+    if (!covered) break;
+    covered = gpu_->event_record(event, other).ok();
+    if (!covered) {
       events_.put(event);
-      covered = false;
       break;
     }
-    guarded.events.push_back(event);
+    waits.back().events.push_back(event);
   }
   if (!covered) {
-    for (const event_handle e : guarded.events) events_.put(e);
+    for (const guarded_block& g : waits) {
+      for (const event_handle e : g.events) events_.put(e);
+    }
     block->link = nullptr;
     flush_chain(limbo_, block);
-    return {};
+    return;
   }
-  set_state(*block, block_state::guarded);
+  waits.back().block = block;
+  waits.back().freed_on = &freed_on;
   freed_on.holders.fetch_add(1, std::memory_order_relaxed);
   {
     const std::lock_guard lock(heap_mutex_);
@@ -120,50 +185,72 @@ result<void> pool::core::free_special(heap::extent* block, stream_handle stream,
   }
   {
     const std::lock_guard lock(guarded_mutex_);
-    guarded_.push_back(std::move(guarded));
+    guarded_.splice(guarded_.end(), waits);
   }
+  const relaxed_capture_scope relaxed(*gpu_);
   poll_guarded();
-  return {};
 }
 
 result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (!user_has(block)) {
+  const auto not_live = [] {
     return error{error_code::foreign_pointer,
                  "record_use: the pointer is not a live block of this pool"};
-  }
-  capture_info capture;
-  const bool captures =
-      gpu_->stream_capture(stream, &capture).ok() && capture.status != capture_status::none;
-  if (block->holder !=
-      nullptr) {  // an arena's: others never have it before the end, but its own captures might
-    const auto use =
-        static_cast<std::uint32_t>(captures ? other_use::in_capture : other_use::outside);
-    block->holder_note = std::max(block->holder_note, use);
+  };
+  try {
+    heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+    if (!user_has(block)) return not_live();
+    capture_info capture;
+    const call_result asked = gpu_->stream_capture(stream, &capture);
+    const bool captures = asked.ok() && capture.status != capture_status::none;
+    {
+      const std::lock_guard lock(captures_mutex_);
+      if (state_of(*block) == block_state::special && block->holder != nullptr) {
+        // An arena's: others never have it before the end, but its own captures might.
+        block->holder_note |= captures ? block_mark::used_in_capture : block_mark::used_outside;
+        return {};
+      }
+    }
+    if (captures) {
+      return error{
+          error_code::not_permitted,
+          "record_use: the stream captures; what a graph uses must live as long as the graph"};
+    }
+    std::uint64_t id = unidentified;
+    // A default stream that cannot be asked, beside a blocking stream that captures: asking its
+    // identity would break that capture. A fence over the context covers its work.
+    const bool may_ask = asked.ok() || asked.status == driver_status::invalid_handle ||
+                         asked.status == driver_status::invalid_context;
+    if (may_ask) {
+      const auto asked_id = identity(stream);
+      if (!asked_id) return asked_id.error();
+      id = *asked_id;
+      int device = 0;
+      if (gpu_->stream_device(stream, &device).ok() && device != gpu_->info().ordinal) {
+        return error{
+            error_code::invalid_argument,
+            "record_use: the stream is of device " + std::to_string(device) +
+                ", the pool of device " + std::to_string(gpu_->info().ordinal) +
+                ": no fence here covers it; make a stream of the pool's device wait for it "
+                "and name that"};
+      }
+    }
+    if (auto own = of_own_context(stream, id, "record_use"); !own) return own;
+    const std::lock_guard lock(guarded_mutex_);
+    block_owners_.forget(block->start());  // whoever frees it looks at its state
+    auto& uses = notes_[block].uses;
+    const auto same = [&](const recorded_use& u) {
+      return u.stream_id == id && (id != unidentified || u.handle == stream);
+    };
+    if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({stream, id});
+    if (state_of(*block) != block_state::special &&
+        !change_state(*block, block_state::live, block_state::special)) {
+      notes_.erase(block);  // freed meanwhile
+      return not_live();
+    }
     return {};
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, {}};
   }
-  if (captures) {
-    return error{
-        error_code::not_permitted,
-        "record_use: the stream captures; what a graph uses must live as long as the graph"};
-  }
-  const auto id = identity(stream);
-  if (!id) return id.error();
-  int device = 0;
-  if (gpu_->stream_device(stream, &device).ok() && device != gpu_->info().ordinal) {
-    return error{error_code::invalid_argument,
-                 "record_use: the stream is of device " + std::to_string(device) +
-                     ", the pool of device " + std::to_string(gpu_->info().ordinal) +
-                     ": no fence here covers it; make a stream of the pool's device wait for it "
-                     "and name that"};
-  }
-  const std::lock_guard lock(guarded_mutex_);
-  block_owners_.forget(block->start());  // whoever frees it looks at its state
-  auto& streams = uses_[block];
-  const auto same = [&](const recorded_use& u) { return u.stream_id == *id; };
-  if (std::none_of(streams.begin(), streams.end(), same)) streams.push_back({stream, *id});
-  set_state(*block, block_state::special);
-  return {};
 }
 
 result<pool::block_range> pool::core::find(const void* ptr) {

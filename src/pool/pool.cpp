@@ -1,6 +1,8 @@
 // The pool's face, and its plain calls.
 #include "millpond/pool/pool.hpp"
 
+#include <new>
+
 #include "base/process_barrier.hpp"
 #include "pool/fast_path.hpp"
 
@@ -14,7 +16,7 @@ bool pool::core::push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept
 }
 
 std::unique_ptr<thread_cache> pool::core::attach(stream_handle stream,
-                                                 std::unique_ptr<thread_cache> made) {
+                                                 std::unique_ptr<thread_cache> made) noexcept {
   return thread_caches::put(shared_from_this(), stream, std::move(made));
 }
 
@@ -57,6 +59,7 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
     // A destroyed stream or a thread without a context: identity() knows the words and the way.
     if (answer.status != driver_status::invalid_handle &&
         answer.status != driver_status::invalid_context) {
+      if (names_many(stream)) return allocate_unidentified(bytes, alignment, stream);
       return to_error(answer, "asking whether the stream captures");
     }
     const auto id = identity(stream);
@@ -89,9 +92,39 @@ result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
   return allocate_from(*in, bytes, alignment);
 }
 
+// On a default stream that cannot be asked anything: a blocking stream captures, and the question
+// itself would break that capture. In the pool's own context the thread's cache for the handle is
+// of the same stream as ever; where there is none, memory that anyone may have is in every stream's
+// order.
+result<void*> pool::core::allocate_unidentified(std::uint64_t bytes, std::uint64_t alignment,
+                                                stream_handle stream) {
+  if (thread_cache* const in = cache_of_free(stream); in != nullptr) {
+    if (alignment <= heap::granule) {
+      if (void* const ptr = pop(*in, bytes)) return ptr;
+    }
+    return allocate_from(*in, bytes, alignment);
+  }
+  request what(bytes, alignment);
+  what.size_class = large_class;  // no cache keeps it
+  what.size = align_up(bytes, heap::granule);
+  what.handle = stream;
+  const auto found = acquire(what, nullptr);
+  if (!found) return found.error();
+  heap::extent* const block = *found;
+  block->requested = bytes;
+  block->holder_number = 0;
+  block_owners_.forget(block->start());
+  set_state(*block, block_state::live);
+  const std::lock_guard lock(caches_mutex_);
+  past_.allocations.add(1);
+  past_.misses.add(1);
+  past_.bytes_out.add(bytes);
+  return reinterpret_cast<void*>(block->start());
+}
+
 result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
-  thread_cache* in = thread_caches::find(this, stream);
+  thread_cache* in = cache_of_free(stream);
   if (in != nullptr && push(*in, ptr, bytes)) return {};
   return slow_free(ptr, bytes, stream, in);
 }
@@ -144,8 +177,9 @@ void* pool::allocate(std::uint64_t bytes, std::uint64_t alignment, stream_handle
                        1)) {
     if (thread_cache* const in = core_->usual_cache(stream)) {
       if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
-      report_refused();
-      return or_throw(core_->allocate_from(*in, bytes, alignment));
+      // With something to report the long way is taken: the program's own error sink may drop the
+      // cache.
+      if (!core_->has_refused()) return or_throw(core_->allocate_from(*in, bytes, alignment));
     }
   }
   return memory_resource::allocate(bytes, alignment, stream);
@@ -160,7 +194,7 @@ void pool::report_refused() noexcept {
 }
 void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   if (__builtin_expect(ptr != nullptr && core_->open_here(), 1)) {
-    thread_cache* const in = thread_caches::find(core_.get(), stream);
+    thread_cache* const in = core_->cache_of_free(stream);
     if (in != nullptr && (core_->posted(*in, ptr, bytes) || core_->push_here(*in, ptr, bytes)))
       return;
   }
@@ -170,13 +204,17 @@ void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noex
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                 stream_handle stream) {
   report_refused();
-  if (alignment <= heap::granule && core_->serving()) {
-    if (thread_cache* const in = core_->usual_cache(stream)) {
-      if (void* const ptr = core_->pop(*in, bytes)) return ptr;
-      return core_->allocate_from(*in, bytes, alignment);
+  try {
+    if (alignment <= heap::granule && core_->serving()) {
+      if (thread_cache* const in = core_->usual_cache(stream)) {
+        if (void* const ptr = core_->pop(*in, bytes)) return ptr;
+        return core_->allocate_from(*in, bytes, alignment);
+      }
     }
+    return core_->allocate(bytes, alignment, stream);
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
   }
-  return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   report_refused();

@@ -1,5 +1,7 @@
 // Streams and caches: who they are, and how they come and go.
 #include <algorithm>
+#include <new>
+#include <tuple>
 
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
@@ -16,6 +18,7 @@ constexpr std::uint64_t lull_share =
 [[nodiscard]] bool worth_a_context_fence(std::uint64_t bytes, std::uint64_t reserved) noexcept {
   return bytes >= std::max<std::uint64_t>(8 * MiB, reserved / 8);
 }
+constexpr std::size_t most_used = 1024;  // streams that record_use named, and were asked
 constexpr std::uint64_t between_lulls =
     256;  // carvings, so that a loop over one large block does not pay for it each time
 
@@ -23,16 +26,56 @@ constexpr std::uint64_t between_lulls =
 
 heap::owner_id pool::core::new_owner() {
   const std::lock_guard lock(heap_mutex_);
-  if (free_owners_.empty()) return next_owner_++;
+  if (free_owners_.empty()) {
+    free_owners_.reserve(next_owner_ + 1);  // so that giving one back needs no host memory
+    return next_owner_++;
+  }
   const heap::owner_id out = free_owners_.back();
   free_owners_.pop_back();
   return out;
 }
 
+// Nothing is free for it any more.
+void pool::core::drop_owner(heap::owner_id owner) noexcept {
+  const std::lock_guard lock(heap_mutex_);
+  free_owners_.push_back(owner);
+}
+
+// Streams of a context that cuCtxCreate made take no event of the pool's: cuEventRecord answers
+// CUDA_ERROR_INVALID_HANDLE, while a green context's streams take them (H200, driver 580.159,
+// 2026-12-01). The stream captures nothing, and has been asked its identity.
+result<void> pool::core::of_own_context(stream_handle stream, std::uint64_t id, const char* call) {
+  if (id == unidentified) return {};
+  {
+    const std::shared_lock lock(streams_mutex_);
+    if (streams_.contains(id) || used_.contains(id)) return {};
+  }
+  event_handle event = nullptr;
+  {
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!events_.get(&event).ok()) return {};  // what needs an event says so
+  }
+  const call_result answer = gpu_->event_record(event, stream);  // a default stream: of the user's
+  events_.put(event);
+  if (answer.status == driver_status::invalid_handle) {
+    return error{error_code::invalid_argument,
+                 std::string(call) +
+                     ": the stream is of another context of the device than the pool's, whose work "
+                     "no fence of the pool covers; make a stream of the pool's context wait for it "
+                     "and name that: " +
+                     to_string(answer)};
+  }
+  if (!answer.ok()) return {};
+  const std::unique_lock lock(streams_mutex_);
+  if (used_.size() >= most_used) used_.clear();  // they are asked again
+  used_.insert(id);
+  return {};
+}
+
 std::unique_ptr<stream_state> pool::core::new_stream(stream_handle handle, std::uint64_t id) {
   auto made = std::make_unique<stream_state>();
   made->batches = std::make_shared<order::stream_batches>(id, handle);
-  made->owner = new_owner();
+  made->owner = new_owner();  // last: nothing that follows may fail
   return made;
 }
 
@@ -53,6 +96,7 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
                                                    ", the pool of device " +
                                                    std::to_string(gpu_->info().ordinal)};
   }
+  if (auto own = of_own_context(handle, id, "pool"); !own) return own.error();
   auto made = new_stream(handle, id);
   stream_state* out = nullptr;
   stream_state* gone = nullptr;
@@ -60,14 +104,24 @@ result<stream_state*> pool::core::hold_stream(stream_handle handle, std::uint64_
   bool fresh = false, second = false;
   {
     const std::unique_lock lock(streams_mutex_);
-    const auto [at, is_new] = streams_.emplace(id, std::move(made));
+    const heap::owner_id owner = made->owner;
+    bool is_new = false;
+    auto at = streams_.end();
+    try {
+      if (!names_many(handle)) identity_of_.emplace(handle, id);
+      std::tie(at, is_new) = streams_.try_emplace(id, std::move(made));
+    } catch (const std::bad_alloc&) {
+      drop_owner(owner);
+      throw;
+    }
+    if (!is_new) drop_owner(owner);  // another thread met it first
     out = held(*at->second);
     fresh = is_new;
     second =
         fresh && streams_.size() > 1 && !many_streams_.exchange(true, std::memory_order_relaxed);
     if (!names_many(handle)) {
-      const auto [known, first] = identity_of_.emplace(handle, id);
-      if (!first && known->second != id) {
+      const auto known = identity_of_.find(handle);
+      if (known->second != id) {
         // The handle came back for a new stream: the old one was destroyed, perhaps with work
         // pending.
         if (const auto old = streams_.find(known->second); old != streams_.end())
@@ -165,9 +219,21 @@ void pool::core::set_cache_limits(thread_cache& of) noexcept {
 
 result<std::unique_ptr<thread_cache>> pool::core::make_cache(stream_handle stream,
                                                              std::uint64_t id) {
+  // All that takes host memory comes before the stream is held.
+  auto made = std::make_unique<thread_cache>();
+  {
+    const std::lock_guard lock(caches_mutex_);
+    caches_.reserve(caches_.size() + 1 + caches_coming_++);
+  }
+  struct coming {
+    core& of;
+    ~coming() {
+      const std::lock_guard lock(of.caches_mutex_);
+      --of.caches_coming_;
+    }
+  } const until_it_is_there{*this};
   const auto held = hold_stream(stream, id);
   if (!held) return held.error();
-  auto made = std::make_unique<thread_cache>();
   made->handle = stream;
   made->stream_id = id;
   made->stream = *held;
@@ -176,10 +242,13 @@ result<std::unique_ptr<thread_cache>> pool::core::make_cache(stream_handle strea
     set_cache_limits();
   }
   set_cache_limits(*made);
-  const std::lock_guard lock(caches_mutex_);
-  made->number = ++last_cache_ != 0 ? last_cache_ : ++last_cache_;
-  caches_.push_back(made.get());
-  cache_count_.store(caches_.size(), std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(caches_mutex_);
+    if (checks_frees_) made->set(thread_cache::checks_frees);
+    made->number = ++last_cache_ != 0 ? last_cache_ : ++last_cache_;
+    caches_.push_back(made.get());
+    cache_count_.store(caches_.size(), std::memory_order_relaxed);
+  }
   return made;
 }
 
@@ -247,7 +316,7 @@ std::uint64_t pool::core::flush_caches_of(const stream_state* only) noexcept {
     const std::lock_guard lock(caches_mutex_);
     with_caches_locked(only, [&](thread_cache& l) {
       heap::extent* const chain = l.empty();
-      if (only != nullptr && only->batches->gone()) l.dead.store(true, std::memory_order_relaxed);
+      if (only != nullptr && only->batches->gone()) l.set(thread_cache::is_dead);
       if (chain != nullptr) flush_chain(*l.stream, chain);
       ++emptied;
     });
@@ -353,6 +422,7 @@ void pool::core::seal(stream_state& stream) noexcept {
       if (!names_many(stream.batches->handle())) retire_stream(stream);
       break;
     case order::seal_outcome::capturing: note_capturing(stream.batches->handle(), 0); break;
+    case order::seal_outcome::beside_a_capture:
     case order::seal_outcome::nothing: break;
     case order::seal_outcome::failed:
       note_fence_failure(to_error(failure, "sealing a batch of frees"));

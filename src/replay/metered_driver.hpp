@@ -37,6 +37,9 @@ class metered_driver final : public driver {
   const device_info& info() const noexcept override { return gpu_->info(); }
   bool alive() const noexcept override { return gpu_->alive(); }
   call_result bind_thread() noexcept override { return gpu_->bind_thread(); }
+  bool in_own_context() noexcept override { return gpu_->in_own_context(); }
+  call_result enter_context(void** before) noexcept override { return gpu_->enter_context(before); }
+  call_result leave_context(void* before) noexcept override { return gpu_->leave_context(before); }
   call_result memory_info(std::uint64_t* free, std::uint64_t* total) noexcept override {
     return gpu_->memory_info(free, total);
   }

@@ -18,6 +18,9 @@ class forwarding_driver : public driver {
   call_result bind_thread() noexcept override {
     return through(sim::call::set_current, [&] { return to_->bind_thread(); });
   }
+  bool in_own_context() noexcept override { return to_->in_own_context(); }
+  call_result enter_context(void** before) noexcept override { return to_->enter_context(before); }
+  call_result leave_context(void* before) noexcept override { return to_->leave_context(before); }
   call_result memory_info(std::uint64_t* free, std::uint64_t* total) noexcept override {
     return through(sim::call::memory_info, [&] { return to_->memory_info(free, total); });
   }

@@ -160,6 +160,20 @@ class driver {
 
   // Context.
   virtual call_result bind_thread() noexcept = 0;  // cuCtxSetCurrent
+  // Whether the driver's own context is current on the calling thread: the handles 0, 1 and 2 then
+  // name its streams, and what asks for the current context means it. No driver call waits here.
+  [[nodiscard]] virtual bool in_own_context() noexcept { return true; }
+  // Makes the driver's own context current. *before: the one that was, for leave_context; nullptr
+  // where it was the own one already, or none, and then leave_context does nothing.
+  // cuCtxSynchronize, cuEventCreate and the calls that make memory mean the current context.
+  virtual call_result enter_context(void** before) noexcept {
+    *before = nullptr;
+    return {};
+  }
+  virtual call_result leave_context(void* before) noexcept {
+    static_cast<void>(before);
+    return {};
+  }
   virtual call_result memory_info(std::uint64_t* free,
                                   std::uint64_t* total) noexcept = 0;  // cuMemGetInfo
   virtual call_result context_synchronize() noexcept = 0;              // cuCtxSynchronize; waits

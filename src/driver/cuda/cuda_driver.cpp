@@ -74,6 +74,26 @@ call_result cuda_driver::bind_thread() noexcept {
   return ask(functions_.context_set_current, context_);
 }
 
+bool cuda_driver::in_own_context() noexcept {
+  context_handle current = nullptr;
+  return ask(functions_.context_get_current, &current).ok() && current == context_;
+}
+
+call_result cuda_driver::enter_context(void** before) noexcept {
+  *before = nullptr;
+  context_handle current = nullptr;
+  if (const call_result asked = ask(functions_.context_get_current, &current); !asked) return asked;
+  if (current == context_) return {driver_status::success, functions_.context_get_current.name};
+  const call_result bound = bind_thread();
+  if (bound) *before = current;
+  return bound;
+}
+
+call_result cuda_driver::leave_context(void* before) noexcept {
+  if (before == nullptr) return {};
+  return ask(functions_.context_set_current, static_cast<context_handle>(before));
+}
+
 call_result cuda_driver::memory_info(std::uint64_t* free, std::uint64_t* total) noexcept {
   return ask(functions_.memory_get_info, free, total);
 }

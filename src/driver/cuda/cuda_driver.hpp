@@ -23,6 +23,9 @@ class cuda_driver final : public driver {
   bool alive() const noexcept override;
 
   call_result bind_thread() noexcept override;
+  bool in_own_context() noexcept override;
+  call_result enter_context(void** before) noexcept override;
+  call_result leave_context(void* before) noexcept override;
   call_result memory_info(std::uint64_t* free, std::uint64_t* total) noexcept override;
   call_result context_synchronize() noexcept override;
 

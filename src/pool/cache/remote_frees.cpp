@@ -29,8 +29,7 @@ bool pool::core::post(thread_cache& in, std::uint64_t address, std::uint64_t byt
   const std::uint32_t number = bytes == 0 ? 0 : block_owners_.owner_of(address);
   if (number == 0 || number == in.number || !in.lock.owner_lock()) return false;
   const remote_routes::route* const route = in.remote.to(number);
-  const bool goes = route != nullptr && route->box != nullptr &&
-                    !in.dead.load(std::memory_order_relaxed) &&
+  const bool goes = route != nullptr && route->box != nullptr && !in.has(thread_cache::is_dead) &&
                     route->box->put(address, bytes, box_share * in.large_limit_bytes);
   if (goes) {
     in.counts.deallocations.add(1);
@@ -40,15 +39,45 @@ bool pool::core::post(thread_cache& in, std::uint64_t address, std::uint64_t byt
   return goes;
 }
 
-// A block that another cache handed out was freed on this one. Under the cache's lock, which is
-// given back.
-void pool::core::send(thread_cache& in, heap::extent* block) noexcept {
+// From now on each free in the pool changes its block's state by compare and exchange. The caches'
+// owners read the flag under their locks, which are all taken here, so no free that does not check
+// is under way afterwards.
+void pool::core::check_frees() noexcept {
+  const std::lock_guard lock(caches_mutex_);
+  if (checks_frees_) return;
+  for (thread_cache* const l : caches_) l->lock.foreign_begin();
+  process_barrier();
+  for (thread_cache* const l : caches_) {
+    l->lock.foreign_arrive();
+    l->set(thread_cache::checks_frees);
+    l->lock.foreign_unlock();
+  }
+  checks_frees_ = true;
+}
+
+// A block that another cache handed out was freed on this one. False where it was not live any
+// more. Under the cache's lock, which is given back.
+bool pool::core::send(thread_cache& in, heap::extent* block, std::uint64_t bytes) noexcept {
+  if (!in.has(thread_cache::checks_frees)) {
+    // Its own cache may free it too, at this moment.
+    in.lock.owner_unlock();
+    check_frees();
+    return push(in, reinterpret_cast<void*>(block->start()), bytes);
+  }
+  const std::uint64_t freed = block->requested;
+  if (!change_state(*block, block_state::live, block_state::sent)) {
+    in.lock.owner_unlock();
+    return false;
+  }
+  in.counts.deallocations.add(1);
+  in.counts.bytes_in.add(freed);
   const std::uint32_t number = block->holder_number;
   remote_routes::route* const route = in.remote.to(number);
   if (route != nullptr && route->box != nullptr) {
-    set_state(*block, block_state::sent);
-    if (route->box->put(block->start(), block->requested, box_share * in.large_limit_bytes))
-      return in.lock.owner_unlock();
+    if (route->box->put(block->start(), freed, box_share * in.large_limit_bytes)) {
+      in.lock.owner_unlock();
+      return true;
+    }
   } else if (route != nullptr && ++in.remote.in_vain == remote_routes::worth_asking_again) {
     in.remote.in_vain = 0;
     *route = {};
@@ -57,6 +86,7 @@ void pool::core::send(thread_cache& in, heap::extent* block) noexcept {
   const bool wanted = route == nullptr && in.remote.saw(number);
   keep(in, block);
   if (wanted) connect(in, number);
+  return true;
 }
 
 // A block of another cache, or of the heap, is handed out by this one.
@@ -72,20 +102,20 @@ heap::extent* pool::core::accept(thread_cache& in, std::uint64_t address,
                                  std::uint64_t bytes) noexcept {
   heap::extent* const block = heap_.find(address);
   const block_state state = block == nullptr ? block_state::none : state_of(*block);
-  if (__builtin_expect(
-          (state == block_state::live || state == block_state::sent) && block->requested == bytes,
-          1)) {
-    set_state(*block, block_state::cached);
+  if (__builtin_expect((state == block_state::live || state == block_state::sent) &&
+                           block->requested == bytes &&
+                           change_state(*block, state, block_state::cached),
+                       1)) {
     block_owners_.note(address, in.number);
     return block;
   }
-  if (state == block_state::sent) set_state(*block, block_state::live);
   in.counts.deallocations.add(~std::uint64_t{0});
   in.counts.bytes_in.add(0 - bytes);
   const std::lock_guard lock(refused_mutex_);
   if (refused_count_ < refused_.size()) {
     refused_[refused_count_++] = {reinterpret_cast<const void*>(address), bytes,
-                                  block == nullptr ? 0 : block->requested, in.handle, state};
+                                  block == nullptr ? 0 : std::uint64_t{block->requested}, in.handle,
+                                  state};
   } else {
     ++refused_more_;
   }
@@ -178,7 +208,7 @@ void pool::core::connect(thread_cache& in, std::uint32_t number) noexcept {
     }
     return false;
   };
-  if (to != nullptr && to->dead.load(std::memory_order_relaxed)) made = nullptr;
+  if (to != nullptr && (to->leaving || to->has(thread_cache::is_dead))) made = nullptr;
   if (made == nullptr) {
     const auto entered = in.lock.enter();
     if (later)
@@ -207,7 +237,7 @@ void pool::core::disconnect(thread_cache& of) noexcept {
   heap::extent* chain = nullptr;
   {
     const std::lock_guard lock(caches_mutex_);
-    of.dead.store(true, std::memory_order_relaxed);  // nobody makes a route to it any more
+    of.leaving = true;  // nobody makes a route to it any more
     std::array<thread_cache*, 2 * remote_routes::most + 1> all{&of};
     std::size_t count = 1;
     const auto note = [&](thread_cache& other) {

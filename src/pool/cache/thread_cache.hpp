@@ -31,14 +31,22 @@ struct stream_state;
 enum class block_state : std::uint8_t {
   none,     // not handed out: the record is free, or belongs to free memory
   live,     // the user has it
-  special,  // the user has it, and its free takes the slow path: record_use or a capture
+  special,  // the user has it, and its free takes the slow path: record_use, a tag or a capture
   cached,   // in a thread cache or in a stream cache
   sent,     // freed by one cache and on its way to another. Most are yet as they were handed out
             // there: who sends may not look
-  guarded,  // freed, waits for the streams that record_use named
+  guarded,  // freed, and with whoever changed it to this: waits for the streams that record_use
+            // named, or for an arena
 };
 [[nodiscard]] inline block_state state_of(const heap::extent& block) noexcept {
   return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
+}
+// Whether this call made the change: of two frees of a block one does.
+[[nodiscard]] inline bool change_state(heap::extent& block, block_state from,
+                                       block_state to) noexcept {
+  auto was = static_cast<std::uint8_t>(from);
+  return block.holder_state.compare_exchange_strong(was, static_cast<std::uint8_t>(to),
+                                                    std::memory_order_relaxed);
 }
 inline void set_state(heap::extent& block, block_state to) noexcept {
   block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
@@ -119,12 +127,22 @@ struct remote_routes {
 
 struct alignas(128) thread_cache {
   biased_lock lock;
-  // Emptied for good: its stream is gone. Written under the lock; a hint to whoever reads it
-  // without.
-  std::atomic<bool> dead{false};
+  // is_dead: emptied for good, since its stream is gone. checks_frees: its blocks may be freed by
+  // threads that do not take its lock, so each free changes the block's state by compare and
+  // exchange; until the pool has met such a free, nobody pays for that. Written under the lock; a
+  // hint to whoever reads them without.
+  static constexpr std::uint8_t is_dead = 1, checks_frees = 2;
+  std::atomic<std::uint8_t> flags{0};
+  [[nodiscard]] bool has(std::uint8_t flag) const noexcept {
+    return (flags.load(std::memory_order_relaxed) & flag) != 0;
+  }
+  void set(std::uint8_t flag) noexcept {
+    flags.store(flags.load(std::memory_order_relaxed) | flag, std::memory_order_relaxed);
+  }
   std::atomic<bool> sends{
       false};  // it has a route out: a hint to its owner, who looks before it takes the lock
   std::uint8_t next_large = 0;  // the large slot that is given up next
+  bool leaving = false;         // about to be dropped; under the pool's caches mutex
   std::uint64_t small_limit_bytes = 0;
   std::uint64_t large_limit_bytes = 0;
   std::uint64_t small_bytes = 0;

@@ -1,6 +1,7 @@
 #include "pool/cache/thread_caches.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "pool/core.hpp"
@@ -26,16 +27,18 @@ bool idle_since_last_look(thread_cache& of) noexcept {
 }  // namespace
 
 thread_caches::thread_caches() {
-  rebuild();
+  make_room();
 }
 
 void thread_caches::enter(const owned& of) noexcept {
-  std::size_t at = slot_of(of.core.get(), of.handle);
+  std::size_t at = slot_of(of.address, of.handle);
   while (slots_[at].core != nullptr) at = (at + 1) & mask_;
-  slots_[at] = {of.core.get(), of.handle, of.in.get()};
+  slots_[at] = {of.address, of.handle, of.in.get()};
 }
 
-void thread_caches::rebuild() {
+// Slots for one cache more, at most half of them used.
+void thread_caches::make_room() {
+  if (2 * (all_.size() + 1) <= mask_ + 1) return;
   unsigned power = 6;
   while ((std::size_t{1} << power) < 2 * (all_.size() + 1)) ++power;
   slots_ = std::make_unique<entry[]>(std::size_t{1} << power);
@@ -44,26 +47,38 @@ void thread_caches::rebuild() {
   for (const owned& o : all_) enter(o);
 }
 
+// Needs no host memory.
 template <class Goes>
-void thread_caches::drop_if(Goes&& goes) {
-  std::vector<owned> dropped;
-  std::erase_if(all_, [&](owned& o) {
-    if (!goes(o)) return false;
-    dropped.push_back(std::move(o));
-    return true;
-  });
-  if (dropped.empty()) return;
-  rebuild();
-  for (owned& o : dropped) o.core->drop_cache(*o.in);
+void thread_caches::drop_if(Goes&& goes) noexcept {
+  const auto first_gone =
+      std::partition(all_.begin(), all_.end(), [&](const owned& o) { return !goes(o); });
+  auto left = static_cast<std::size_t>(all_.end() - first_gone);
+  if (left == 0) return;
+  std::fill_n(slots_.get(), mask_ + 1, entry{});
+  for (std::size_t i = 0; i + left < all_.size(); ++i) enter(all_[i]);
+  // Dropping one may end its pool, and with it whatever that kept.
+  for (; left > 0; --left) {
+    const owned gone = std::move(all_.back());
+    all_.pop_back();
+    drop(gone);
+  }
+}
+
+void thread_caches::drop(const owned& of) noexcept {
+  if (const auto core = of.core.lock()) core->drop_cache(*of.in);
 }
 
 std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::core>& core,
                                                  stream_handle handle,
-                                                 std::unique_ptr<thread_cache> made) {
+                                                 std::unique_ptr<thread_cache> made) noexcept {
   if (table_ended) return made;
-  if (mine_ == nullptr) {
-    this_thread.table = std::make_unique<thread_caches>();
-    mine_ = this_thread.table.get();
+  try {
+    if (mine_ == nullptr) {
+      this_thread.table = std::make_unique<thread_caches>();
+      mine_ = this_thread.table.get();
+    }
+  } catch (const std::bad_alloc&) {
+    return made;
   }
   thread_caches& mine = *mine_;
   // Caches of pools that are closed go first, caches of dead streams, and a cache that this one
@@ -74,37 +89,41 @@ std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::cor
   if (contended || mine.all_.size() < first_look || ++mine.puts_ >= mine.all_.size() ||
       find(core.get(), handle) != nullptr) {
     mine.puts_ = 0;
-    mine.drop_if([&](owned& o) {
+    mine.drop_if([&](const owned& o) {
       if (o.in->in_call != 0) return false;
-      const bool replaced = o.core == core && o.handle == handle;
+      const auto of = o.core.lock();
+      const bool replaced = of == core && o.handle == handle;
       const bool idle = contended && idle_since_last_look(*o.in);
-      return replaced || idle || o.core->closed() || o.in->dead.load(std::memory_order_relaxed);
+      return replaced || idle || of == nullptr || of->closed() || o.in->has(thread_cache::is_dead);
     });
   }
   if (contended) mine.look_at_ = std::min(2 * mine.look_at_, most_caches);
-  mine.all_.push_back({core, handle, std::move(made)});
-  if (2 * mine.all_.size() > mine.mask_)
-    mine.rebuild();
-  else
-    mine.enter(mine.all_.back());
+  try {
+    mine.all_.reserve(mine.all_.size() + 1);
+    mine.make_room();
+  } catch (const std::bad_alloc&) {
+    return made;
+  }
+  mine.all_.push_back({core, core.get(), handle, std::move(made)});
+  mine.enter(mine.all_.back());
   return nullptr;
 }
 
-void thread_caches::drop_idle(const pool::core* core) {
+void thread_caches::drop_idle(const pool::core* core) noexcept {
   if (mine_ == nullptr) return;
-  mine_->drop_if([core](owned& o) {
-    return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in);
+  mine_->drop_if([core](const owned& o) {
+    return o.address == core && o.in->in_call == 0 && idle_since_last_look(*o.in);
   });
 }
 
-void thread_caches::drop_all(const pool::core* core) {
+void thread_caches::drop_all(const pool::core* core) noexcept {
   if (mine_ == nullptr) return;
-  mine_->drop_if([core](owned& o) { return o.core.get() == core && o.in->in_call == 0; });
+  mine_->drop_if([core](const owned& o) { return o.address == core && o.in->in_call == 0; });
 }
 
 thread_caches::~thread_caches() {
   mine_ = nullptr;
-  for (owned& o : all_) o.core->drop_cache(*o.in);
+  for (const owned& o : all_) drop(o);
 }
 
 }  // namespace millpond

@@ -1,8 +1,10 @@
 // The caches of one thread: a small hash table in thread-local storage, asked on every plain call.
 //
-// A table entry keeps its pool's core alive, so a core's address never comes back for another pool
-// while an entry names it. When the thread ends its caches are emptied into their pools; when a
-// pool ends first, its caches are dropped here the next time the thread takes the slow path.
+// A table entry keeps its pool's core from being forgotten, not from ending: a weak pointer holds
+// the core's storage, since core and count are made as one, so a core's address never comes back
+// for another pool while an entry names it, and a thread that makes no call any more keeps no pool
+// and no driver. When the thread ends its caches are emptied into their pools; when a pool ends
+// first, its caches are dropped here the next time the thread takes the slow path.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -27,16 +29,16 @@ class thread_caches {
     }
   }
   // Puts a cache in the table, in place of one with the same key (which is then retired and
-  // deleted). Answers the cache back where the thread's table has ended already: a destructor of
-  // another thread_local object calls.
-  [[nodiscard]] static std::unique_ptr<thread_cache> put(const std::shared_ptr<pool::core>& core,
-                                                         stream_handle handle,
-                                                         std::unique_ptr<thread_cache> made);
+  // deleted). Answers the cache back where the thread's table has ended already, since a destructor
+  // of another thread_local object calls, or there is no host memory for the entry.
+  [[nodiscard]] static std::unique_ptr<thread_cache> put(
+      const std::shared_ptr<pool::core>& core, stream_handle handle,
+      std::unique_ptr<thread_cache> made) noexcept;
   // Drops the calling thread's caches of this core that served no call since they were last looked
   // at.
-  static void drop_idle(const pool::core* core);
+  static void drop_idle(const pool::core* core) noexcept;
   // All of them, except one whose call is under way.
-  static void drop_all(const pool::core* core);
+  static void drop_all(const pool::core* core) noexcept;
   ~thread_caches();
 
  private:
@@ -46,8 +48,9 @@ class thread_caches {
     thread_cache* in = nullptr;
   };
   struct owned {
-    std::shared_ptr<pool::core> core;
-    stream_handle handle;
+    std::weak_ptr<pool::core> core;
+    const pool::core* address = nullptr;
+    stream_handle handle = nullptr;
     std::unique_ptr<thread_cache> in;
   };
 
@@ -57,10 +60,11 @@ class thread_caches {
     return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ULL) >> shift_);
   }
   void enter(const owned& of) noexcept;
-  void rebuild();
+  void make_room();
+  static void drop(const owned& of) noexcept;
   // Drops the caches that `goes` says.
   template <class Goes>
-  void drop_if(Goes&& goes);
+  void drop_if(Goes&& goes) noexcept;
 
   // initial-exec: one instruction to reach it, in an executable and in a library loaded at start.
   [[gnu::tls_model("initial-exec")]] static thread_local constinit thread_caches* mine_;

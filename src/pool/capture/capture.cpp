@@ -6,6 +6,8 @@
 // first, then idle memory, never pending: the graph may be launched on any stream, before or after
 // whatever a pending fence stands for. The graph holds a ticket (a user object) that tells us when
 // the graph and everything made from it is gone, an aborted capture's too.
+#include <new>
+
 #include "driver/relaxed_capture.hpp"
 #include "driver/when_graph_is_gone.hpp"
 #include "pool/core.hpp"
@@ -39,27 +41,42 @@ result<capture_info> pool::core::begin_capture_call(stream_handle stream, const 
 
 // The capture as the pool knows it, met now for the first time or known; an arena of its own where
 // it was given none. Under the captures mutex.
-result<capture_state*> pool::core::open_capture(const capture_info& capture,
-                                                std::shared_ptr<arena_state> arena) {
-  if (const auto known = captures_.find(capture.id); known != captures_.end())
-    return known->second.get();
-  // Bound to the graph before it owns anything, so that what it owns comes back with the graph.
-  auto made = std::make_unique<capture_state>();
+result<std::shared_ptr<capture_state>> pool::core::open_capture(
+    const capture_info& capture, std::shared_ptr<arena_state> arena) {
+  if (const auto known = captures_.find(capture.id); known != captures_.end()) return known->second;
+  // Bound to the graph before it owns anything, so that what it owns comes back with the graph. All
+  // that takes host memory comes before that.
+  auto made = std::make_shared<capture_state>();
   made->id = capture.id;
-  const auto release = [queue = released_, id = capture.id] {
-    const std::lock_guard lock(queue->mutex);
-    queue->captures.push_back(id);
-    queue->any.store(true, std::memory_order_relaxed);
-  };
-  if (const call_result answer = when_graph_is_gone(*gpu_, capture.graph, release); !answer.ok())
-    return to_error(answer, "binding memory to the graph being captured");
-  if (arena == nullptr) {
+  const bool own_arena = arena == nullptr;
+  if (own_arena) {
     arena = std::make_shared<arena_state>();
     arena->parked = new_owner();
   }
-  arena->graphs.insert(capture.id);
-  made->arena = std::move(arena);
-  return captures_.emplace(capture.id, std::move(made)).first->second.get();
+  made->arena = arena;
+  const auto forget = [&] {
+    arena->graphs.erase(capture.id);
+    captures_.erase(capture.id);
+    if (own_arena) drop_owner(arena->parked);
+  };
+  call_result answer;
+  try {
+    released_->expect_one();
+    arena->graphs.insert(capture.id);
+    captures_.emplace(capture.id, made);
+    const auto release = [queue = released_, id = capture.id] {
+      queue->put({release_queue::kind::capture, id});
+    };
+    answer = when_graph_is_gone(*gpu_, capture.graph, release);
+  } catch (const std::bad_alloc&) {
+    forget();
+    throw;
+  }
+  if (!answer.ok()) {
+    forget();
+    return to_error(answer, "binding memory to the graph being captured");
+  }
+  return made;
 }
 
 heap::owner_id pool::core::owner_in(capture_state& capture, std::uint64_t key) {
@@ -72,7 +89,7 @@ heap::owner_id pool::core::owner_in(capture_state& capture, std::uint64_t key) {
 // is in order with all of them. Under the captures mutex.
 heap::extent* pool::core::from_arena(const request& what, capture_state& capture) {
   const auto own = [&]() -> heap::extent* {
-    if (heap_.free_bytes(what.owner) < what.size) return nullptr;
+    if (!serving() || heap_.free_bytes(what.owner) < what.size) return nullptr;
     heap::extent* block = heap_.allocate(what.size, what.alignment, what.owner, heap::reach::own);
     if (block == nullptr)
       block = heap_.allocate_run(what.size, what.alignment, what.owner, heap::reach::own);
@@ -92,6 +109,17 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
                                                    request& what) {
   std::shared_ptr<arena_state> arena;
   heap::extent* block = nullptr;
+  // The capture's owners are its own until the last call that knows one has ended, or another
+  // stream might get its number meanwhile.
+  struct under_way {
+    core& of;
+    std::shared_ptr<capture_state> in;
+    ~under_way() {
+      if (in == nullptr) return;
+      const std::lock_guard lock(of.captures_mutex_);
+      if (--in->allocating == 0 && in->ended) of.let_go_of_owners(*in);
+    }
+  } until_it_ends{*this, nullptr};
   {
     const std::lock_guard lock(captures_mutex_);
     const auto opened = open_capture(capture, nullptr);
@@ -99,6 +127,8 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
     arena = (*opened)->arena;
     what.owner = owner_in(**opened, key);
     block = from_arena(what, **opened);
+    until_it_ends.in = *opened;
+    ++until_it_ends.in->allocating;
   }
   if (block == nullptr) {
     const auto found = acquire(what, nullptr);
@@ -107,18 +137,24 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
   }
   block->holder = arena.get();
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  {
+  error refused{error_code::not_permitted,
+                "the capture's graph is gone: nothing more can be allocated for it"};
+  try {
     const std::lock_guard lock(captures_mutex_);
     if (!arena->ended.load(std::memory_order_relaxed)) {
-      arena->out.emplace(block, capture.id);
+      arena->add(block, capture.id);
       return block;
     }
+  } catch (const std::bad_alloc&) {
+    refused = no_host_memory();
   }
-  // Another thread threw the capture away meanwhile.
+  // Another thread threw the capture away meanwhile, or there is no room to note the block. It may
+  // be of the arena, whose last graph may still run: a fence over the context covers that.
   const std::lock_guard lock(heap_mutex_);
-  put_back(*block, heap::anyone);
-  return error{error_code::not_permitted,
-               "the capture's graph is gone: nothing more can be allocated for it"};
+  carved_ -= block->bytes;
+  set_state(*block, block_state::none);
+  heap_.release(block, limbo_.owner, limbo_.batches->join(block->bytes), heap::absorb_idle::no);
+  return refused;
 }
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes,
@@ -154,42 +190,45 @@ void pool::core::put_back(heap::extent& block, heap::owner_id owner) noexcept {
 // Who may have the block next: the same stream of a capture of the arena that runs now; captures
 // attached later; or, freed on a stream outside, those attached when that stream has passed the
 // free.
-void pool::core::free_in_capture(heap::extent* block, stream_handle stream,
-                                 stream_state* freed_on) noexcept {
-  stream_state* to_seal = nullptr;
-  {
-    const std::lock_guard lock(captures_mutex_);
-    auto& arena = *static_cast<arena_state*>(block->holder);
-    if (arena.out.erase(block) == 0) return;  // the arena ended meanwhile, and all of it went back
-    const auto used = static_cast<other_use>(block->holder_note);
-    capture_info now;
-    const bool known = gpu_->stream_capture(stream, &now).ok();
-    const auto running =
-        known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
-    const bool here = running != captures_.end() && running->second->arena.get() == &arena;
-    if (arena.number != 0 && used != other_use::outside && !here && freed_on != nullptr) {
-      // In another arena's capture it is that graph's too, and nobody knows when that will run.
-      const bool outside = known && now.status == capture_status::none;
-      set_state(*block, block_state::guarded);
-      arena.kept.push_back({block, outside ? freed_on->batches : nullptr,
-                            outside ? freed_on->batches->join(block->bytes) : 0});
-      if (outside) to_seal = freed_on;
-    } else if (arena.number != 0 && used == other_use::outside) {
-      set_state(*block, block_state::guarded);
-      arena.kept.push_back({block, nullptr, 0});
-    } else {
-      const heap::owner_id owner = here && used == other_use::none
-                                       ? owner_in(*running->second, capture_key(stream))
-                                       : arena.parked;
-      const std::lock_guard heap_lock(heap_mutex_);
-      put_back(*block, owner);
+stream_state* pool::core::free_in_capture(heap::extent* block, stream_handle stream,
+                                          stream_state* freed_on) noexcept {
+  auto& arena = *static_cast<arena_state*>(block->holder);
+  const bool used_here = (block->holder_note & block_mark::used_in_capture) != 0;
+  const bool used_outside = (block->holder_note & block_mark::used_outside) != 0;
+  capture_info now;
+  const bool known = gpu_->stream_capture(stream, &now).ok();
+  const auto running =
+      known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
+  const bool here = running != captures_.end() && running->second->arena.get() == &arena;
+  if (arena.number != 0 && (used_outside || (!here && freed_on != nullptr))) {
+    // In another arena's capture it is that graph's too, and nobody knows when that will run.
+    if (used_outside || !known || now.status != capture_status::none) {
+      arena.keep(block, nullptr, 0);
+      return nullptr;
+    }
+    arena.keep(block, freed_on->batches, freed_on->batches->join(block->bytes));
+    return freed_on;
+  }
+  heap::owner_id owner = arena.parked;
+  if (here && !used_here && !used_outside) {
+    try {
+      owner = owner_in(*running->second, capture_key(stream));
+    } catch (const std::bad_alloc&) {  // for later captures, then
     }
   }
-  if (to_seal == nullptr) return;
-  if (to_seal == &limbo_) {
+  arena.remove(block);
+  const std::lock_guard heap_lock(heap_mutex_);
+  put_back(*block, owner);
+  return nullptr;
+}
+
+// What was freed outside captures is behind a fence soon.
+void pool::core::seal_kept(stream_state* freed_on) noexcept {
+  if (freed_on == nullptr) return;
+  if (freed_on == &limbo_) {
     static_cast<void>(seal_context());
   } else {
-    seal(*to_seal);
+    seal(*freed_on);
   }
 }
 
@@ -201,41 +240,43 @@ void pool::core::drain_released() noexcept {
   // not.
   const bool fence_due = options_.fences != context_fences::never && limbo_.batches->dirty();
   if (!released_->any.load(std::memory_order_relaxed) && !fence_due) return;
-  std::vector<std::uint64_t> captures, arenas;
-  {
-    const std::lock_guard lock(released_->mutex);
-    captures.swap(released_->captures);
-    arenas.swap(released_->arenas);
-    released_->any.store(false, std::memory_order_relaxed);
-  }
-  std::vector<std::shared_ptr<arena_state>> over;
-  {
-    const std::lock_guard lock(captures_mutex_);
-    for (const std::uint64_t id : captures) {
-      const auto found = captures_.find(id);
-      if (found == captures_.end()) continue;
-      const std::unique_ptr<capture_state> gone = std::move(found->second);
-      captures_.erase(found);
-      std::erase_if(capturing_, [id](const auto& c) { return c.second == id; });
-      end_capture(*gone);
-      if (arena_over(*gone->arena)) over.push_back(gone->arena);
-    }
-    capturing_changed();
-    for (const std::uint64_t number : arenas) {
-      const auto found = arenas_.find(number);
-      if (found == arenas_.end()) continue;
-      found->second->held = false;
-      if (arena_over(*found->second)) over.push_back(found->second);
-    }
-    std::erase_if(over, [](const auto& arena) {
-      return arena->ended.exchange(true, std::memory_order_relaxed);
-    });
-    for (const auto& arena : over) arenas_.erase(arena->number);
-  }
-  for (const auto& arena : over) end_arena(*arena);
+  while (const std::shared_ptr<arena_state> over = next_over()) end_arena(*over);
   const relaxed_capture_scope relaxed(*gpu_);
   seal_context();
   poll_fences();
+}
+
+// Takes note of graphs that are gone and of arenas that nobody holds, until one of them ends an
+// arena; nullptr where none is left. What is not taken note of stays in the queue.
+std::shared_ptr<arena_state> pool::core::next_over() noexcept {
+  const auto over_now = [this](std::shared_ptr<arena_state> arena) -> std::shared_ptr<arena_state> {
+    if (!arena_over(*arena) || arena->ended.exchange(true, std::memory_order_relaxed))
+      return nullptr;
+    arenas_.erase(arena->number);
+    return arena;
+  };
+  const std::lock_guard lock(captures_mutex_);
+  for (;;) {
+    const release_queue::entry next = released_->take();
+    if (next.what == release_queue::kind::nothing) return nullptr;
+    std::shared_ptr<arena_state> arena;
+    if (next.what == release_queue::kind::capture) {
+      const auto found = captures_.find(next.number);
+      if (found == captures_.end()) continue;
+      const std::shared_ptr<capture_state> gone = std::move(found->second);
+      captures_.erase(found);
+      std::erase_if(capturing_, [&](const auto& c) { return c.second == next.number; });
+      capturing_changed();
+      end_capture(*gone);
+      arena = over_now(gone->arena);
+    } else {
+      const auto found = arenas_.find(next.number);
+      if (found == arenas_.end()) continue;
+      found->second->held = false;
+      arena = over_now(found->second);
+    }
+    if (arena != nullptr) return arena;
+  }
 }
 
 }  // namespace millpond

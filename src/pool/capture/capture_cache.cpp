@@ -1,6 +1,8 @@
 // Caches inside captures: as a cache of a stream, but of one capture's blocks. Nothing is asked of
 // the driver and nothing is shared on the fast path; what the cache keeps is the arena's all the
 // while.
+#include <new>
+
 #include "pool/fast_path.hpp"
 
 namespace millpond {
@@ -21,7 +23,12 @@ result<std::unique_ptr<captured_cache>> pool::core::make_captured_cache(stream_h
   made->handle = stream;
   made->capture_id = capture->id;
   made->key = capture_key(stream);
+  made->set(thread_cache::checks_frees);  // a plain free of its blocks takes another lock
   set_cache_limits(*made);
+  {
+    const std::lock_guard lock(caches_mutex_);
+    capture_caches_.reserve(capture_caches_.size() + 1);
+  }
   {
     const std::lock_guard lock(captures_mutex_);
     const auto opened = open_capture(*capture, nullptr);
@@ -47,7 +54,7 @@ result<void*> pool::core::allocate_from(captured_cache& in, std::uint64_t bytes)
   if (!found) return found.error();
   heap::extent* const block = *found;
   const auto entered = in.lock.enter();
-  if (in.dead.load(std::memory_order_relaxed)) {
+  if (in.has(thread_cache::is_dead)) {
     in.lock.leave(entered);
     return not_this_capture();  // the block went with the arena
   }
@@ -82,16 +89,22 @@ void pool::core::refill_captured(captured_cache& in, const request& what) noexce
         block = carve_locked(what, false);
       }
       if (block == nullptr) break;
+      try {
+        in.arena->add(block, in.capture_id);
+      } catch (const std::bad_alloc&) {
+        const std::lock_guard heap_lock(heap_mutex_);
+        put_back(*block, what.owner);
+        break;
+      }
       block->holder = in.arena.get();
       block_owners_.forget(block->start());
       set_state(*block, block_state::cached);
-      in.arena->out.emplace(block, in.capture_id);
       block->link = chain;
       chain = block;
     }
   }
   const auto entered = in.lock.enter();
-  const bool dead = in.dead.load(std::memory_order_relaxed);
+  const bool dead = in.has(thread_cache::is_dead);
   while (chain != nullptr && !dead) {
     heap::extent* const block = chain;
     chain = block->link;
@@ -112,7 +125,7 @@ void pool::core::flush_captured(captured_cache& of, heap::extent* chain) noexcep
   while (chain != nullptr) {
     heap::extent* const block = chain;
     chain = block->link;
-    of.arena->out.erase(block);
+    of.arena->remove(block);
     put_back(*block, owner);
   }
 }

@@ -66,7 +66,7 @@ void pool::core::inherit(capture_state& capture, heap::owner_id first) {
 
 // Blocks freed outside captures whose stream has passed the free.
 void pool::core::settle_kept(arena_state& arena) {
-  std::erase_if(arena.kept, [&](const arena_state::kept_block& k) {
+  arena.kept.remove_if([&](const arena_state::held_block& k) {
     if (k.batches == nullptr || k.batches->completed() < k.batch) return false;
     const std::lock_guard lock(heap_mutex_);
     put_back(*k.block, arena.parked);
@@ -76,11 +76,20 @@ void pool::core::settle_kept(arena_state& arena) {
 
 // Its graph is gone: what it had free waits in the arena for the next capture. Under the captures
 // mutex.
-void pool::core::end_capture(capture_state& gone) {
+void pool::core::end_capture(capture_state& gone) noexcept {
   gone.arena->graphs.erase(gone.id);
+  gone.ended = true;
+  if (gone.allocating == 0) let_go_of_owners(gone);
+}
+
+// Under the captures mutex, as end_capture.
+void pool::core::let_go_of_owners(capture_state& gone) noexcept {
   const std::lock_guard lock(heap_mutex_);
+  // Its arena may have ended before the last call did, and has no owner any more.
+  const bool over = gone.arena->ended.load(std::memory_order_relaxed);
+  const heap::owner_id to = over ? limbo_.owner : gone.arena->parked;
   for (const auto& [key, owner] : gone.owners) {
-    heap_.reassign(owner, arena_batch::all, gone.arena->parked, arena_batch::used);
+    heap_.reassign(owner, arena_batch::all, to, over ? limbo_.batches->join(0) : arena_batch::used);
     free_owners_.push_back(owner);
   }
 }
@@ -108,31 +117,33 @@ void pool::core::end_arena(arena_state& gone) noexcept {
       if (l->arena.get() != &gone) continue;
       l->lock.foreign_lock();
       static_cast<void>(l->empty());
-      l->dead.store(true, std::memory_order_relaxed);
+      l->set(thread_cache::is_dead);
       l->lock.foreign_unlock();
     }
   }
-  std::unordered_map<heap::extent*, std::uint64_t> out;
-  {
-    const std::lock_guard lock(captures_mutex_);
-    out.swap(gone.out);
-    for (const auto& k : gone.kept) out.emplace(k.block, 0);
-    gone.kept.clear();
-  }
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    for (const auto& [block, capture] : out) tags_.erase(block);
-  }
+  // What is live is claimed here: a free of one that comes later finds it freed.
+  std::list<arena_state::held_block> out;
   std::uint64_t orphaned = 0;
   std::uint64_t orphaned_bytes = 0;
   {
+    const std::lock_guard lock(captures_mutex_);
+    gone.place.clear();
+    out.splice(out.end(), gone.out);
+    out.splice(out.end(), gone.kept);
+    const std::lock_guard notes_lock(guarded_mutex_);
+    for (const arena_state::held_block& each : out) {
+      if (change_state(*each.block, block_state::special, block_state::guarded)) {
+        ++orphaned;
+        orphaned_bytes += each.block->requested;
+      }
+      notes_.erase(each.block);
+    }
+  }
+  {
     const std::lock_guard lock(heap_mutex_);
     const std::uint64_t batch = limbo_.batches->join(0);
-    for (const auto& [block, capture] : out) {
-      if (state_of(*block) == block_state::special) {
-        ++orphaned;
-        orphaned_bytes += block->requested;
-      }
+    for (const arena_state::held_block& each : out) {
+      heap::extent* const block = each.block;
       carved_ -= block->bytes;
       set_state(*block, block_state::none);
       heap_.release(block, limbo_.owner, batch, heap::absorb_idle::no);

@@ -97,8 +97,8 @@ void pool::core::keeper_survey::ask_caches() {
 
 void pool::core::keeper_survey::note_arena(const arena_state& arena, std::uint64_t capture_id) {
   owners_[arena.parked] = {keeper_kind::graph, 0, 0, capture_id};
-  for (const auto& [block, capture] : arena.out)
-    captured_[block] = {keeper_kind::graph, 0, 0, capture};
+  for (const auto& held : arena.out)
+    captured_[held.block] = {keeper_kind::graph, 0, 0, held.capture};
   for (const auto& kept : arena.kept)
     captured_[kept.block] = {keeper_kind::graph, 0, 0, capture_id};
 }

@@ -91,7 +91,7 @@ void pool::core::count_captures(pool_statistics& out) {
   out.graph_arenas = arenas_.size();
   const std::lock_guard heap_lock(heap_mutex_);
   const auto add = [&](const arena_state& arena) {
-    for (const auto& [block, capture] : arena.out) out.capture_bytes += block->bytes;
+    for (const auto& held : arena.out) out.capture_bytes += held.block->bytes;
     for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
     out.capture_bytes += heap_.free_bytes(arena.parked);
   };

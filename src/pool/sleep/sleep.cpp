@@ -97,14 +97,22 @@ error pool::core::not_serving() const {
 
 result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (!user_has(block)) {
-    return error{error_code::foreign_pointer,
-                 "set_tag: the pointer is not a live block of this pool"};
-  }
-  const std::lock_guard lock(guarded_mutex_);
-  tags_[block] = std::string(tag);
+  const error not_live{error_code::foreign_pointer,
+                       "set_tag: the pointer is not a live block of this pool"};
+  if (!user_has(block)) return not_live;
+  // An arena's blocks change hands under the captures mutex.
+  const std::lock_guard lock(captures_mutex_);
+  const std::lock_guard notes_lock(guarded_mutex_);
+  block_note& note = notes_[block];
+  note.tag = std::string(tag);
+  note.tagged = true;
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  set_state(*block, block_state::special);
+  if (state_of(*block) != block_state::special &&
+      !change_state(*block, block_state::live, block_state::special)) {
+    notes_.erase(block);  // freed meanwhile
+    return not_live;
+  }
+  block->holder_note |= block_mark::tagged;
   return {};
 }
 
@@ -131,8 +139,10 @@ std::unordered_map<const heap::extent*, bool> pool::core::tagged_blocks(
     const sleep_options& options) {
   std::unordered_map<const heap::extent*, bool> dropped;
   const std::lock_guard lock(guarded_mutex_);
-  for (const auto& [block, tag] : tags_) {
-    dropped[block] = std::find(options.drop.begin(), options.drop.end(), tag) != options.drop.end();
+  for (const auto& [block, note] : notes_) {
+    if (note.tagged)
+      dropped[block] =
+          std::find(options.drop.begin(), options.drop.end(), note.tag) != options.drop.end();
   }
   return dropped;
 }
@@ -267,28 +277,31 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
   if (closed()) return not_serving();
   if (serving()) return slow_free(ptr, bytes, stream, nullptr);
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  if (!user_has(block) || (bytes != 0 && bytes != block->requested)) {
-    return explain_bad_free(ptr, bytes, stream);
-  }
+  if (!user_has(block) || (bytes != 0 && bytes != block->requested))
+    return refuse_free(ptr, bytes, stream);
+  const std::uint64_t freed = block->requested;
+  check_frees();
   {
-    const std::lock_guard lock(guarded_mutex_);
-    uses_.erase(block);
-    tags_.erase(block);
+    const std::lock_guard lock(captures_mutex_);
+    const block_state was = state_of(*block);
+    if ((was != block_state::live && was != block_state::special) ||
+        !change_state(*block, was, block_state::guarded))
+      return refuse_free(ptr, bytes, stream);
+    {
+      const std::lock_guard notes_lock(guarded_mutex_);
+      notes_.erase(block);
+    }
+    sleeping_.forget(block->start(), block->bytes);
+    if (block->holder != nullptr) {
+      static_cast<void>(free_in_capture(block, stream, nullptr));
+    } else {
+      const std::lock_guard heap_lock(heap_mutex_);
+      carved_ -= block->bytes;
+      set_state(*block, block_state::none);
+      heap_.release(block, heap::anyone, 0, heap::absorb_idle::no);
+    }
   }
-  sleeping_.forget(block->start(), block->bytes);
-  {
-    const std::lock_guard lock(caches_mutex_);
-    past_.deallocations.add(1);
-    past_.bytes_in.add(block->requested);
-  }
-  if (block->holder != nullptr) {
-    free_in_capture(block, stream, nullptr);
-    return {};
-  }
-  const std::lock_guard lock(heap_mutex_);
-  carved_ -= block->bytes;
-  set_state(*block, block_state::none);
-  heap_.release(block, heap::anyone, 0, heap::absorb_idle::no);
+  count_free(nullptr, freed);
   return {};
 }
 
