@@ -2,6 +2,9 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <new>
+
 #include "base/bits.hpp"
 #include "base/check.hpp"
 
@@ -9,42 +12,54 @@ namespace millpond::heap {
 
 namespace {
 
-// Zero and untouched until used: null pointers by the million at no cost.
-void* untouched(std::uint64_t bytes) {
+// Zero and untouched until used: null pointers by the million at no cost. nullptr where the host
+// has no addresses for it.
+[[nodiscard]] void* untouched(std::uint64_t bytes) noexcept {
   void* const out = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  MILLPOND_CHECK(out != MAP_FAILED, bytes);
-  return out;
+  return out == MAP_FAILED ? nullptr : out;
+}
+
+void unmap(void* at, std::uint64_t bytes) noexcept {
+  if (at != nullptr) ::munmap(at, bytes);
 }
 
 }  // namespace
 
-address_index::address_index() : chunks_(std::make_unique<std::atomic<extent*>[]>(max_chunks)) {
-  hints_ = static_cast<std::atomic<extent*>*>(untouched(sizeof(*hints_) << most_hints_power));
+address_index::address_index(const limits& most)
+    : most_{most.records, std::min<std::uint32_t>(most.regions, max_regions)} {
+  void* const hints = untouched(sizeof(*hints_) << most_hints_power);
+  const std::uint64_t chunk_bytes = divide_up(most_.records, chunk_records) * sizeof(*chunks_);
+  void* const chunks = untouched(chunk_bytes);
+  if (hints == nullptr || chunks == nullptr) {
+    unmap(hints, sizeof(*hints_) << most_hints_power);
+    unmap(chunks, chunk_bytes);
+    throw std::bad_alloc();
+  }
+  hints_ = static_cast<std::atomic<extent*>*>(hints);
+  chunks_ = static_cast<std::atomic<extent*>*>(chunks);
 }
 
 address_index::~address_index() {
-  for (std::size_t i = 0; i < max_chunks; ++i) {
-    extent* const chunk = chunks_[i].load(std::memory_order_relaxed);
-    if (chunk == nullptr) break;
-    delete[] chunk;
+  for (std::size_t i = 0; i < next_id_ / chunk_records; ++i) {
+    delete[] chunks_[i].load(std::memory_order_relaxed);
   }
-  ::munmap(static_cast<void*>(hints_), sizeof(*hints_) << most_hints_power);
+  unmap(chunks_, divide_up(most_.records, chunk_records) * sizeof(*chunks_));
+  unmap(hints_, sizeof(*hints_) << most_hints_power);
+  unmap(prepared_.root, prepared_.mapped);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
-    ::munmap(static_cast<void*>(regions_[i].root), regions_[i].mapped);
+    unmap(regions_[i].root, regions_[i].mapped);
   }
 }
 
-void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
-  const std::uint32_t count = region_count_.load(std::memory_order_relaxed);
-  MILLPOND_CHECK(count < max_regions, count);
-  MILLPOND_CHECK(is_aligned(base, page_bytes) && is_aligned(bytes, page_bytes) && bytes > 0, base,
-                 bytes);
-  region& r = regions_[count];
-  r.base = base;
-  r.bytes = bytes;
+refusal address_index::prepare_region(std::uint64_t bytes) noexcept {
+  if (full()) return refusal::regions;
+  MILLPOND_CHECK(is_aligned(bytes, page_bytes) && bytes > 0, bytes);
+  if (prepared_.bytes == bytes) return refusal::none;
+  unmap(prepared_.root, prepared_.mapped);
+  prepared_ = {};
   std::uint64_t width = bytes >> page_shift;
-  std::uint64_t total = width * sizeof(*r.root);
+  std::uint64_t total = width * sizeof(std::atomic<std::uintptr_t>);
   std::array<std::uint64_t, 4> at{};
   for (std::uint64_t& start : at) {
     width = divide_up(width, 64);
@@ -52,36 +67,65 @@ void address_index::add_region(std::uint64_t base, std::uint64_t bytes) {
     total += width * 8;
   }
   void* const root = untouched(total);
+  if (root == nullptr) return refusal::host_memory;
+  region& r = prepared_;
+  r.bytes = bytes;
   r.root = static_cast<std::atomic<std::uintptr_t>*>(root);
   r.mapped = total;
   for (std::size_t level = 0; level < at.size(); ++level) {
     r.levels[level] = reinterpret_cast<std::uint64_t*>(static_cast<char*>(root) + at[level]);
   }
+  return refusal::none;
+}
+
+void address_index::add_prepared_region(std::uint64_t base) noexcept {
+  MILLPOND_CHECK(is_aligned(base, page_bytes) && prepared_.bytes > 0, base);
+  const std::uint32_t count = region_count_.load(std::memory_order_relaxed);
+  regions_[count] = prepared_;
+  regions_[count].base = base;
+  prepared_ = {};
   region_count_.store(count + 1, std::memory_order_release);
 }
 
-extent* address_index::new_extent() {
-  if (unused_ == nullptr) {
-    const std::size_t chunk = next_id_ / chunk_records;
-    MILLPOND_CHECK(chunk < max_chunks, next_id_);
-    auto* const records = new extent[chunk_records];
-    chunks_[chunk].store(records, std::memory_order_release);
-    for (std::uint32_t i = chunk_records; i-- > 0;) {
-      records[i].id = next_id_ + i;
-      if (records[i].id == 0) continue;  // id 0 means none
-      records[i].bin_after = unused_;
-      unused_ = &records[i];
+// What was made before a refusal stays at hand.
+refusal address_index::provide_more(std::size_t inserts) noexcept {
+  try {
+    while (unused_count_ < inserts + aside_) {
+      if (next_id_ + chunk_records > most_.records) return refusal::records;
+      add_chunk();
     }
-    next_id_ += chunk_records;
-    if (hints_a_record * next_id_ > hint_count()) spread_hints();
+    while (fews_.left() < inserts) fews_.add();
+    while (pages_.left() < inserts) pages_.add();
+  } catch (const std::bad_alloc&) {
+    return refusal::host_memory;
   }
+  return refusal::none;
+}
+
+void address_index::add_chunk() {
+  auto* const records = new extent[chunk_records];
+  chunks_[next_id_ / chunk_records].store(records, std::memory_order_release);
+  for (std::uint32_t i = chunk_records; i-- > 0;) {
+    records[i].id = next_id_ + i;
+    if (records[i].id == 0) continue;  // id 0 means none
+    records[i].bin_after = unused_;
+    unused_ = &records[i];
+    ++unused_count_;
+  }
+  next_id_ += chunk_records;
+  if (hints_a_record * next_id_ > hint_count()) spread_hints();
+}
+
+extent* address_index::new_extent() noexcept {
   extent* const out = unused_;
+  MILLPOND_CHECK(out != nullptr, next_id_);  // the caller has provided for it
   unused_ = out->bin_after;
+  --unused_count_;
   out->bin_after = nullptr;
   return out;
 }
 
-void address_index::delete_extent(extent* of) {
+void address_index::delete_extent(extent* of) noexcept {
   of->at.store(0, std::memory_order_relaxed);
   of->bytes = 0;
   of->state = extent_state::unused;
@@ -91,11 +135,12 @@ void address_index::delete_extent(extent* of) {
   of->holder_state.store(0, std::memory_order_relaxed);
   of->bin_after = unused_;
   unused_ = of;
+  ++unused_count_;
 }
 
 std::uint64_t address_index::metadata_bytes() const noexcept {
-  std::uint64_t bytes = next_id_ * sizeof(extent) + pages_.size() * pages_at_once * sizeof(page) +
-                        fews_.size() * few_at_once * sizeof(few) + hint_count() * sizeof(*hints_);
+  std::uint64_t bytes = next_id_ * sizeof(extent) + pages_.touched_bytes() + fews_.touched_bytes() +
+                        hint_count() * sizeof(*hints_);
   for (std::uint32_t i = 0; i < region_count_.load(std::memory_order_relaxed); ++i) {
     bytes += regions_[i].touched * sizeof(*regions_[i].root);
   }
@@ -113,22 +158,6 @@ void address_index::spread_hints() noexcept {
     extent* const of = hints_[i].exchange(nullptr, std::memory_order_relaxed);
     if (of != nullptr && of->start() != 0) note(of);
   }
-}
-
-address_index::page& address_index::new_page() {
-  if (pages_left_ == 0) {
-    pages_.push_back(std::make_unique<page[]>(pages_at_once));
-    pages_left_ = pages_at_once;
-  }
-  return pages_.back()[--pages_left_];
-}
-
-address_index::few& address_index::new_few() {
-  if (fews_left_ == 0) {
-    fews_.push_back(std::make_unique<few[]>(few_at_once));
-    fews_left_ = few_at_once;
-  }
-  return fews_.back()[--fews_left_];
 }
 
 void address_index::put_in(page& in, std::uint64_t slot, std::uint32_t id) noexcept {
@@ -155,7 +184,7 @@ void address_index::unmark(const region& in, std::uint64_t index) noexcept {
   }
 }
 
-void address_index::insert(extent* of) {
+void address_index::insert(extent* of) noexcept {
   const std::uint64_t start = of->start();
   region* const r = region_of(start);
   MILLPOND_CHECK(r != nullptr, start);
@@ -179,7 +208,7 @@ void address_index::insert(extent* of) {
   }
   // What is looked up without the lock is found in the old form and in the new one.
   if ((there & form) == is_extent) {
-    few& made = new_few();
+    few& made = fews_.take();
     const extent* const first = extent_in(there);
     made.words[0].store(few::word_of(slot_of(first->start() - r->base), first),
                         std::memory_order_relaxed);
@@ -201,7 +230,7 @@ void address_index::insert(extent* of) {
     if (was_empty) mark(*r, index);
     return;
   }
-  page& made = new_page();
+  page& made = pages_.take();
   for (const auto& word : f.words) {
     const std::uint64_t each = word.load(std::memory_order_relaxed);
     put_in(made, each >> few::slot_shift, few::extent_in(each)->id);
@@ -210,7 +239,7 @@ void address_index::insert(extent* of) {
   entry.store(reinterpret_cast<std::uintptr_t>(&made) | is_page, std::memory_order_release);
 }
 
-void address_index::erase(std::uint64_t start) {
+void address_index::erase(std::uint64_t start) noexcept {
   region* const r = region_of(start);
   MILLPOND_CHECK(r != nullptr, start);
   const std::uint64_t offset = start - r->base;

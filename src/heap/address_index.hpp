@@ -4,39 +4,62 @@
 // of a large pool small: to touch new memory costs more than all the rest. Summaries of the pages
 // above let the extent that covers an address be found in a few steps. A lookup by exact start
 // takes no lock: a form is never given back before the index is, and a stale answer is known by
-// the extent's own start. It first looks where the extent of a block that begins there was last
-// noted, in a table of hints that may be overwritten by another block's: one load, whatever the
-// form, where walking to it takes three that wait for each other.
+// the extent's own start. Host memory is asked for by provide() and add_region() alone, which
+// answer a refusal; what provide() has made ready, and what was given back, is used by the others.
+// It first looks where the extent of a block that begins there was last noted, in a table of hints
+// that may be overwritten by another block's: one load, whatever the form, where walking to it
+// takes three that wait for each other.
 #pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/prefetch.hpp"
 #include "heap/extent.hpp"
+#include "heap/limits.hpp"
+#include "heap/stock.hpp"
 
 namespace millpond::heap {
 
 class address_index {
  public:
-  address_index();
+  // Throws std::bad_alloc where the host has no addresses for the tables.
+  explicit address_index(const limits& most);
   ~address_index();
   address_index(const address_index&) = delete;
   address_index& operator=(const address_index&) = delete;
 
-  // A range of addresses that extents may lie in, 64 KiB aligned. At most max_regions. Under the
-  // caller's lock, as everything here but exact() and contains().
-  void add_region(std::uint64_t base, std::uint64_t bytes);
+  // A range of addresses that extents may lie in, 64 KiB aligned. Under the caller's lock, as
+  // everything here but exact() and contains().
+  [[nodiscard]] refusal add_region(std::uint64_t base, std::uint64_t bytes) noexcept {
+    const refusal answer = prepare_region(bytes);
+    if (answer == refusal::none) add_prepared_region(base);
+    return answer;
+  }
+  // The same in two steps, of which the second cannot fail: where the addresses are not known yet.
+  [[nodiscard]] refusal prepare_region(std::uint64_t bytes) noexcept;
+  void add_prepared_region(std::uint64_t base) noexcept;
   [[nodiscard]] bool full() const noexcept {
-    return region_count_.load(std::memory_order_relaxed) == max_regions;
+    return region_count_.load(std::memory_order_relaxed) == most_.regions;
   }
 
+  // So many records can be taken and inserted from now on. Otherwise the reason, and the books are
+  // as before.
+  [[nodiscard]] refusal provide(std::size_t inserts) noexcept {
+    if (__builtin_expect(unused_count_ >= inserts + aside_ && fews_.left() >= inserts &&
+                             pages_.left() >= inserts,
+                         1))
+      return refusal::none;
+    return provide_more(inserts);
+  }
+
+  // So many of the records are not provided to others.
+  void set_aside(std::size_t records) noexcept { aside_ = records; }
+
   // A fresh record (state unused, id set), and back.
-  [[nodiscard]] extent* new_extent();
-  void delete_extent(extent* of);
+  [[nodiscard]] extent* new_extent() noexcept;
+  void delete_extent(extent* of) noexcept;
 
   // The extent was handed out: lookups of its start will come.
   void note(extent* of) noexcept {
@@ -47,8 +70,8 @@ class address_index {
     if (const region* const r = region_of(start))
       __builtin_prefetch(&r->root[(start - r->base) >> page_shift], 1);
   }
-  void insert(extent* of);
-  void erase(std::uint64_t start);
+  void insert(extent* of) noexcept;
+  void erase(std::uint64_t start) noexcept;
   // The extent with the largest start <= address in the address's region; nullptr where none.
   [[nodiscard]] extent* covering(std::uint64_t address) const;
 
@@ -99,7 +122,6 @@ class address_index {
   static constexpr std::size_t slots_a_page = page_bytes / granule;
   static constexpr std::size_t max_regions = 256;
   static constexpr std::size_t chunk_records = 256;
-  static constexpr std::size_t max_chunks = std::size_t{1} << 16;
   // Forms made together: a call of malloc and a page fault are dear here.
   static constexpr std::size_t pages_at_once = 32;
   static constexpr std::size_t few_at_once = 64;
@@ -159,8 +181,8 @@ class address_index {
   // The page of addresses has its first start now, or none any more.
   static void mark(const region& in, std::uint64_t index) noexcept;
   static void unmark(const region& in, std::uint64_t index) noexcept;
-  [[nodiscard]] page& new_page();
-  [[nodiscard]] few& new_few();
+  [[nodiscard]] refusal provide_more(std::size_t inserts) noexcept;
+  void add_chunk();
   // The last start at or below the slot; nullptr where none.
   [[nodiscard]] extent* last_in(const region& in, std::uintptr_t entry,
                                 std::uint64_t slot) const noexcept;
@@ -188,15 +210,16 @@ class address_index {
   // What lookups read, away from what changes with every block.
   alignas(64) std::atomic<std::uint32_t> region_count_{0};  // publishes regions_[0, count)
   std::atomic<unsigned> hint_shift_{64 - least_hints_power};
-  std::atomic<extent*>* hints_ = nullptr;  // room for 2^most_hints_power, lazily touched
-  const std::unique_ptr<std::atomic<extent*>[]> chunks_;
+  std::atomic<extent*>* hints_ = nullptr;   // room for 2^most_hints_power, lazily touched
+  std::atomic<extent*>* chunks_ = nullptr;  // room for most_.records, lazily touched
   std::array<region, max_regions> regions_;
   alignas(64) std::uint32_t next_id_ = 0;
   extent* unused_ = nullptr;
-  std::vector<std::unique_ptr<page[]>> pages_;
-  std::size_t pages_left_ = 0;  // of the last of pages_
-  std::vector<std::unique_ptr<few[]>> fews_;
-  std::size_t fews_left_ = 0;
+  std::size_t unused_count_ = 0, aside_ = 0;
+  stock<few, few_at_once> fews_;
+  stock<page, pages_at_once> pages_;
+  region prepared_;  // its base is not known yet
+  const limits most_;
 };
 
 }  // namespace millpond::heap

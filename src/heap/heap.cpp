@@ -1,6 +1,7 @@
 #include "heap/heap.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "base/bits.hpp"
 #include "base/check.hpp"
@@ -21,22 +22,49 @@ constexpr std::uint64_t nearly_as_tight = 2;  // times the tightest
 
 }  // namespace
 
-heap::heap() {
-  static_cast<void>(bins_of(anyone, zone::general));
+heap::heap(const limits& most) : index_(most), most_(most) {
+  if (!open_owner(anyone)) throw std::bad_alloc();
 }
 
-bins& heap::bins_of(owner_id owner, zone of) {
-  auto& all = bins_[static_cast<unsigned>(of)];
-  if (owner >= all.size()) all.resize(owner + 1);
-  if (all[owner] == nullptr) all[owner] = std::make_unique<bins>();
-  return *all[owner];
+bool heap::open_owner(owner_id owner) noexcept {
+  return ask_host([&] {
+    for (auto& of_zone : bins_) {
+      if (owner >= of_zone.size()) of_zone.resize(owner + 1);
+      if (of_zone[owner] == nullptr) of_zone[owner] = std::make_unique<bins>();
+    }
+  });
+}
+
+bins& heap::bins_of(owner_id owner, zone of) const noexcept {
+  bins* const found = bins_if(owner, of);
+  MILLPOND_CHECK(found != nullptr, owner);  // open_owner comes first
+  return *found;
+}
+
+error heap::why() const {
+  const auto books = [](const char* what, std::uint64_t most) {
+    std::string digits = std::to_string(most);
+    for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
+    return std::string("the pool has as many ") + what + " can hold (" + digits + ")";
+  };
+  switch (refused_) {
+    case refusal::records:
+      return {error_code::out_of_memory, books("blocks as its records", most_.records)};
+    case refusal::regions:
+      return {error_code::out_of_memory, books("ranges of addresses as its table", most_.regions)};
+    case refusal::host_memory:
+      return {error_code::out_of_memory, "the host has no memory left for the pool's records"};
+    case refusal::none:
+    case refusal::no_room: break;
+  }
+  return {error_code::out_of_memory, "nothing that is free is long enough"};
 }
 
 // Records and their links
 // -----------------------------------------------------------------------------
 
 extent* heap::make(view_id view, std::uint64_t at, std::uint64_t bytes, extent_state state,
-                   extent* before) {
+                   extent* before) noexcept {
   extent* const out = index_.new_extent();
   out->at.store(at, std::memory_order_relaxed);
   out->bytes = bytes;
@@ -52,7 +80,7 @@ extent* heap::make(view_id view, std::uint64_t at, std::uint64_t bytes, extent_s
   return out;
 }
 
-void heap::unlink(extent* of) {
+void heap::unlink(extent* of) noexcept {
   view_record& in = views_[of->view];
   (of->before != nullptr ? of->before->after : in.first) = of->after;
   (of->after != nullptr ? of->after->before : in.last) = of->before;
@@ -60,14 +88,14 @@ void heap::unlink(extent* of) {
   index_.delete_extent(of);
 }
 
-void heap::make_free(extent* of, owner_id owner, std::uint64_t batch) {
+void heap::make_free(extent* of, owner_id owner, std::uint64_t batch) noexcept {
   of->state = extent_state::free;
   of->owner = owner;
   of->batch = owner == anyone ? 0 : batch;
   bins_of(owner, of->in).insert(of);
 }
 
-extent* heap::join(extent* left, extent* right) {
+extent* heap::join(extent* left, extent* right) noexcept {
   const owner_id owner = left->owner != anyone ? left->owner : right->owner;
   const std::uint64_t batch = std::max(left->batch, right->batch);
   bins_of(left->owner, left->in).remove(left);
@@ -82,7 +110,7 @@ extent* heap::join(extent* left, extent* right) {
 
 // An extent that is in no bin takes in the free neighbours of its zone that it may join; they leave
 // their bins.
-void heap::merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb) {
+void heap::merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle absorb) noexcept {
   const auto joins = [&](const extent* with) {
     if (with == nullptr || with->state != extent_state::free || with->in != of->in) return false;
     if (with->owner == owner) return with->batch == batch || absorb == absorb_idle::yes;
@@ -108,7 +136,7 @@ void heap::merge(extent*& of, owner_id& owner, std::uint64_t& batch, absorb_idle
 
 // An extent that is in no bin becomes free, in one piece with the neighbours that it may join; the
 // result enters a bin once.
-void heap::settle(extent* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+void heap::settle(extent* of, owner_id owner, std::uint64_t batch, absorb_idle absorb) noexcept {
   merge(of, owner, batch, absorb);
   const auto small = [](const extent* with) { return with != nullptr && with->in == zone::small; };
   // As long as a stretch, whichever parts of stretches it is; or the last that is left of one.
@@ -126,7 +154,7 @@ void heap::settle(extent* of, owner_id owner, std::uint64_t batch, absorb_idle a
 // A free part of a small stretch whose other parts went into a run or a stitched range: nobody
 // would join it with what lies beside it. One that only an owner may have settles when it is
 // anyone's.
-void heap::leave_small(extent* left_over, absorb_idle absorb) {
+void heap::leave_small(extent* left_over, absorb_idle absorb) noexcept {
   const auto small = [](const extent* with) { return with != nullptr && with->in == zone::small; };
   if (!small(left_over) || left_over->state != extent_state::free || left_over->owner != anyone)
     return;
@@ -141,7 +169,7 @@ void heap::leave_small(extent* left_over, absorb_idle absorb) {
 
 // Cuts [at, at + bytes) out of a free extent and gives it the state; what is left stays free as it
 // was.
-extent* heap::carve(extent* from, std::uint64_t at, std::uint64_t bytes, extent_state to) {
+extent* heap::carve(extent* from, std::uint64_t at, std::uint64_t bytes, extent_state to) noexcept {
   const std::uint64_t start = from->start();
   const std::uint64_t end = from->end();
   if (at + bytes < end) index_.expect(at + bytes);
@@ -176,9 +204,11 @@ extent* heap::carve(extent* from, std::uint64_t at, std::uint64_t bytes, extent_
 // Blocks
 // ----------------------------------------------------------------------------------------------
 
-extent* heap::take(extent* from, std::uint64_t bytes, std::uint64_t alignment) {
-  extent* const block = carve(from, align_up(from->start(), alignment), bytes, extent_state::used);
-  return block;
+// [at, at + bytes) of a free extent; nullptr where there are no records for what is left of it.
+extent* heap::take(extent* from, std::uint64_t at, std::uint64_t bytes) noexcept {
+  const std::size_t left_over =
+      std::size_t{at > from->start()} + std::size_t{at + bytes < from->end()};
+  return provide(left_over) ? carve(from, at, bytes, extent_state::used) : nullptr;
 }
 
 extent* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
@@ -210,15 +240,15 @@ extent* heap::fit(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, 
 }
 
 extent* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of,
-                       zone from) {
+                       zone from) noexcept {
   MILLPOND_AUDIT_CHECK(is_aligned(bytes, granule) && bytes > 0, bytes);
   if (from == zone::small || of == reach::own) {
     if (extent* const found = fit(bytes, alignment, owner, of, zone::small))
-      return take(found, bytes, alignment);
+      return take(found, align_up(found->start(), alignment), bytes);
   }
   if (from == zone::small) {
     if (extent* const room = fit(small_stretch, granule, owner, of, zone::general);
-        room != nullptr && bytes <= small_stretch) {
+        room != nullptr && bytes <= small_stretch && provide(3)) {
       extent* made = carve(room, room->start(), small_stretch, extent_state::used);
       made->in = zone::small;
       owner_id whose = made->owner;
@@ -226,14 +256,17 @@ extent* heap::allocate(std::uint64_t bytes, std::uint64_t alignment, owner_id ow
       merge(made, whose, batch, absorb_idle::no);
       make_free(made, whose, batch);
       if (align_up(made->start(), alignment) + bytes <= made->end())
-        return take(made, bytes, alignment);
+        return take(made, align_up(made->start(), alignment), bytes);
     }
   }
-  extent* const found = fit(bytes, alignment, owner, of, zone::general);
-  return found == nullptr ? nullptr : take(found, bytes, alignment);
+  if (extent* const found = fit(bytes, alignment, owner, of, zone::general))
+    return take(found, align_up(found->start(), alignment), bytes);
+  refused_ = refusal::no_room;
+  return nullptr;
 }
 
-extent* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner, reach of) {
+extent* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_id owner,
+                           reach of) noexcept {
   const std::uint64_t need = alignment <= granule ? bytes : bytes + alignment - granule;
   const auto fits = [&](const extent& s) {
     return may_have(s, owner) && (of == reach::own_and_idle || s.owner == owner);
@@ -258,9 +291,13 @@ extent* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_i
       }
     }
   }
-  if (best == nullptr) return nullptr;
+  if (best == nullptr) {
+    refused_ = refusal::no_room;
+    return nullptr;
+  }
+  if (!provide(2)) return nullptr;
   while (best->bytes < need) best = join(best, best->after);
-  extent* const block = take(best, bytes, alignment);
+  extent* const block = take(best, align_up(best->start(), alignment), bytes);
   // What is left may have come from a small stretch and lie beside general memory.
   if (extent* const rest = block->after; rest != nullptr && rest->state == extent_state::free) {
     bins_if(rest->owner, rest->in)->remove(rest);
@@ -271,7 +308,8 @@ extent* heap::allocate_run(std::uint64_t bytes, std::uint64_t alignment, owner_i
   return block;
 }
 
-void heap::release(extent* block, owner_id owner, std::uint64_t batch, absorb_idle absorb) {
+void heap::release(extent* block, owner_id owner, std::uint64_t batch,
+                   absorb_idle absorb) noexcept {
   MILLPOND_CHECK(block->state == extent_state::used, block->start(), block->bytes);
   index_.expect(block->start());
   // Both halves of the neighbours' records, which it may be joined with.
@@ -288,7 +326,7 @@ void heap::release(extent* block, owner_id owner, std::uint64_t batch, absorb_id
   settle(block, owner, batch, absorb);
 }
 
-void heap::retire(owner_id owner, std::uint64_t completed) {
+void heap::retire(owner_id owner, std::uint64_t completed) noexcept {
   if (owner == anyone) return;
   for (const zone of : {zone::small, zone::general}) {
     bins* const in = bins_if(owner, of);
@@ -301,17 +339,17 @@ void heap::retire(owner_id owner, std::uint64_t completed) {
   }
 }
 
-extent* heap::allocate_at(std::uint64_t at, std::uint64_t bytes) {
+extent* heap::allocate_at(std::uint64_t at, std::uint64_t bytes) noexcept {
   extent* const found = index_.covering(at);
   if (found == nullptr || found->state != extent_state::free || found->owner != anyone ||
       at + bytes > found->end()) {
+    refused_ = refusal::no_room;
     return nullptr;
   }
-  extent* const block = carve(found, at, bytes, extent_state::used);
-  return block;
+  return take(found, at, bytes);
 }
 
-void heap::reassign(owner_id from, std::uint64_t until, owner_id to, std::uint64_t batch) {
+void heap::reassign(owner_id from, std::uint64_t until, owner_id to, std::uint64_t batch) noexcept {
   if (from == anyone || from == to) return;
   for (const zone of : {zone::small, zone::general}) {
     bins* const in = bins_if(from, of);
@@ -341,7 +379,7 @@ std::size_t heap::slot_index(const view_record& in, std::uint64_t address) const
   return static_cast<std::size_t>(after - in.slots.begin()) - 1;
 }
 
-void heap::cut(view_id view, std::uint64_t at) {
+void heap::cut(view_id view, std::uint64_t at) noexcept {
   extent* const found = index_.covering(at);
   if (found == nullptr || found->state != extent_state::closed || found->start() == at ||
       at >= found->end())
@@ -352,7 +390,7 @@ void heap::cut(view_id view, std::uint64_t at) {
 }
 
 const std::vector<heap::stretch>& heap::primaries_of(const view_record& in, std::size_t first,
-                                                     std::size_t last) {
+                                                     std::size_t last) noexcept {
   std::vector<stretch>& out = primaries_;
   out.clear();
   for (std::size_t i = first; i < last; ++i) {
@@ -369,7 +407,7 @@ const std::vector<heap::stretch>& heap::primaries_of(const view_record& in, std:
 
 // A free stretch of a primary range becomes one closed extent; what it was is added to owner and
 // batch: free when the last part is.
-void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) {
+void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) noexcept {
   const std::uint64_t end = of.at + of.bytes;
   extent* s = index_.covering(of.at);
   extent* before = s->start() < of.at ? s : s->before;
@@ -391,11 +429,12 @@ void heap::close(const stretch& of, owner_id* owner, std::uint64_t* batch) {
 }
 
 extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t bytes,
-                                owner_id owner) {
+                                owner_id owner) noexcept {
   view_record& in = views_[view];
   MILLPOND_CHECK(in.kind == view_kind::stitched && at + bytes <= in.end, view, at, bytes);
   const std::size_t first = slot_index(in, at);
   std::size_t last = first;
+  refused_ = refusal::no_room;
   for (std::uint64_t x = at; x < at + bytes; x += in.slots[last++].bytes) {
     if (in.slots[last].span == no_span) return nullptr;
   }
@@ -409,6 +448,8 @@ extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t by
       if (!may_have(*s, owner)) return nullptr;
     }
   }
+  // Where the block begins and ends its view is cut, and it has a record of its own.
+  if (!provide(inserts_of_close * primaries.size() + 3)) return nullptr;
   owner_id was = anyone;
   std::uint64_t batch = 0;
   for (const stretch& primary : primaries) close(primary, &was, &batch);
@@ -435,7 +476,7 @@ extent* heap::allocate_stitched(view_id view, std::uint64_t at, std::uint64_t by
 }
 
 // The record changes: whoever still looks at the block's finds it unused.
-extent* heap::make_closed(extent* block) {
+extent* heap::make_closed(extent* block) noexcept {
   const view_id view = block->view;
   const std::uint64_t at = block->start();
   const std::uint64_t bytes = block->bytes;
@@ -445,7 +486,7 @@ extent* heap::make_closed(extent* block) {
 }
 
 void heap::release_stitched(extent* block, owner_id owner, std::uint64_t batch,
-                            absorb_idle absorb) {
+                            absorb_idle absorb) noexcept {
   view_record& in = views_[block->view];
   const std::size_t first = slot_index(in, block->start());
   const std::uint64_t end = block->end();
@@ -476,7 +517,7 @@ void heap::release_stitched(extent* block, owner_id owner, std::uint64_t batch,
   }
 }
 
-void heap::set_active(const stretch& primary, bool to) {
+void heap::set_active(const stretch& primary, bool to) noexcept {
   view_record& in = views_[primary.view];
   for (std::size_t i = slot_index(in, primary.at);
        i < in.slots.size() && in.slots[i].at < primary.at + primary.bytes; ++i)
@@ -496,6 +537,7 @@ bool heap::wholly_free(span_id span, owner_id owner) const {
 }
 
 bool heap::holds_used(handle_id handle) const {
+  if (handles_[handle].held) return true;
   for (const span_id id : handles_[handle].spans) {
     const span_record& span = spans_[id];
     if (span.closed) return true;  // a stitched range's block has it
@@ -536,7 +578,7 @@ std::uint64_t heap::metadata_bytes() const noexcept {
   for (const auto& of_zone : bins_) {
     for (const auto& b : of_zone) bytes += b != nullptr ? sizeof(bins) : 0;
   }
-  bytes += spans_.capacity() * sizeof(span_record);
+  bytes += spans_.capacity() * sizeof(span_record) + primaries_.capacity() * sizeof(stretch);
   for (const handle_record& h : handles_) {
     bytes += sizeof(handle_record) + h.spans.capacity() * sizeof(span_id) +
              h.mappings.capacity() * sizeof(mapping);

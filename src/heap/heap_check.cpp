@@ -20,6 +20,7 @@ class heap::walker {
 
  private:
   void check_free(const extent& s, const extent* before);
+  void check_hole(const view_record& in, const slot& hole);
   void check_slots_under(const view_record& in, const extent& s);
   const heap& of_;
   std::map<std::pair<owner_id, zone>, std::uint64_t> free_by_owner_;
@@ -29,21 +30,41 @@ class heap::walker {
 void heap::walker::check_slots(view_id id) {
   const view_record& in = of_.views_[id];
   std::uint64_t at = in.base;
+  std::uint64_t mapped = 0;
+  bool behind_hole = false;
   for (const slot& s : in.slots) {
     MILLPOND_CHECK(s.at == at, s.at, at);
     at += s.bytes;
-    if (s.span == no_span) continue;
+    if (s.span == no_span) {
+      MILLPOND_CHECK(!behind_hole && at != in.end, s.at);
+      behind_hole = true;
+      check_hole(in, s);
+      continue;
+    }
+    behind_hole = false;
+    mapped += s.bytes;
     const span_record& of = of_.spans_[s.span];
     MILLPOND_CHECK(of.present && of.mapped && of.bytes == s.bytes, s.span);
     if (in.kind == view_kind::primary) {
-      MILLPOND_CHECK(of.primary.view == id && of.primary.at == s.at && s.active == !of.closed,
+      MILLPOND_CHECK(of.primary.view == id && of.primary.at == s.at &&
+                         s.active == !(of.closed || of_.handles_[of.handle].held),
                      s.span, s.at);
     } else if (s.active) {
       // In one stitched range at a time, and closed in the primary view meanwhile.
       MILLPOND_CHECK(of.closed && ++used_by_stitched_[s.span] == 1, s.span, s.at);
     }
   }
-  MILLPOND_CHECK(at == in.end, at, in.end);
+  MILLPOND_CHECK(at == in.end && in.end <= in.farthest_end, at, in.end);
+  MILLPOND_CHECK(in.farthest_end <= in.base + in.capacity && mapped == in.mapped, mapped);
+}
+
+// In a primary view one extent and nothing beside it; in a stitched one it may be part of one.
+void heap::walker::check_hole(const view_record& in, const slot& hole) {
+  const extent* const there = of_.index_.covering(hole.at);
+  MILLPOND_CHECK(there != nullptr && there->state == extent_state::closed, hole.at);
+  MILLPOND_CHECK(
+      in.kind == view_kind::stitched || (there->start() == hole.at && there->bytes == hole.bytes),
+      hole.at, hole.bytes);
 }
 
 void heap::walker::check_handles(view_id id) {
@@ -105,6 +126,11 @@ void heap::walker::check_spans() {
   for (span_id id = 0; id < of_.spans_.size(); ++id) {
     MILLPOND_CHECK(of_.spans_[id].closed == used_by_stitched_.contains(id), id);
   }
+  // What a release or a removal needs is there.
+  MILLPOND_CHECK(of_.unused_spans_.capacity() >= of_.spans_.size() &&
+                     of_.unused_handles_.capacity() >= of_.handles_.size() &&
+                     of_.primaries_.capacity() >= of_.spans_.size(),
+                 of_.spans_.size());
 }
 
 void heap::walker::check_bins() {

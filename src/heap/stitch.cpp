@@ -1,6 +1,7 @@
 #include "heap/stitch.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "base/bits.hpp"
 
@@ -257,11 +258,20 @@ class planner {
     }
     c.new_bytes = bytes_ - std::min(bytes_, have);
     c.possible = true;
+    if (from.view != new_view && !fits_behind(c)) return;
     const bool better = !best_.possible || c.new_bytes < best_.new_bytes ||
                         (c.new_bytes == best_.new_bytes && c.handles.size() < best_.handles.size());
     if (!better) return;
     c.bytes = block_bytes(c, from.view == new_view ? 0 : from.bytes);
     best_ = std::move(c);
+  }
+
+  // Whether the handles find addresses at the end of the view.
+  [[nodiscard]] bool fits_behind(const stitch_plan& c) const {
+    const auto& in = heap_.views()[c.view];
+    std::uint64_t end = in.end;
+    for (const handle_id id : c.handles) end += ends_[id].bytes;
+    return end <= in.base + in.capacity;
   }
 
   // Whole spans from where the block begins; new memory is counted as it is asked for.
@@ -290,8 +300,12 @@ class planner {
 
 }  // namespace
 
-stitch_plan plan_stitch(const heap& of, std::uint64_t bytes, owner_id owner) {
-  return planner(of, bytes, owner).best();
+stitch_plan plan_stitch(const heap& of, std::uint64_t bytes, owner_id owner) noexcept {
+  try {
+    return planner(of, bytes, owner).best();
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
 }
 
 }  // namespace millpond::heap

@@ -10,7 +10,7 @@
 
 namespace millpond::heap {
 
-inline constexpr view_id new_view = ~view_id{0};
+inline constexpr view_id new_view = no_view;
 
 struct stitch_plan {
   bool possible = false;
@@ -31,7 +31,8 @@ struct stitch_plan {
 // stitched ranges ends with free spans, or begin in the free end of a handle that is in use, and
 // end in the free beginning of another; in between are handles that are wholly free. Looks at both
 // ends of every handle, and at every mapping once, not at blocks: what a plan reads is not to throw
-// the calls after it out of the processor's caches.
-[[nodiscard]] stitch_plan plan_stitch(const heap& of, std::uint64_t bytes, owner_id owner);
+// the calls after it out of the processor's caches. Where the host has no memory for a plan, none
+// is possible.
+[[nodiscard]] stitch_plan plan_stitch(const heap& of, std::uint64_t bytes, owner_id owner) noexcept;
 
 }  // namespace millpond::heap

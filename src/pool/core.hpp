@@ -386,7 +386,10 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   growth grow(const request& what, heap::extent** block);
   [[nodiscard]] std::uint64_t slack_bytes(std::uint64_t size, std::uint32_t times) const;
   [[nodiscard]] std::uint64_t allowed_bytes(std::uint64_t size) const;
-  [[nodiscard]] std::uint64_t missing_bytes(const request& what) const;
+  [[nodiscard]] heap::heap::place place_for(const request& what) const;
+  [[nodiscard]] std::uint64_t missing_bytes(const request& what) const {
+    return place_for(what).missing;
+  }
   [[nodiscard]] std::uint64_t piece_bytes(std::uint64_t reserved, std::uint64_t missing) const;
   [[nodiscard]] std::uint64_t span_bytes() const;
   [[nodiscard]] bool over_limit(std::uint64_t reserved, std::uint64_t more) const noexcept {
@@ -394,6 +397,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
   class extension;
   result<void> extend(std::uint64_t new_bytes);
+  result<void> extend(heap::heap::place where);
+  [[nodiscard]] heap::heap::place end_with_room(std::uint64_t bytes);
   result<void> add_chunk(std::uint64_t bytes);
   result<void> open_primary(std::uint64_t at_least);
   std::uint64_t give_back(std::uint64_t keep_bytes);

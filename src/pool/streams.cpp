@@ -28,6 +28,7 @@ heap::owner_id pool::core::new_owner() {
   const std::lock_guard lock(heap_mutex_);
   if (free_owners_.empty()) {
     free_owners_.reserve(next_owner_ + 1);  // so that giving one back needs no host memory
+    if (!heap_.open_owner(next_owner_)) throw std::bad_alloc();
     return next_owner_++;
   }
   const heap::owner_id out = free_owners_.back();

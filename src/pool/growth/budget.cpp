@@ -79,13 +79,15 @@ std::uint64_t pool::core::reclaim_from_others(std::uint64_t bytes) {
 bool pool::core::grow_for_later(const request& what) {
   const std::lock_guard growing(growth_mutex_);
   if (!serving()) return false;
-  std::uint64_t missing = what.size;
+  heap::heap::place where;
+  where.missing = what.size;
   if (granularity_ != 0) {
     const std::lock_guard lock(heap_mutex_);
-    missing = missing_bytes(what);
+    where = place_for(what);
   }
+  const std::uint64_t missing = where.missing;
   if (missing == 0) return true;
-  const auto grown = granularity_ != 0 ? extend(missing) : add_chunk(missing);
+  const auto grown = granularity_ != 0 ? extend(where) : add_chunk(missing);
   if (!grown) note_failure(grown.error());
   return grown.has_value();
 }

@@ -12,6 +12,12 @@
 namespace millpond {
 namespace {
 
+// For one more, before anything is changed that would be lost without it.
+template <class Element>
+void make_room(std::vector<Element>& in) {
+  if (in.size() == in.capacity()) in.reserve(2 * in.size() + 8);
+}
+
 // A handle costs about 50 us to create and map and 36 to map again, whatever its size (H200, driver
 // 580.159). While a program only takes memory, as when it loads weights, a few large handles serve;
 // once it has given a part back they are to serve others too, and then there are to be many enough
@@ -76,8 +82,14 @@ result<void> pool::core::open() {
 }
 
 // A range of addresses for the primary view: twice the device's memory, so that holes left
-// by trim never end it early. Addresses cost nothing until they are mapped.
+// by trim never end it early. Addresses cost nothing until they are mapped. A range stays when
+// nothing is mapped in it any more, for what comes next: who looks an address up takes no lock.
 result<void> pool::core::open_primary(std::uint64_t at_least) {
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (!heap_.room_for_region()) return heap_.why();
+  }
+  make_room(reservations_);
   std::uint64_t total = gpu_->info().total_bytes;
   if (options_.kind == memory_kind::pinned) total = std::max<std::uint64_t>(total, 256 * GiB);
   std::uint64_t bytes =
@@ -93,12 +105,19 @@ result<void> pool::core::open_primary(std::uint64_t at_least) {
     answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   }
   if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
-  reservations_.emplace_back(base, bytes);
+  {
+    const std::lock_guard lock(heap_mutex_);
+    const heap::view_id made = heap_.open_view(base, bytes);
+    if (made != heap::no_view) {
+      primary_ = made;
+      has_primary_ = true;
+      reservations_.emplace_back(base, bytes);
+      return {};
+    }
+  }
+  static_cast<void>(gpu_->address_free(base, bytes));
   const std::lock_guard lock(heap_mutex_);
-  heap_.add_region(base, bytes);
-  primary_ = heap_.add_view(base, bytes);
-  has_primary_ = true;
-  return {};
+  return heap_.why();
 }
 
 void pool::core::note_failure(error what) {
@@ -128,14 +147,20 @@ std::uint64_t pool::core::allowed_bytes(std::uint64_t size) const {
   return std::max(peak + slack_bytes(size, queue_.slack_times()), granted);
 }
 
-// Under heap_mutex_. New bytes that would make room for the request at the end of the primary
-// range.
-std::uint64_t pool::core::missing_bytes(const request& what) const {
+// Under heap_mutex_. Where the fewest new bytes make room for the request: in a hole that a handle
+// has left, or at the end of the primary range.
+heap::heap::place pool::core::place_for(const request& what) const {
   const std::uint64_t need =
       what.size + (what.alignment > heap::granule ? what.alignment - heap::granule : 0);
-  const std::uint64_t tail = has_primary_ ? heap_.tail_bytes(primary_, what.owner) : 0;
-  return align_up(need - std::min(need, tail),
-                  std::max<std::uint64_t>(granularity_, heap::granule));
+  const std::uint64_t unit = std::max<std::uint64_t>(granularity_, heap::granule);
+  heap::heap::place end;
+  end.missing = align_up(need, unit);
+  if (!has_primary_) return end;
+  end = {primary_, heap_.views()[primary_].end, 0,
+         align_up(need - std::min(need, heap_.tail_bytes(primary_, what.owner)), unit)};
+  const heap::heap::place hole = heap_.hole_for(need, what.owner, unit);
+  const bool full = heap_.vacant_at(primary_, end.at) < end.missing + largest_bulk;
+  return hole.view != heap::no_view && (full || hole.missing <= end.missing) ? hole : end;
 }
 
 // Under heap_mutex_. How large the next handle is: bulk as far as the slack goes, then just what is
@@ -175,12 +200,18 @@ pool::core::growth pool::core::grow(const request& what, heap::extent** block) {
     if (!grown) note_failure(grown.error());
     return grown ? growth::more : growth::none;
   }
+  heap::heap::place where;
   std::uint64_t missing = 0;
   std::uint64_t pieces = 0;
   bool pays = false;
   {
     const std::lock_guard heap_lock(heap_mutex_);
-    missing = missing_bytes(what);
+    if (!heap_.ready()) {  // no memory helps where there is no record for a block
+      last_failure_ = heap_.why();
+      return growth::none;
+    }
+    where = place_for(what);
+    missing = where.missing;
     if (missing == 0) return growth::more;  // another thread grew meanwhile
     pieces = divide_up(missing, piece_bytes(reserved_, missing));
     pays = reserved_ + missing <= allowed_bytes(what.size) && !over_limit(reserved_, missing);
@@ -188,41 +219,45 @@ pool::core::growth pool::core::grow(const request& what, heap::extent** block) {
   if (pays) {
     if (const growth moved = stitch(what, {.as_cheap_as = pieces}, block); moved != growth::none)
       return moved;
-    const auto grown = extend(missing);
+    const auto grown = extend(where);
     if (grown) return growth::more;
     note_failure(grown.error());
   }
   if (const growth moved = stitch(what, {.instead_of = missing}, block); moved != growth::none)
     return moved;
   if (pays) return growth::none;
-  const auto grown = extend(missing);
+  const auto grown = extend(where);
   if (!grown) note_failure(grown.error());
   return grown ? growth::more : growth::none;
 }
 
-// New memory on its way to the end of the primary range. A failure gives it all back.
+// New memory on its way to a primary range. What has not entered the heap at the end goes back.
 class pool::core::extension {
  public:
   explicit extension(core& of) : of_(of) {}
-  result<void> create(std::uint64_t bytes);
+  ~extension();
+  extension(const extension&) = delete;
+  extension& operator=(const extension&) = delete;
+  // room: of the addresses that it is to be mapped at.
+  result<void> create(std::uint64_t bytes, std::uint64_t room);
   result<void> map(device_address at);
   // Under the heap mutex.
-  void enter_heap();
+  result<void> enter_heap(heap::view_id view);
 
  private:
   struct piece {
     physical_handle name;
     std::uint64_t bytes;
   };
-  void undo() noexcept;
   core& of_;
   std::vector<piece> pieces_;
+  std::vector<heap::handle_id> entered_;  // room for each piece
   std::uint64_t bytes_ = 0;
   device_address at_ = 0;
   std::uint64_t mapped_ = 0;  // of the bytes
 };
 
-void pool::core::extension::undo() noexcept {
+pool::core::extension::~extension() {
   std::uint64_t x = 0;
   for (const piece& p : pieces_) {
     if (x < mapped_) static_cast<void>(of_.gpu_->unmap(at_ + x, p.bytes));
@@ -231,7 +266,7 @@ void pool::core::extension::undo() noexcept {
   }
 }
 
-result<void> pool::core::extension::create(std::uint64_t bytes) {
+result<void> pool::core::extension::create(std::uint64_t bytes, std::uint64_t room) {
   while (bytes_ < bytes) {
     const std::uint64_t least = align_up(bytes - bytes_, of_.granularity_);
     std::uint64_t size = 0;
@@ -241,25 +276,24 @@ result<void> pool::core::extension::create(std::uint64_t bytes) {
       reserved = of_.reserved_ + bytes_;
       size = of_.piece_bytes(reserved, bytes - bytes_);
     }
+    size = std::min(size, room - bytes_);
     // The limit is met to the granule before it refuses.
     if (of_.over_limit(reserved, size)) size = std::min(size, least);
     if (of_.over_limit(reserved, size)) {
-      undo();
       return error{error_code::out_of_memory,
                    "the pool's limit of " + format_bytes(of_.limit_bytes()) +
                        " would be passed: " + format_bytes(reserved) + " reserved, " +
                        format_bytes(least) + " more needed"};
     }
+    make_room(pieces_);
+    if (entered_.capacity() < pieces_.capacity()) entered_.reserve(pieces_.capacity());
     physical_handle handle = 0;
     call_result answer = of_.create_physical(&handle, size);
     if (answer.status == driver_status::out_of_memory && size > least) {
       size = least;
       answer = of_.create_physical(&handle, size);
     }
-    if (!answer.ok()) {
-      undo();
-      return of_.growth_error(answer, size);
-    }
+    if (!answer.ok()) return of_.growth_error(answer, size);
     pieces_.push_back({handle, size});
     bytes_ += size;
   }
@@ -269,51 +303,90 @@ result<void> pool::core::extension::create(std::uint64_t bytes) {
 result<void> pool::core::extension::map(device_address at) {
   at_ = at;
   for (const piece& p : pieces_) {
-    if (const call_result answer = of_.gpu_->map(at + mapped_, p.bytes, p.name); !answer.ok()) {
-      undo();
+    if (const call_result answer = of_.gpu_->map(at + mapped_, p.bytes, p.name); !answer.ok())
       return to_error(answer, "mapping " + format_bytes(p.bytes));
-    }
     mapped_ += p.bytes;
   }
-  if (const call_result answer = of_.gpu_->set_access(at, bytes_, of_.location()); !answer.ok()) {
-    undo();
+  if (const call_result answer = of_.gpu_->set_access(at, bytes_, of_.location()); !answer.ok())
     return to_error(answer, "giving access to " + format_bytes(bytes_));
-  }
   return {};
 }
 
-void pool::core::extension::enter_heap() {
+result<void> pool::core::extension::enter_heap(heap::view_id view) {
+  heap::heap& books = of_.heap_;
+  const std::uint64_t span = of_.span_bytes();
   for (const piece& p : pieces_) {
-    of_.heap_.map_handle(of_.primary_, at_,
-                         of_.heap_.add_handle(p.bytes, of_.span_bytes(), p.name));
-    at_ += p.bytes;
-    of_.counts_.growths.fetch_add(1, std::memory_order_relaxed);
+    const heap::handle_id id = books.add_handle(p.bytes, span, p.name);
+    if (id == heap::no_handle) break;
+    entered_.push_back(id);
   }
+  if (entered_.size() < pieces_.size() || !books.map_handles(view, at_, entered_)) {
+    // Mapped nowhere, so that this is never refused.
+    for (const heap::handle_id id : entered_) static_cast<void>(books.remove_handle(id));
+    return books.why();
+  }
+  of_.counts_.growths.fetch_add(pieces_.size(), std::memory_order_relaxed);
+  pieces_.clear();
   of_.reserved_ += bytes_;
   of_.peak_reserved_ = std::max(of_.peak_reserved_, of_.reserved_);
   of_.set_cache_limits();
+  return {};
 }
 
-// Under growth_mutex_: new memory at the end of the primary range; all of it or nothing.
+// Under growth_mutex_: so much new memory in the lowest hole that is long enough, or at the end of
+// a primary range.
 result<void> pool::core::extend(std::uint64_t new_bytes) {
-  std::uint64_t at = 0;
+  heap::heap::place where;
   {
     const std::lock_guard lock(heap_mutex_);
-    const auto& primary = heap_.views()[primary_];
-    at =
-        primary.end - primary.base + new_bytes + largest_bulk <= primary.capacity ? primary.end : 0;
+    where = heap_.lowest_hole(heap::view_kind::primary, new_bytes);
   }
-  if (at == 0) {
-    if (auto opened = open_primary(new_bytes + largest_bulk); !opened) return opened;
+  where.missing = new_bytes;
+  return extend(where);
+}
+
+// Under growth_mutex_: new memory at the place, or at the end of a primary range where something
+// lies there by now or the range is full; all of it or nothing.
+result<void> pool::core::extend(heap::heap::place where) {
+  const std::uint64_t bytes = where.missing;
+  {
     const std::lock_guard lock(heap_mutex_);
-    at = heap_.views()[primary_].end;
+    const bool hole = where.view != heap::no_view && where.at != heap_.views()[where.view].end;
+    where.room = hole ? heap_.vacant_at(where.view, where.at) : 0;
+    if (where.room < bytes) where = end_with_room(bytes);
+  }
+  if (where.view == heap::no_view) {
+    if (auto opened = open_primary(bytes + largest_bulk); !opened) return opened;
+    const std::lock_guard lock(heap_mutex_);
+    where = end_with_room(bytes);
   }
   extension made(*this);
-  if (auto created = made.create(new_bytes); !created) return created;
-  if (auto mapped = made.map(at); !mapped) return mapped;
+  if (auto created = made.create(bytes, where.room); !created) return created;
+  if (auto mapped = made.map(where.at); !mapped) return mapped;
   const std::lock_guard lock(heap_mutex_);
-  made.enter_heap();
-  return {};
+  return made.enter_heap(where.view);
+}
+
+// Under growth_mutex_ and heap_mutex_: the end of the primary view; where that is full, of another
+// one that has given addresses back, which is the primary view from now on. no_view where none has
+// room for so many bytes and a handle ahead of need.
+heap::heap::place pool::core::end_with_room(std::uint64_t bytes) {
+  const auto room_in = [&](const heap::heap::view_record& in) {
+    return in.base + in.capacity - in.end;
+  };
+  const auto& views = heap_.views();
+  if (!has_primary_ || room_in(views[primary_]) < bytes + largest_bulk) {
+    heap::view_id other = 0;
+    const auto serves = [&](const heap::heap::view_record& in) {
+      return in.kind == heap::view_kind::primary && in.end < in.farthest_end &&
+             room_in(in) >= bytes + largest_bulk;
+    };
+    while (other < views.size() && !serves(views[other])) ++other;
+    if (other == views.size()) return {};
+    primary_ = other;
+  }
+  const auto& in = views[primary_];
+  return {primary_, in.end, room_in(in), bytes};
 }
 
 // Under heap_mutex_. A cache may keep 0.5% of the peak in small blocks, where that is more than 1
@@ -360,9 +433,11 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
                                                   " reserved, " + format_bytes(size + 2 * MiB) +
                                                   " more needed"};
     }
-    if (heap_.regions_full())
-      return error{error_code::out_of_memory, "the pool holds as many chunks as it can"};
+    // A chunk that the heap would not take in could not go back, since its free waits for the
+    // device.
+    if (!heap_.prepare_chunk(size)) return heap_.why();
   }
+  make_room(reservations_);
   const std::uint64_t asked =
       options_.host_memory ? size : size + 2 * MiB;  // such a source's blocks start on 2 MiB
   if (!take_budget(asked))
@@ -391,10 +466,7 @@ result<void> pool::core::add_chunk(std::uint64_t bytes) {
   }
   reservations_.emplace_back(start, asked);
   const std::lock_guard lock(heap_mutex_);
-  const std::uint64_t base = align_up(start, 2 * MiB);
-  heap_.add_region(base, size);
-  const heap::view_id view = heap_.add_view(base, size);
-  heap_.map_handle(view, base, heap_.add_handle(size, size, start));
+  heap_.enter_chunk(align_up(start, 2 * MiB), size, start);
   reserved_ += asked;
   peak_reserved_ = std::max(peak_reserved_, reserved_);
   counts_.growths.fetch_add(1, std::memory_order_relaxed);
@@ -510,28 +582,16 @@ std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64
 // Takes the handle's spans out of use, then asks the driver. Where the driver refuses, what was
 // unmapped is mapped again and the handle goes on as before.
 bool pool::core::give_back_handle(heap::handle_id id) {
-  std::vector<heap::extent*> held;
   std::vector<heap::heap::mapping> mappings;
   physical_handle name = 0;
   std::uint64_t bytes = 0;
-  const auto let_go = [&] {
-    for (heap::extent* const s : held) heap_.release(s, heap::anyone, 0, heap::absorb_idle::no);
-  };
   {
     const std::lock_guard lock(heap_mutex_);
     const auto& handle = heap_.handles()[id];
     mappings = handle.mappings;
     name = handle.name;
     bytes = handle.bytes;
-    for (const heap::span_id span : handle.spans) {
-      heap::extent* const s =
-          heap_.allocate_at(heap_.spans()[span].primary.at, heap_.spans()[span].bytes);
-      if (s == nullptr) {  // taken meanwhile
-        let_go();
-        return false;
-      }
-      held.push_back(s);
-    }
+    if (!heap_.hold_handle(id)) return false;  // taken meanwhile
   }
   call_result answer;
   std::size_t unmapped = 0;
@@ -547,16 +607,17 @@ bool pool::core::give_back_handle(heap::handle_id id) {
       restored = gpu_->map(mappings[i].at, bytes, name).ok() &&
                  gpu_->set_access(mappings[i].at, bytes, location()).ok() && restored;
     }
-    note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
-    const std::lock_guard lock(heap_mutex_);
-    if (restored) let_go();
+    if (restored) {
+      const std::lock_guard lock(heap_mutex_);
+      heap_.let_go_handle(id);
+    }
     // Otherwise the addresses stay out of use until the pool is closed: nothing is handed out that
     // is not mapped.
+    note_failure(to_error(answer, "giving back " + format_bytes(bytes)));
     return false;
   }
   const std::lock_guard lock(heap_mutex_);
-  let_go();
-  heap_.remove_handle(id);
+  static_cast<void>(heap_.remove_handle(id));  // it is held: never refused
   reserved_ -= bytes;
   counts_.given_back_bytes.fetch_add(bytes, std::memory_order_relaxed);
   return true;

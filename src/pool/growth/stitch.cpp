@@ -105,30 +105,33 @@ result<heap::heap::mapping> pool::core::map_stitched(const heap::stitch_plan& pl
     mapped += pieces[done].bytes;
   }
   if (answer.ok()) answer = gpu_->set_access(where.at, total, location());
-  if (!answer.ok()) {
+  bool entered = false;
+  if (answer.ok()) {
+    const std::lock_guard lock(heap_mutex_);
+    entered = heap_.map_handles(where.view, where.at, plan.handles);
+  }
+  if (!entered) {
     mapped = 0;
     for (std::size_t i = 0; i < done; ++i) {
       static_cast<void>(gpu_->unmap(where.at + mapped, pieces[i].bytes));
       mapped += pieces[i].bytes;
     }
-    return to_error(answer, "mapping " + format_bytes(total) + " side by side");
+    if (!answer.ok()) return to_error(answer, "mapping " + format_bytes(total) + " side by side");
+    const std::lock_guard lock(heap_mutex_);
+    return heap_.why();
   }
-  const std::lock_guard lock(heap_mutex_);
-  std::uint64_t at = where.at;
-  for (const heap::handle_id id : plan.handles) {
-    heap_.map_handle(where.view, at, id);
-    at += heap_.handles()[id].bytes;
-    counts_.stitches.fetch_add(1, std::memory_order_relaxed);
-  }
+  counts_.stitches.fetch_add(plan.handles.size(), std::memory_order_relaxed);
   return heap::heap::mapping{where.view,
                              plan.view != heap::new_view ? plan.at : where.at + plan.skip};
 }
 
-// Under heap_mutex_: the end of a view that has room for a new stitched range, or new_view. The
-// view with the fewest mappings, so that stitched ranges stand behind each other late, and can be
-// made longer until then.
+// Under heap_mutex_: where a new stitched range has room, or new_view. The lowest hole that handles
+// have left, else the end of the view with the fewest mappings, so that stitched ranges stand
+// behind each other late, and can be made longer until then.
 heap::heap::mapping pool::core::address_for_stitch(std::uint64_t bytes) const {
-  heap::heap::mapping out{heap::new_view, 0};
+  const heap::heap::place hole = heap_.lowest_hole(heap::view_kind::stitched, bytes);
+  heap::heap::mapping out{hole.view, hole.at};
+  if (hole.view != heap::new_view) return out;
   std::size_t fewest = 0;
   for (heap::view_id id = 0; id < heap_.views().size(); ++id) {
     const auto& in = heap_.views()[id];
@@ -142,7 +145,12 @@ heap::heap::mapping pool::core::address_for_stitch(std::uint64_t bytes) const {
 
 // Under growth_mutex_: empty views for stitched ranges, with addresses for many; the first of them.
 result<heap::view_id> pool::core::open_stitched_view(std::uint64_t at_least) {
-  if (heap_.regions_full()) return error{error_code::out_of_memory, "no more addresses"};
+  {
+    const std::lock_guard lock(heap_mutex_);
+    if (!heap_.room_for_region()) return heap_.why();
+  }
+  if (reservations_.size() == reservations_.capacity())
+    reservations_.reserve(2 * reservations_.size() + 8);
   const std::uint64_t unit = std::max<std::uint64_t>(granularity_, 2 * MiB);
   std::uint64_t bytes = align_up(std::max(2 * gpu_->info().total_bytes, 4 * at_least), unit);
   device_address base = 0;
@@ -153,19 +161,25 @@ result<heap::view_id> pool::core::open_stitched_view(std::uint64_t at_least) {
     answer = gpu_->address_reserve(&base, bytes, 2 * MiB);
   }
   if (!answer.ok()) return to_error(answer, "reserving " + format_bytes(bytes) + " of addresses");
-  reservations_.emplace_back(base, bytes);
-  const std::lock_guard lock(heap_mutex_);
   std::uint64_t part = align_down(bytes / stitched_views, unit);
   if (part < 2 * at_least) part = bytes;
-  heap::view_id first = heap::new_view;
-  for (std::uint64_t at = 0; at + part <= bytes && !heap_.regions_full(); at += part) {
-    heap_.add_region(
-        base + at,
-        part);  // each one of its own: the books of a region reach up to what is used in it
-    const heap::view_id made = heap_.add_view(base + at, part, heap::view_kind::stitched);
-    if (first == heap::new_view) first = made;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    heap::view_id first = heap::new_view;
+    for (std::uint64_t at = 0; at + part <= bytes; at += part) {
+      // A region for each: the books of one reach up to what is used in it.
+      const heap::view_id made = heap_.open_view(base + at, part, heap::view_kind::stitched);
+      if (made == heap::no_view) break;
+      if (first == heap::new_view) first = made;
+    }
+    if (first != heap::new_view) {
+      reservations_.emplace_back(base, bytes);
+      return first;
+    }
   }
-  return first;
+  static_cast<void>(gpu_->address_free(base, bytes));
+  const std::lock_guard lock(heap_mutex_);
+  return heap_.why();
 }
 
 // Mappings cost host memory (under random sizes the books take 0.4% of the pool at this many), and
