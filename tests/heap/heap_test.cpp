@@ -8,22 +8,11 @@
 
 #include "base/bits.hpp"
 #include "base/random.hpp"
+#include "heap/heap_fixture.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond::heap {
 namespace {
-
-constexpr std::uint64_t base = std::uint64_t{1} << 40;
-
-struct one_view {
-  heap of;
-  view_id primary = 0;
-  explicit one_view(std::uint64_t bytes) {
-    of.add_region(base, 64 * GiB);
-    primary = of.add_view(base, 32 * GiB);
-    if (bytes > 0) of.map_handle(primary, base, of.add_handle(bytes, bytes, 0));
-  }
-};
 
 TEST(heap, an_empty_heap_has_nothing_to_give) {
   one_view h(0);
@@ -160,7 +149,7 @@ struct three_handles : one_view {
   three_handles() : one_view(0) {
     for (std::uint64_t i = 0; i < 3; ++i) {
       ids.push_back(of.add_handle(8 * MiB, 2 * MiB, i));
-      of.map_handle(primary, base + i * 8 * MiB, ids.back());
+      EXPECT_TRUE(of.map_handle(primary, base + i * 8 * MiB, ids.back()));
     }
     stitched = of.add_view(there, 1 * GiB, view_kind::stitched);
   }
@@ -176,8 +165,8 @@ TEST(heap, a_stitched_range_puts_free_ends_side_by_side_and_gives_the_pages_back
   // 4 MiB are free at 6 and 4 at 20: 6 in a row only where the end of the third handle meets the
   // start of the second.
   EXPECT_EQ(h.of.allocate(6 * MiB, 512, anyone), nullptr);
-  h.of.map_handle(h.stitched, h.there, h.ids[2]);
-  h.of.map_handle(h.stitched, h.there + 8 * MiB, h.ids[1]);
+  EXPECT_TRUE(h.of.map_handle(h.stitched, h.there, h.ids[2]));
+  EXPECT_TRUE(h.of.map_handle(h.stitched, h.there + 8 * MiB, h.ids[1]));
   h.of.check();
   // The last two spans of the third handle, the first of the second.
   EXPECT_EQ(h.of.allocate_stitched(h.stitched, h.there + 2 * MiB, 6 * MiB, anyone), nullptr)
@@ -201,7 +190,7 @@ TEST(heap, a_stitched_range_puts_free_ends_side_by_side_and_gives_the_pages_back
 
 TEST(heap, pages_that_a_stitched_range_gives_back_are_free_in_the_order_of_who_gave_them) {
   three_handles h;
-  h.of.map_handle(h.stitched, h.there, h.ids[1]);
+  EXPECT_TRUE(h.of.map_handle(h.stitched, h.there, h.ids[1]));
   extent* const moved = h.of.allocate_stitched(h.stitched, h.there, 8 * MiB, 3);
   ASSERT_NE(moved, nullptr);
   h.of.release(moved, 3, 7, absorb_idle::no);
@@ -217,19 +206,19 @@ TEST(heap, a_hole_left_by_a_handle_is_filled_again) {
   three_handles h;
   extent* const end = h.of.allocate(24 * MiB, 512, anyone);
   h.of.release(end, anyone, 0, absorb_idle::no);
-  h.of.map_handle(h.stitched, h.there, h.ids[1]);
-  h.of.remove_handle(h.ids[1]);
+  EXPECT_TRUE(h.of.map_handle(h.stitched, h.there, h.ids[1]));
+  EXPECT_TRUE(h.of.remove_handle(h.ids[1]));
   h.of.check();
   EXPECT_EQ(h.of.allocate(12 * MiB, 512, anyone), nullptr);
-  h.of.map_handle(h.primary, base + 8 * MiB, h.of.add_handle(8 * MiB, 4 * MiB, 9));
+  EXPECT_TRUE(h.of.map_handle(h.primary, base + 8 * MiB, h.of.add_handle(8 * MiB, 4 * MiB, 9)));
   h.of.check();
   EXPECT_NE(h.of.allocate(24 * MiB, 512, anyone), nullptr);
 }
 
 TEST(heap, a_view_gets_shorter_where_its_last_handle_goes) {
   three_handles h;
-  h.of.map_handle(h.stitched, h.there, h.ids[2]);
-  h.of.remove_handle(h.ids[2]);
+  EXPECT_TRUE(h.of.map_handle(h.stitched, h.there, h.ids[2]));
+  EXPECT_TRUE(h.of.remove_handle(h.ids[2]));
   h.of.check();
   EXPECT_EQ(h.of.views()[h.primary].end, base + 16 * MiB);
   EXPECT_EQ(h.of.views()[h.stitched].end, h.there);
@@ -248,7 +237,8 @@ TEST(heap, random_operations_keep_every_invariant) {
     std::vector<std::uint64_t> batches(4, 1);
     const auto add = [&] {
       const std::uint64_t bytes = 2 * MiB * pick.between(1, 4);
-      h.of.map_handle(h.primary, h.of.views()[h.primary].end, h.of.add_handle(bytes, 2 * MiB, 0));
+      EXPECT_TRUE(h.of.map_handle(h.primary, h.of.views()[h.primary].end,
+                                  h.of.add_handle(bytes, 2 * MiB, 0)));
     };
     for (int i = 0; i < 6; ++i) add();
     for (int step = 0; step < 600; ++step) {
@@ -274,7 +264,9 @@ TEST(heap, random_operations_keep_every_invariant) {
         h.of.retire(owner, batches[owner]++);
       } else if (what < 90) {
         const auto id = static_cast<handle_id>(pick.below(h.of.handles().size()));
-        if (h.of.handles()[id].present) h.of.map_handle(stitched, h.of.views()[stitched].end, id);
+        if (h.of.handles()[id].present) {
+          EXPECT_TRUE(h.of.map_handle(stitched, h.of.views()[stitched].end, id));
+        }
       } else if (what < 97) {
         const auto& slots = h.of.views()[stitched].slots;
         if (!slots.empty()) {
@@ -298,7 +290,7 @@ TEST(heap, random_operations_keep_every_invariant) {
         const auto& handle = h.of.handles()[id];
         const auto free = [&](span_id s) { return h.of.wholly_free(s, anyone); };
         if (handle.present && std::all_of(handle.spans.begin(), handle.spans.end(), free)) {
-          h.of.remove_handle(id);
+          EXPECT_TRUE(h.of.remove_handle(id));
           add();
         }
       }

@@ -1,7 +1,8 @@
 # The model of the pool is the tests' and the soak's: build/soak runs it for as long as it is asked.
 set(pool_model ${PROJECT_SOURCE_DIR}/tests/support/pool_model.cpp
   ${PROJECT_SOURCE_DIR}/tests/support/pool_programs.cpp)
-target_sources(test_pool PRIVATE ${pool_model})
+target_sources(test_pool PRIVATE ${pool_model}
+  ${PROJECT_SOURCE_DIR}/tests/support/failing_new.cpp)
 add_executable(soak ${PROJECT_SOURCE_DIR}/tests/support/soak.cpp ${pool_model})
 millpond_use_rooms(soak pool)
 set_target_properties(soak PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})

@@ -218,12 +218,17 @@ class forwarding_driver : public driver {
   [[nodiscard]] driver& to() const noexcept { return *to_; }
   // Asked before a call that goes through: anything but success is answered in its place.
   virtual driver_status refuse(sim::call) noexcept { return driver_status::success; }
+  // After one that went through.
+  virtual void went_through() noexcept {}
 
  private:
   template <class Call>
   call_result through(sim::call which, Call&& call) noexcept {
     const driver_status status = refuse(which);
-    return status == driver_status::success ? call() : call_result{status, sim::name_of(which)};
+    if (status != driver_status::success) return call_result{status, sim::name_of(which)};
+    const call_result answer = call();
+    went_through();
+    return answer;
   }
   const std::shared_ptr<driver> to_;
 };
