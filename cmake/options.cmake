@@ -16,7 +16,9 @@ target_compile_options(millpond_flags INTERFACE
   -Wall -Wextra -Wconversion $<$<NOT:$<BOOL:${MILLPOND_JOIN_SOURCES}>>:-Wshadow>
   -fno-omit-frame-pointer
   # GCC's -Wconversion for C++ does not hold it, Clang's does.
-  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion>)
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-sign-conversion>
+  # What a lock guards is touched under it, wherever the members say so (src/base/mutex.hpp).
+  "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety;-Werror=thread-safety>")
 if(MILLPOND_WERROR)
   # What GCC 12 thinks of an inlined std::string at -O1 and above is often false
   # (https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651): said, and no error.

@@ -40,12 +40,19 @@ void pool::core::release_chunks(std::vector<error>& failures) {
   }
 }
 
+// Threads and handles may keep the core for as long as they live: they keep no driver with it.
 std::vector<error> pool::core::close() noexcept {
+  if (closed()) return {};
   std::vector<error> failures;
-  if (closed()) return failures;
+  end_everything(failures);
+  gpu_.reset();
+  return failures;
+}
+
+void pool::core::end_everything(std::vector<error>& failures) noexcept {
   if (!gpu_->alive()) {  // the driver is gone, and all its memory with it
     phase_.store(phase::closed, std::memory_order_release);
-    return failures;
+    return;
   }
   drain_released();
   const bool slept = asleep();
@@ -67,20 +74,14 @@ std::vector<error> pool::core::close() noexcept {
     // context ends.
     failures.push_back({error_code::driver_failure,
                         "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
-    return failures;
+    return;
   }
   {
     const std::shared_lock lock(streams_mutex_);
     for (const auto& [id, stream] : streams_) stream->batches->drain(events_);
   }
   context_fence_.drain(events_);
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    for (const guarded_block& g : guarded_) {
-      for (const event_handle e : g.events) events_.put(e);
-    }
-    guarded_.clear();
-  }
+  uses_.drain(events_);
   if (slept) {
     const std::lock_guard sleep_lock(sleep_mutex_);
     sleeping_.abandon(sleeping_ways());
@@ -100,7 +101,6 @@ std::vector<error> pool::core::close() noexcept {
   for (const event_handle e : events_.take_all()) {
     insist(failures, "destroying an event", [&] { return gpu_->event_destroy(e); });
   }
-  return failures;
 }
 
 }  // namespace millpond

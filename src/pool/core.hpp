@@ -1,7 +1,7 @@
 // The pool behind its public face. Locks, in the order in which they may be taken together:
 //   sleep mutex -> growth mutex -> heap mutex -> (nothing);  a cache's lock, the streams', caches',
-//   captures', guarded and batches mutexes are each taken alone, or under the growth mutex; the
-//   event cache's is innermost.
+//   captures' and batches mutexes are each taken alone, or under the growth mutex; those of
+//   cross_stream_uses, refused_frees and the event cache are leaves, and the parts' own.
 // No lock is held over a driver call that can wait for the device. No call names a stream that the
 // user's own call does not name: a destroyed stream's handle crashes the driver now and then (H200,
 // driver 580.159). The growth mutex is held over calls that create, map and unmap memory (none
@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -32,9 +31,12 @@
 #include "pool/cache/thread_cache.hpp"
 #include "pool/capture/capture_state.hpp"
 #include "pool/contention_estimate.hpp"
+#include "pool/cross_stream_uses.hpp"
 #include "pool/growth/reclaim_budget.hpp"
 #include "pool/growth/span_ages.hpp"
+#include "pool/refused_frees.hpp"
 #include "pool/sleep/sleeping_memory.hpp"
+#include "pool/stream_state.hpp"
 
 namespace millpond {
 
@@ -43,18 +45,6 @@ namespace millpond {
 [[nodiscard]] inline error no_host_memory() {
   return {error_code::out_of_memory, "no host memory"};
 }
-
-// A stream as the pool knows it: by identity, never by handle.
-struct stream_state {
-  std::shared_ptr<order::stream_batches> batches;
-  heap::owner_id owner = heap::anyone;
-  std::atomic<std::uint32_t> holders{0};     // caches and guarded blocks that point here
-  std::atomic<std::uint64_t> seals_seen{0};  // the pool's wish for seals that it last answered
-  std::atomic<std::uint64_t> retired{
-      0};  // batches up to here are known to the heap as passed; written under its lock
-  stream_cache shared;  // free blocks for any cache of the stream
-  reuse_streak streak;  // for large ones of them, beyond what caches share
-};
 
 class pool::core : public std::enable_shared_from_this<pool::core> {
  public:
@@ -139,9 +129,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<std::unique_ptr<captured_cache>> make_captured_cache(stream_handle stream);
 
   // Frees that were refused when their remote free queue was opened, and have not been reported.
-  [[nodiscard]] bool has_refused() const noexcept {
-    return any_refused_.load(std::memory_order_relaxed);
-  }
+  [[nodiscard]] bool has_refused() const noexcept { return refused_.any(); }
   std::vector<error> take_refused();
 
   // Empties a cache for good and forgets it: its handle or its thread has ended, or its thread's
@@ -321,6 +309,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   result<void> free_special(heap::extent* block, std::uint64_t bytes, stream_handle stream,
                             const freer& who) noexcept;
   void free_used(heap::extent* block, stream_state& freed_on) noexcept;
+  // False where the block is not live any more.
+  [[nodiscard]] static bool make_special(heap::extent& block) noexcept {
+    return state_of(block) == block_state::special ||
+           change_state(block, block_state::live, block_state::special);
+  }
   error refuse_free(const void* ptr, std::uint64_t bytes, stream_handle stream) noexcept;
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   error explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
@@ -461,12 +454,12 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   void flush_captured(captured_cache& of, heap::extent* chain) noexcept;
 
   // The end (close.cpp). Under the growth and heap mutexes.
+  void end_everything(std::vector<error>& failures) noexcept;
   void release_handles(std::vector<error>& failures);
   void release_chunks(std::vector<error>& failures);
 
   // Sleep (sleep/sleep.cpp).
   result<void> refuse_captures();
-  std::unordered_map<const heap::extent*, bool> tagged_blocks(const sleep_options& options);
   result<std::shared_ptr<pinned_store>> store_for(const sleep_options& options, sleep_outcome& out);
   sleeping_memory::ways sleeping_ways();
   void woken();
@@ -487,7 +480,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   }
 
   const std::uint32_t born_in_fork_ = fork_count();
-  const std::shared_ptr<driver> gpu_;
+  std::shared_ptr<driver> gpu_;  // nullptr once the pool is closed: nobody asks it then
   pool_options options_;
   std::atomic<std::uint64_t> limit_bytes_{options_.limit_bytes};
   std::uint64_t granularity_ = 0;  // of handles; 0: the pool grows by chunks
@@ -555,18 +548,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   bool checks_frees_ = false;  // each cache's flag of that name, for new ones
   cache_counters past_;        // of dropped caches; written under caches_mutex_
   block_owners block_owners_;  // opened under caches_mutex_
-  struct refused_free {
-    const void* ptr;
-    std::uint64_t bytes;
-    std::uint64_t requested;
-    stream_handle stream;
-    block_state state;
-  };
-  std::mutex refused_mutex_;
-  std::array<refused_free, 16> refused_{};  // under refused_mutex_, as the next two
-  std::size_t refused_count_ = 0;
-  std::uint64_t refused_more_ = 0;        // that found no room in refused_
-  std::atomic<bool> any_refused_{false};  // a hint that there are some; the mutex orders the rest
+  refused_frees refused_;
   // Counts of a heuristic: threads may overwrite each other's.
   std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
   std::atomic<std::uint64_t> cache_small_{0}, cache_large_{0};  // the limits that new caches get
@@ -589,26 +571,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   std::uint64_t next_arena_ = 1;
   const std::shared_ptr<release_queue> released_ = std::make_shared<release_queue>();
 
-  struct guarded_block {
-    heap::extent* block = nullptr;
-    stream_state* freed_on = nullptr;
-    std::vector<event_handle> events;
-  };
-  std::mutex guarded_mutex_;
-  std::list<guarded_block> guarded_;
-  // What is known of a block in the state special besides: its tag, and the streams that record_use
-  // named, by identity, since a handle may be another's by the time of the free.
-  struct recorded_use {
-    stream_handle handle;
-    std::uint64_t stream_id;  // unidentified: the stream could not be asked, beside a capture
-  };
-  static constexpr std::uint64_t unidentified = ~std::uint64_t{0};
-  struct block_note {
-    bool tagged = false;
-    std::string tag;
-    std::vector<recorded_use> uses;
-  };
-  std::unordered_map<heap::extent*, block_note> notes_;  // under guarded_mutex_
+  cross_stream_uses uses_;
 };
 
 }  // namespace millpond

@@ -1,6 +1,5 @@
 // Fences: asking which batches have passed, and what to do where a stream's own event cannot tell.
 #include <chrono>
-#include <iterator>
 #include <new>
 #include <thread>
 
@@ -56,20 +55,8 @@ bool pool::core::poll_all_fences() {
 }
 
 bool pool::core::poll_guarded() noexcept {
-  std::list<guarded_block> passed;
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    for (auto at = guarded_.begin(); at != guarded_.end();) {
-      while (!at->events.empty() && gpu_->event_query(at->events.back()).ok()) {
-        events_.put(at->events.back());
-        at->events.pop_back();
-      }
-      const auto next = std::next(at);
-      if (at->events.empty()) passed.splice(passed.end(), guarded_, at);
-      at = next;
-    }
-  }
-  for (const guarded_block& g : passed) {
+  const std::list<cross_stream_uses::waiting> passed = uses_.poll(*gpu_, events_);
+  for (const cross_stream_uses::waiting& g : passed) {
     {
       const std::lock_guard lock(heap_mutex_);
       guarded_bytes_ -= g.block->bytes;
@@ -233,11 +220,7 @@ event_handle pool::core::nearest_fence() {
       if (const event_handle own = stream->batches->nearest(); own != nullptr) return own;
     }
   }
-  const std::lock_guard lock(guarded_mutex_);
-  for (const guarded_block& g : guarded_) {
-    if (!g.events.empty()) return g.events.back();
-  }
-  return nullptr;
+  return uses_.nearest();
 }
 
 // Waits for the nearest fence, at most until the deadline. False where there is nothing to wait

@@ -4,7 +4,7 @@
 // A free ends in one change of the block's state, made by compare and exchange after everything
 // that has to be asked was asked: another thread may free the block, or end its graph, at any time
 // before. Nothing here needs host memory that it cannot do without.
-#include <algorithm>
+#include <list>
 #include <new>
 
 #include "base/quote.hpp"
@@ -111,14 +111,7 @@ result<void> pool::core::free_special(heap::extent* block, std::uint64_t bytes,
     if (!change_state(*block, block_state::special, block_state::guarded))
       return refuse_free(ptr, bytes, stream);
     arenas = block->holder != nullptr;
-    block_note gone;
-    {
-      const std::lock_guard notes_lock(guarded_mutex_);
-      if (const auto noted = notes_.find(block); arenas && noted != notes_.end()) {
-        gone = std::move(noted->second);
-        notes_.erase(noted);
-      }
-    }
+    if (arenas) static_cast<void>(uses_.take(block));
     if (arenas) to_seal = free_in_capture(block, stream, who.on);
   }
   count_free(who.counted, freed);
@@ -131,27 +124,20 @@ result<void> pool::core::free_special(heap::extent* block, std::uint64_t bytes,
 
 // A block that other streams may still use: it waits for an event on each of them.
 void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept {
-  block_note note;
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    if (const auto noted = notes_.find(block); noted != notes_.end()) {
-      note = std::move(noted->second);
-      notes_.erase(noted);
-    }
-  }
-  std::list<guarded_block> waits;
+  const std::vector<cross_stream_uses::recorded_use> used_on = uses_.take(block);
+  std::list<cross_stream_uses::waiting> waits;
   bool covered = true;
   try {
     waits.emplace_back();
-    waits.back().events.reserve(note.uses.size());
+    waits.back().events.reserve(used_on.size());
   } catch (const std::bad_alloc&) {
     covered = false;
   }
-  for (const auto& [other, recorded_id] : note.uses) {
+  for (const auto& [other, recorded_id] : used_on) {
     std::uint64_t id = 0;
     capture_info capture;
     event_handle event = nullptr;
-    covered = covered && recorded_id != unidentified &&
+    covered = covered && recorded_id != cross_stream_uses::unidentified &&
               gpu_->stream_capture(other, &capture).ok() &&
               capture.status == capture_status::none && gpu_->stream_id(other, &id).ok() &&
               id == recorded_id;
@@ -169,7 +155,7 @@ void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept
     waits.back().events.push_back(event);
   }
   if (!covered) {
-    for (const guarded_block& g : waits) {
+    for (const cross_stream_uses::waiting& g : waits) {
       for (const event_handle e : g.events) events_.put(e);
     }
     block->link = nullptr;
@@ -183,10 +169,7 @@ void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept
     const std::lock_guard lock(heap_mutex_);
     guarded_bytes_ += block->bytes;
   }
-  {
-    const std::lock_guard lock(guarded_mutex_);
-    guarded_.splice(guarded_.end(), waits);
-  }
+  uses_.wait(waits);
   const relaxed_capture_scope relaxed(*gpu_);
   poll_guarded();
 }
@@ -215,7 +198,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
           error_code::not_permitted,
           "record_use: the stream captures; what a graph uses must live as long as the graph"};
     }
-    std::uint64_t id = unidentified;
+    std::uint64_t id = cross_stream_uses::unidentified;
     // A default stream that cannot be asked, beside a blocking stream that captures: asking its
     // identity would break that capture. A fence over the context covers its work.
     const bool may_ask = asked.ok() || asked.status == driver_status::invalid_handle ||
@@ -235,18 +218,9 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
       }
     }
     if (auto own = of_own_context(stream, id, "record_use"); !own) return own;
-    const std::lock_guard lock(guarded_mutex_);
     block_owners_.forget(block->start());  // whoever frees it looks at its state
-    auto& uses = notes_[block].uses;
-    const auto same = [&](const recorded_use& u) {
-      return u.stream_id == id && (id != unidentified || u.handle == stream);
-    };
-    if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back({stream, id});
-    if (state_of(*block) != block_state::special &&
-        !change_state(*block, block_state::live, block_state::special)) {
-      notes_.erase(block);  // freed meanwhile
-      return not_live();
-    }
+    if (!uses_.add_use(block, {stream, id}, [&] { return make_special(*block); }))
+      return not_live();  // freed meanwhile
     return {};
   } catch (const std::bad_alloc&) {
     return error{error_code::out_of_memory, {}};

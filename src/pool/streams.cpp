@@ -46,7 +46,7 @@ void pool::core::drop_owner(heap::owner_id owner) noexcept {
 // CUDA_ERROR_INVALID_HANDLE, while a green context's streams take them (H200, driver 580.159,
 // 2026-12-01). The stream captures nothing, and has been asked its identity.
 result<void> pool::core::of_own_context(stream_handle stream, std::uint64_t id, const char* call) {
-  if (id == unidentified) return {};
+  if (id == cross_stream_uses::unidentified) return {};
   {
     const std::shared_lock lock(streams_mutex_);
     if (streams_.contains(id) || used_.contains(id)) return {};

@@ -11,6 +11,7 @@ namespace {
 // What the owner of a handle has promised. The audit build asks the driver.
 void check_promise([[maybe_unused]] pool::core& core, [[maybe_unused]] const thread_cache& cache) {
 #if defined(MILLPOND_AUDIT)
+  if (core.closed()) return;
   capture_info capture;
   const bool asked = core.gpu().stream_capture(cache.handle, &capture).ok();
   MILLPOND_CHECK(!asked || capture.status == capture_status::none,
@@ -20,6 +21,7 @@ void check_promise([[maybe_unused]] pool::core& core, [[maybe_unused]] const thr
 void check_promise([[maybe_unused]] pool::core& core,
                    [[maybe_unused]] const captured_cache& cache) {
 #if defined(MILLPOND_AUDIT)
+  if (core.closed()) return;
   capture_info capture;
   const bool asked = core.gpu().stream_capture(cache.handle, &capture).ok();
   MILLPOND_CHECK(!asked ||

@@ -111,15 +111,8 @@ heap::extent* pool::core::accept(thread_cache& in, std::uint64_t address,
   }
   in.counts.deallocations.add(~std::uint64_t{0});
   in.counts.bytes_in.add(0 - bytes);
-  const std::lock_guard lock(refused_mutex_);
-  if (refused_count_ < refused_.size()) {
-    refused_[refused_count_++] = {reinterpret_cast<const void*>(address), bytes,
-                                  block == nullptr ? 0 : std::uint64_t{block->requested}, in.handle,
-                                  state};
-  } else {
-    ++refused_more_;
-  }
-  any_refused_.store(true, std::memory_order_relaxed);
+  refused_.note({reinterpret_cast<const void*>(address), bytes,
+                 block == nullptr ? 0 : std::uint64_t{block->requested}, in.handle, state});
   return nullptr;
 }
 

@@ -31,9 +31,9 @@ thread_caches::thread_caches() {
 }
 
 void thread_caches::enter(const owned& of) noexcept {
-  std::size_t at = slot_of(of.address, of.handle);
+  std::size_t at = slot_of(of.core.get(), of.handle);
   while (slots_[at].core != nullptr) at = (at + 1) & mask_;
-  slots_[at] = {of.address, of.handle, of.in.get()};
+  slots_[at] = {of.core.get(), of.handle, of.in.get()};
 }
 
 // Slots for one cache more, at most half of them used.
@@ -65,7 +65,7 @@ void thread_caches::drop_if(Goes&& goes) noexcept {
 }
 
 void thread_caches::drop(const owned& of) noexcept {
-  if (const auto core = of.core.lock()) core->drop_cache(*of.in);
+  of.core->drop_cache(*of.in);
 }
 
 std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::core>& core,
@@ -91,10 +91,9 @@ std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::cor
     mine.puts_ = 0;
     mine.drop_if([&](const owned& o) {
       if (o.in->in_call != 0) return false;
-      const auto of = o.core.lock();
-      const bool replaced = of == core && o.handle == handle;
+      const bool replaced = o.core == core && o.handle == handle;
       const bool idle = contended && idle_since_last_look(*o.in);
-      return replaced || idle || of == nullptr || of->closed() || o.in->has(thread_cache::is_dead);
+      return replaced || idle || o.core->closed() || o.in->has(thread_cache::is_dead);
     });
   }
   if (contended) mine.look_at_ = std::min(2 * mine.look_at_, most_caches);
@@ -104,7 +103,7 @@ std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::cor
   } catch (const std::bad_alloc&) {
     return made;
   }
-  mine.all_.push_back({core, core.get(), handle, std::move(made)});
+  mine.all_.push_back({core, handle, std::move(made)});
   mine.enter(mine.all_.back());
   return nullptr;
 }
@@ -112,13 +111,13 @@ std::unique_ptr<thread_cache> thread_caches::put(const std::shared_ptr<pool::cor
 void thread_caches::drop_idle(const pool::core* core) noexcept {
   if (mine_ == nullptr) return;
   mine_->drop_if([core](const owned& o) {
-    return o.address == core && o.in->in_call == 0 && idle_since_last_look(*o.in);
+    return o.core.get() == core && o.in->in_call == 0 && idle_since_last_look(*o.in);
   });
 }
 
 void thread_caches::drop_all(const pool::core* core) noexcept {
   if (mine_ == nullptr) return;
-  mine_->drop_if([core](const owned& o) { return o.address == core && o.in->in_call == 0; });
+  mine_->drop_if([core](const owned& o) { return o.core.get() == core && o.in->in_call == 0; });
 }
 
 thread_caches::~thread_caches() {

@@ -1,10 +1,9 @@
 // The caches of one thread: a small hash table in thread-local storage, asked on every plain call.
 //
-// A table entry keeps its pool's core from being forgotten, not from ending: a weak pointer holds
-// the core's storage, since core and count are made as one, so a core's address never comes back
-// for another pool while an entry names it, and a thread that makes no call any more keeps no pool
-// and no driver. When the thread ends its caches are emptied into their pools; when a pool ends
-// first, its caches are dropped here the next time the thread takes the slow path.
+// A table entry keeps its pool's core alive, so a core's address never comes back for another pool
+// while an entry names it; a core that is closed keeps its books alone, and no driver. When the
+// thread ends its caches are emptied into their pools; when a pool ends first, its caches are
+// dropped here the next time the thread takes the slow path.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -48,8 +47,7 @@ class thread_caches {
     thread_cache* in = nullptr;
   };
   struct owned {
-    std::weak_ptr<pool::core> core;
-    const pool::core* address = nullptr;
+    std::shared_ptr<pool::core> core;
     stream_handle handle = nullptr;
     std::unique_ptr<thread_cache> in;
   };

@@ -130,13 +130,12 @@ void pool::core::end_arena(arena_state& gone) noexcept {
     gone.place.clear();
     out.splice(out.end(), gone.out);
     out.splice(out.end(), gone.kept);
-    const std::lock_guard notes_lock(guarded_mutex_);
     for (const arena_state::held_block& each : out) {
       if (change_state(*each.block, block_state::special, block_state::guarded)) {
         ++orphaned;
         orphaned_bytes += each.block->requested;
       }
-      notes_.erase(each.block);
+      static_cast<void>(uses_.take(each.block));
     }
   }
   {

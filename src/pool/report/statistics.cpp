@@ -194,25 +194,16 @@ error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uin
 }
 
 std::vector<error> pool::core::take_refused() {
-  std::array<refused_free, 16> refused;
-  std::size_t count = 0;
-  std::uint64_t more = 0;
-  {
-    const std::lock_guard lock(refused_mutex_);
-    refused = refused_;
-    count = std::exchange(refused_count_, 0);
-    more = std::exchange(refused_more_, 0);
-    any_refused_.store(false, std::memory_order_relaxed);
-  }
+  const refused_frees::taken refused = refused_.take();
   std::vector<error> out;
-  for (std::size_t i = 0; i < count; ++i) {
-    const refused_free& each = refused[i];
+  for (std::size_t i = 0; i < refused.count; ++i) {
+    const refused_frees::refused& each = refused.all[i];
     out.push_back(explain_refused(each.ptr, each.bytes, each.requested, each.stream, each.state));
   }
-  if (more > 0)
+  if (refused.more > 0)
     out.push_back(
         {error_code::double_free,
-         std::to_string(more) +
+         std::to_string(refused.more) +
              " more frees were of no live block, or of other bytes than it was allocated with"});
   return out;
 }

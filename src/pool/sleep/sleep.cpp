@@ -102,16 +102,9 @@ result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   if (!user_has(block)) return not_live;
   // An arena's blocks change hands under the captures mutex.
   const std::lock_guard lock(captures_mutex_);
-  const std::lock_guard notes_lock(guarded_mutex_);
-  block_note& note = notes_[block];
-  note.tag = std::string(tag);
-  note.tagged = true;
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  if (state_of(*block) != block_state::special &&
-      !change_state(*block, block_state::live, block_state::special)) {
-    notes_.erase(block);  // freed meanwhile
-    return not_live;
-  }
+  if (!uses_.set_tag(block, tag, [&] { return make_special(*block); }))
+    return not_live;  // freed meanwhile
   block->holder_note |= block_mark::tagged;
   return {};
 }
@@ -132,19 +125,6 @@ result<void> pool::core::refuse_captures() {
                  "waiting for the device would break it"};
   }
   return {};
-}
-
-// Which blocks have a tag, and whether their contents are dropped.
-std::unordered_map<const heap::extent*, bool> pool::core::tagged_blocks(
-    const sleep_options& options) {
-  std::unordered_map<const heap::extent*, bool> dropped;
-  const std::lock_guard lock(guarded_mutex_);
-  for (const auto& [block, note] : notes_) {
-    if (note.tagged)
-      dropped[block] =
-          std::find(options.drop.begin(), options.drop.end(), note.tag) != options.drop.end();
-  }
-  return dropped;
 }
 
 // Where the kept contents go, taken for this sleep; nullptr where nothing is kept.
@@ -194,7 +174,7 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
   poll_fences();
   give_back(0);  // what nobody uses need not come back
 
-  const auto dropped = tagged_blocks(options);
+  const auto dropped = uses_.tagged(options.drop);
   const std::lock_guard growing(growth_mutex_);
   sleep_plan plan(options, dropped);
   {
@@ -287,10 +267,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
     if ((was != block_state::live && was != block_state::special) ||
         !change_state(*block, was, block_state::guarded))
       return refuse_free(ptr, bytes, stream);
-    {
-      const std::lock_guard notes_lock(guarded_mutex_);
-      notes_.erase(block);
-    }
+    static_cast<void>(uses_.take(block));
     sleeping_.forget(block->start(), block->bytes);
     if (block->holder != nullptr) {
       static_cast<void>(free_in_capture(block, stream, nullptr));

@@ -3,6 +3,7 @@
 #include <cuda.h>
 #include <cupti.h>
 
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace {
 CUpti_CallbackFunc callback = nullptr;
 void* argument = nullptr;
 bool occupied = false;
+std::mutex enabled_mutex;  // the program's threads and the recorder's call
 std::set<std::pair<int, unsigned>> enabled;
 }  // namespace
 
@@ -25,6 +27,7 @@ SHOWN CUptiResult cuptiSubscribe(CUpti_SubscriberHandle* made, CUpti_CallbackFun
 }
 SHOWN CUptiResult cuptiEnableCallback(uint32_t on, CUpti_SubscriberHandle,
                                       CUpti_CallbackDomain domain, CUpti_CallbackId id) {
+  const std::lock_guard lock(enabled_mutex);
   if (on != 0) enabled.emplace(domain, id);
   if (on == 0) enabled.erase({domain, id});
   return CUPTI_SUCCESS;
@@ -52,7 +55,10 @@ SHOWN void fake_cupti_call(CUpti_CallbackDomain domain, CUpti_CallbackId id, con
   of.symbolName = symbol;
   of.functionParams = parameters;
   of.functionReturnValue = &answer;
-  const bool heard = callback != nullptr && enabled.contains({domain, id});
+  const bool heard = [&] {
+    const std::lock_guard lock(enabled_mutex);
+    return callback != nullptr && enabled.contains({domain, id});
+  }();
   of.callbackSite = CUPTI_API_ENTER;
   if (heard) callback(argument, domain, id, &of);
   if (act != nullptr) act(data);

@@ -1,0 +1,42 @@
+// A mutex that the compiler knows: Clang's thread-safety analysis (-Wthread-safety) then refuses to
+// compile a member that is touched without the lock that guards it. Other compilers see plain code.
+// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+#pragma once
+#include <mutex>
+
+#if defined(__clang__)
+#define MILLPOND_THREAD_SAFETY(attribute) __attribute__((attribute))
+#else
+#define MILLPOND_THREAD_SAFETY(attribute)
+#endif
+// The member may be touched only under the lock.
+#define MILLPOND_GUARDED_BY(lock) MILLPOND_THREAD_SAFETY(guarded_by(lock))
+// The function is called under the lock.
+#define MILLPOND_REQUIRES(lock) MILLPOND_THREAD_SAFETY(requires_capability(lock))
+
+namespace millpond {
+
+class MILLPOND_THREAD_SAFETY(capability("mutex")) mutex {
+ public:
+  void lock() MILLPOND_THREAD_SAFETY(acquire_capability()) { in_.lock(); }
+  void unlock() MILLPOND_THREAD_SAFETY(release_capability()) { in_.unlock(); }
+
+ private:
+  std::mutex in_;
+};
+
+// std::lock_guard for it.
+class MILLPOND_THREAD_SAFETY(scoped_lockable) mutex_lock {
+ public:
+  explicit mutex_lock(mutex& of) MILLPOND_THREAD_SAFETY(acquire_capability(of)) : of_(of) {
+    of_.lock();
+  }
+  ~mutex_lock() MILLPOND_THREAD_SAFETY(release_capability()) { of_.unlock(); }
+  mutex_lock(const mutex_lock&) = delete;
+  mutex_lock& operator=(const mutex_lock&) = delete;
+
+ private:
+  mutex& of_;
+};
+
+}  // namespace millpond
