@@ -10,8 +10,9 @@
 #if defined(MILLPOND_INTERLEAVE)
 #include MILLPOND_INTERLEAVE
 #else
+#include <sched.h>
+
 #include <mutex>
-#include <thread>
 
 namespace millpond {
 
@@ -31,7 +32,7 @@ inline void signal_fence(std::memory_order order) noexcept {
 }
 // In a loop that waits for a store of another thread.
 inline void yield_thread() noexcept {
-  std::this_thread::yield();
+  ::sched_yield();
 }
 // True in the test of the interleavings alone, for tables that need not be large there.
 inline constexpr bool interleaved = false;

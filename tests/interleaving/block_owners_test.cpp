@@ -48,7 +48,7 @@ TEST(block_owners_interleaved, it_is_opened_beside_notes_and_questions) {
   expect_right(four(), opened_beside());
 }
 
-// Whatever notes and forgets meet in a slot, nobody is told of another block's owner.
+// Whatever notes and forgets meet in a slot, none answers with another block's owner.
 TEST(block_owners_interleaved, a_slot_never_answers_for_another_block) {
   expect_right(bounded(2, 1), [] {
     auto t = std::make_shared<table>();
