@@ -14,7 +14,7 @@ namespace {
 // Longer than sixteen sections one after another take: once somebody sleeps, whoever unlocks pays
 // for a call that wakes, and all queue behind that. A pause takes 40 to 140 cycles; between looks
 // there are ever more of them, since a look takes the line from who works in the section.
-constexpr int looks = 80;
+constexpr int looks = interleaved ? 1 : 80;
 constexpr int most_pauses = 8;
 
 void pause() noexcept {
@@ -25,11 +25,26 @@ void pause() noexcept {
 
 // The kernel's own call: std::atomic::wait yields the processor several times first, which on a
 // busy machine costs a time slice each.
-void futex(std::atomic<std::uint32_t>* at, int operation, std::uint32_t value) noexcept {
-  static_assert(sizeof(*at) == sizeof(std::uint32_t));
-  static_cast<void>(::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(at),
+#if defined(MILLPOND_INTERLEAVE)
+void futex_wait(atomic<std::uint32_t>& at, std::uint32_t value) noexcept {
+  at.wait(value, std::memory_order_relaxed);
+}
+void futex_wake_one(atomic<std::uint32_t>& at) noexcept {
+  at.notify_one();
+}
+#else
+void futex(atomic<std::uint32_t>& at, int operation, std::uint32_t value) noexcept {
+  static_assert(sizeof(at) == sizeof(std::uint32_t));
+  static_cast<void>(::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&at),
                               operation | FUTEX_PRIVATE_FLAG, value, nullptr, nullptr, 0));
 }
+void futex_wait(atomic<std::uint32_t>& at, std::uint32_t value) noexcept {
+  futex(at, FUTEX_WAIT, value);
+}
+void futex_wake_one(atomic<std::uint32_t>& at) noexcept {
+  futex(at, FUTEX_WAKE, 1);
+}
+#endif
 
 }  // namespace
 
@@ -40,11 +55,11 @@ void brief_mutex::wait_for_it() noexcept {
     if (state_.load(std::memory_order_relaxed) == 0 && try_lock()) return;
   }
   while (state_.exchange(waited_for, std::memory_order_acquire) != 0)
-    futex(&state_, FUTEX_WAIT, waited_for);
+    futex_wait(state_, waited_for);
 }
 
 void brief_mutex::wake_one() noexcept {
-  futex(&state_, FUTEX_WAKE, 1);
+  futex_wake_one(state_);
 }
 
 }  // namespace millpond

@@ -2,8 +2,9 @@
 // back, a short spin where it is taken, and only then the kernel. Meets the standard's Lockable,
 // for std::lock_guard.
 #pragma once
-#include <atomic>
 #include <cstdint>
+
+#include "base/atomic.hpp"
 
 namespace millpond {
 
@@ -35,8 +36,8 @@ class brief_mutex {
   void wait_for_it() noexcept;
   void wake_one() noexcept;
 
-  std::atomic<std::uint32_t> state_{0};
-  std::atomic<std::uint64_t> waits_{0};
+  atomic<std::uint32_t> state_{0};
+  atomic<std::uint64_t> waits_{0};
 };
 
 }  // namespace millpond

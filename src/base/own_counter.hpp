@@ -1,7 +1,8 @@
 // A count that one thread keeps and others may read.
 #pragma once
-#include <atomic>
 #include <cstdint>
+
+#include "base/atomic.hpp"
 
 namespace millpond {
 
@@ -16,7 +17,7 @@ class own_counter {
   }
 
  private:
-  std::atomic<std::uint64_t> value_{0};
+  atomic<std::uint64_t> value_{0};
 };
 
 }  // namespace millpond

@@ -3,8 +3,15 @@
 #pragma once
 #include <atomic>
 
+#include "base/atomic.hpp"
+
 namespace millpond {
 
+#if defined(MILLPOND_INTERLEAVE)
+// There as a plain field: whatever needs its value must be ordered behind the write by something.
+template <class T>
+using relaxed = plain<T>;
+#else
 template <class T>
 class relaxed {
  public:
@@ -22,5 +29,6 @@ class relaxed {
  private:
   std::atomic<T> value_{};
 };
+#endif
 
 }  // namespace millpond

@@ -1,9 +1,9 @@
 // An extent: one stretch of addresses of one view, between its neighbours. Every byte of a view
 // lies in exactly one extent.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "base/relaxed.hpp"
 
 namespace millpond::heap {
@@ -33,16 +33,16 @@ inline constexpr std::uint64_t small_stretch = std::uint64_t{2} << 20;
 struct alignas(128) extent {
   // Read with no lock by whoever looks an address up, hence atomic; written under the heap's lock
   // before the address is handed out, so relaxed is enough.
-  std::atomic<std::uint64_t> at{0};
+  atomic<std::uint64_t> at{0};
   std::uint64_t bytes = 0;
 
   // For whoever holds a used extent; the heap only clears them when the record is given back.
   relaxed<std::uint64_t> requested;  // a second free of a block may read it beside its next owner
-  extent* link = nullptr;
+  plain<extent*> link = nullptr;
   relaxed<std::uint32_t> holder_number;  // who handed it out, as above; on a stream cache, how long
                                          // the chain is that it heads
   std::uint16_t holder_class = 0;
-  std::atomic<std::uint8_t> holder_state{0};
+  atomic<std::uint8_t> holder_state{0};
 
   extent_state state = extent_state::unused;
   zone in = zone::general;  // of a free extent, and of a used one: where it goes when it is free

@@ -2,11 +2,11 @@
 // when that event has passed, every free of the batch is behind the GPU and its memory may serve
 // any stream.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 
+#include "base/atomic.hpp"
 #include "millpond/driver/driver.hpp"
 #include "order/event_cache.hpp"
 
@@ -89,12 +89,12 @@ class stream_batches {
 
   const std::uint64_t id_;
   const stream_handle handle_;
-  std::atomic<std::uint64_t> open_{1};
-  std::atomic<std::uint64_t> completed_{0};  // publishes that the GPU has passed the batch
-  std::atomic<std::uint64_t> dirty_bytes_{0};
-  std::atomic<bool> dirty_{false};
-  std::atomic<bool> gone_{false};
-  mutable std::mutex mutex_;
+  atomic<std::uint64_t> open_{1};
+  atomic<std::uint64_t> completed_{0};  // publishes that the GPU has passed the batch
+  atomic<std::uint64_t> dirty_bytes_{0};
+  atomic<bool> dirty_{false};
+  atomic<bool> gone_{false};
+  mutable usual_mutex mutex_;
   std::deque<sealed_batch> sealed_;
 };
 

@@ -1,7 +1,5 @@
 #include "pool/cache/biased_lock.hpp"
 
-#include <thread>
-
 namespace millpond {
 
 void biased_lock::foreign_begin() noexcept {
@@ -13,7 +11,7 @@ void biased_lock::foreign_begin() noexcept {
 }
 
 void biased_lock::foreign_arrive() noexcept {
-  while (busy_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+  while (busy_.load(std::memory_order_acquire) != 0) yield_thread();
 }
 
 void biased_lock::foreign_lock() noexcept {

@@ -4,35 +4,34 @@
 //
 // The owner stores `busy`, then reads `wanted`; a stranger stores `wanted`, then makes every thread
 // of the process pass a full barrier (membarrier, private expedited), then reads `busy`. One of the
-// two sees the other, as in Dekker's algorithm, and the owner pays no barrier. Where the kernel
-// lacks membarrier, and under ThreadSanitizer, which cannot see it, the owner pays a sequentially
-// consistent exchange.
+// two sees the other, as in Dekker's algorithm, and the owner pays no barrier. Where such a barrier
+// is not to be had or is refused later, and under ThreadSanitizer, which cannot see it, the owner
+// pays a sequentially consistent exchange.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "base/process_barrier.hpp"
 
 namespace millpond {
 
 class biased_lock {
  public:
+  biased_lock() noexcept { process_barrier_available(); }
+
   // Owner only. False where a stranger holds it: take foreign_lock instead.
   bool owner_lock() noexcept {
-#if defined(__SANITIZE_THREAD__)
-    busy_.exchange(1, std::memory_order_seq_cst);
-    if (wanted_.load(std::memory_order_seq_cst) != 0) {
-#else
-    if (fast_) {
+    std::uint32_t wanted = 0;
+    if (__builtin_expect(!owner_pays(), 1)) {
       busy_.store(1, std::memory_order_relaxed);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
+      signal_fence(std::memory_order_seq_cst);
+      wanted = wanted_.load(std::memory_order_acquire);
     } else {
+      // The load belongs to the same total order as the exchange before it.
       busy_.exchange(1, std::memory_order_seq_cst);
+      wanted = wanted_.load(std::memory_order_seq_cst);
     }
-    // Where the owner paid for the exchange, the load after it belongs to the same total order.
-    if (__builtin_expect(
-            wanted_.load(fast_ ? std::memory_order_acquire : std::memory_order_seq_cst) != 0, 0)) {
-#endif
+    if (__builtin_expect(wanted != 0, 0)) {
       busy_.store(0, std::memory_order_release);
       return false;
     }
@@ -58,10 +57,17 @@ class biased_lock {
   void foreign_arrive() noexcept;
 
  private:
-  std::atomic<std::uint32_t> busy_{0};  // the owner is inside
-  std::atomic<std::uint32_t> wanted_{
-      0};  // a stranger is inside, one at a time, or waits for the owner
-  const bool fast_ = process_barrier_available();
+  [[nodiscard]] static bool owner_pays() noexcept {
+#if defined(__SANITIZE_THREAD__) && !defined(MILLPOND_INTERLEAVE)
+    return true;
+#else
+    return !process_barrier_reaches_all();
+#endif
+  }
+
+  atomic<std::uint32_t> busy_{0};  // the owner is inside
+  // A stranger is inside, one at a time, or waits for the owner.
+  atomic<std::uint32_t> wanted_{0};
 };
 
 }  // namespace millpond

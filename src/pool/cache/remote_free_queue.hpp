@@ -7,9 +7,9 @@
 // an H200's host a line takes 100 to 150 ns from one core to the other (2026-11-30).
 #pragma once
 #include <array>
-#include <atomic>
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "heap/extent.hpp"
 
 namespace millpond {
@@ -110,9 +110,9 @@ class remote_free_queue {
 
   // No two in what the hardware fetches together.
   struct alignas(128) line {
-    std::atomic<std::uint64_t> head{
+    atomic<std::uint64_t> head{
         0};  // its number, from 1, above; how many words below. Publishes them
-    std::array<std::uint64_t, words_a_line> words{};
+    std::array<plain<std::uint64_t>, words_a_line> words{};
   };
   struct place {
     heap::extent* block = nullptr;
@@ -152,10 +152,9 @@ class remote_free_queue {
   std::uint64_t unsent_bytes_ = 0, put_bytes_ = 0;
   std::uint64_t sent_lines_ = 0;
   std::uint64_t seen_opened_ = 0, seen_taken_bytes_ = 0;
-  alignas(128) std::atomic<std::uint64_t> reported_lines_{
+  alignas(128) atomic<std::uint64_t> reported_lines_{
       0};  // publishes that the lines before it may be written again
-  std::atomic<std::uint64_t> reported_bytes_{
-      0};  // for the limit: an older or newer one does no harm
+  atomic<std::uint64_t> reported_bytes_{0};  // for the limit: an older or newer one does no harm
   alignas(128) std::uint64_t next_ = 0;
   std::uint64_t opened_ = 0, opened_lines_ = 0;
   std::uint64_t taken_bytes_ = 0;

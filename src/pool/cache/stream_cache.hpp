@@ -4,9 +4,9 @@
 // record.
 #pragma once
 #include <array>
-#include <atomic>
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "heap/extent.hpp"
 #include "pool/cache/size_classes.hpp"
 
@@ -36,7 +36,7 @@ class stream_cache {
 
   // At most `most` blocks of the class (at least one), or an empty chain.
   [[nodiscard]] chain take(unsigned size_class, std::uint64_t most) noexcept {
-    std::atomic<heap::extent*>& box = boxes_[size_class];
+    atomic<heap::extent*>& box = boxes_[size_class];
     if (box.load(std::memory_order_relaxed) == nullptr) return {};
     chain out{box.exchange(nullptr, std::memory_order_acquire), nullptr, 0};
     if (out.head == nullptr) return {};
@@ -122,7 +122,7 @@ class stream_cache {
     return head;
   }
   void put_counted(unsigned size_class, chain blocks) noexcept {
-    std::atomic<heap::extent*>& box = boxes_[size_class];
+    atomic<heap::extent*>& box = boxes_[size_class];
     for (;;) {
       blocks.head->holder_number = blocks.count;
       heap::extent* there = nullptr;
@@ -140,8 +140,8 @@ class stream_cache {
   }
 
   // Cache lines of its own each, so that sizes that alternate do not share one.
-  using slots = std::array<std::atomic<std::uint64_t>,
-                           16>;  // granules above, the record's id below; 0: nothing
+  // Granules above, the record's id below; 0: nothing.
+  using slots = std::array<atomic<std::uint64_t>, interleaved ? 2 : 16>;
   struct alignas(64) part {
     slots words{};
   };
@@ -150,9 +150,9 @@ class stream_cache {
     return parts_[(granules * 0x9e3779b97f4a7c15ULL) >> (64 - part_bits)].words;
   }
   // Counted before a block is there and after it has gone.
-  alignas(64) std::atomic<std::uint64_t> small_bytes_{0};
-  alignas(64) std::atomic<std::uint64_t> large_bytes_{0};
-  alignas(64) std::array<std::atomic<heap::extent*>, small_classes> boxes_{};
+  alignas(64) atomic<std::uint64_t> small_bytes_{0};
+  alignas(64) atomic<std::uint64_t> large_bytes_{0};
+  alignas(64) std::array<atomic<heap::extent*>, small_classes> boxes_{};
   std::array<part, 1u << part_bits> parts_{};
 };
 

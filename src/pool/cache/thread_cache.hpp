@@ -2,11 +2,11 @@
 // atomic read-modify-write and no shared cache line; a stranger empties it under memory pressure.
 #pragma once
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <memory>
 
+#include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/own_counter.hpp"
 #include "base/prefetch.hpp"
@@ -41,15 +41,23 @@ enum class block_state : std::uint8_t {
 [[nodiscard]] inline block_state state_of(const heap::extent& block) noexcept {
   return static_cast<block_state>(block.holder_state.load(std::memory_order_relaxed));
 }
-// Whether this call made the change: of two frees of a block one does.
-[[nodiscard]] inline bool change_state(heap::extent& block, block_state from,
-                                       block_state to) noexcept {
-  auto was = static_cast<std::uint8_t>(from);
-  return block.holder_state.compare_exchange_strong(was, static_cast<std::uint8_t>(to),
-                                                    std::memory_order_relaxed);
-}
+// For whoever has the block to itself: it is in no user's hands, so that no free takes it (none,
+// cached, guarded), and comes from a cache, a stream cache or the heap, each of which gives it to
+// one. Not for a state that a free may leave (live, special, sent), unless all frees of the block
+// hold one lock: two threads that free it would both find it live and both store.
 inline void set_state(heap::extent& block, block_state to) noexcept {
   block.holder_state.store(static_cast<std::uint8_t>(to), std::memory_order_relaxed);
+}
+// True where this call made the change: of several frees of one block exactly one. Whoever gets
+// false touches no other field of the block, since it is another's by now. Relaxed is enough: the
+// exchange alone says who wins, and what the winner reads of the record was written before the
+// program had the address. Where a winner then finds that the free was wrong (another size), it
+// puts the state back with set_state.
+[[nodiscard]] inline bool change_state(heap::extent& block, block_state from,
+                                       block_state to) noexcept {
+  auto seen = static_cast<std::uint8_t>(from);
+  return block.holder_state.compare_exchange_strong(
+      seen, static_cast<std::uint8_t>(to), std::memory_order_relaxed, std::memory_order_relaxed);
 }
 
 // False for nullptr too: no block.
@@ -132,14 +140,14 @@ struct alignas(128) thread_cache {
   // exchange; until the pool has met such a free, nobody pays for that. Written under the lock; a
   // hint to whoever reads them without.
   static constexpr std::uint8_t is_dead = 1, checks_frees = 2;
-  std::atomic<std::uint8_t> flags{0};
+  atomic<std::uint8_t> flags{0};
   [[nodiscard]] bool has(std::uint8_t flag) const noexcept {
     return (flags.load(std::memory_order_relaxed) & flag) != 0;
   }
   void set(std::uint8_t flag) noexcept {
     flags.store(flags.load(std::memory_order_relaxed) | flag, std::memory_order_relaxed);
   }
-  std::atomic<bool> sends{
+  atomic<bool> sends{
       false};  // it has a route out: a hint to its owner, who looks before it takes the lock
   std::uint8_t next_large = 0;  // the large slot that is given up next
   bool leaving = false;         // about to be dropped; under the pool's caches mutex
@@ -164,7 +172,7 @@ struct alignas(128) thread_cache {
   };
   std::array<large_slot, large_slots> large{};
   static_assert(small_classes <= 64);
-  std::array<heap::extent*, small_classes> small{};
+  std::array<plain<heap::extent*>, small_classes> small{};
   remote_routes remote;
 
   // All under the lock. bytes: what the user asked for.
@@ -200,8 +208,13 @@ struct alignas(128) thread_cache {
     small_bytes += block->bytes;
     return small_bytes <= small_limit_bytes;
   }
-  // `count` blocks of one class, linked. Only where the cache has none of it.
+  // `count` blocks of one class, linked: before what the cache has of it.
   void adopt(heap::extent* chain, unsigned size_class, std::uint32_t count) noexcept {
+    if (__builtin_expect(small[size_class] != nullptr, 0)) {
+      heap::extent* last = chain;
+      while (last->link != nullptr) last = last->link;
+      last->link = small[size_class];
+    }
     small[size_class] = chain;
     filled |= std::uint64_t{1} << size_class;
     small_bytes += count * class_bytes(size_class);
