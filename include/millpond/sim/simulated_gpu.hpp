@@ -243,7 +243,8 @@ class simulated_gpu final : public driver {
   // `stream` has queued when the block is freed must be done before the block is reused.
   void note_use(device_address at, stream_handle stream, std::string_view call_site);
   // Memory of capture `one` may be handed out in capture `other` while both graphs live (one
-  // private arena).
+  // private arena), and what they never freed is the program's when they are gone, since the arena
+  // may be held. The first capture of an arena is noted with itself.
   void note_shared_captures(std::uint64_t one, std::uint64_t other);
   // Broken rules so far, oldest first; at most the first thousand are kept, violation_count() has
   // them all.

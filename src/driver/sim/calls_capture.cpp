@@ -142,8 +142,11 @@ call_result simulated_gpu::graph_launch(graph_exec_handle exec, stream_handle st
   if (s->capture == nullptr) return c.answer(state_->queue_graph(*s, *e));
   // Launched into a capture: a child graph, here its nodes one after another on the branch.
   s->capture->body->children.push_back(e->body);
-  for (const sim::graph_node& node : e->body->nodes) {
-    const driver_status status = state_->add_node(*s, node.what, node.name, node.duration_ns);
+  for (sim::graph_node node : e->body->nodes) {
+    // What this capture freed before is gone for the child's work, though not for its own.
+    if (node.memory != nullptr)
+      node.memory = state_->check->child_node(*node.memory, s->name(), node.name, state_->now_ns);
+    const driver_status status = state_->add_node(*s, std::move(node));
     if (status != driver_status::success) return c.answer(status);
   }
   return c.done();

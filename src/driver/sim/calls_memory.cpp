@@ -136,6 +136,7 @@ call_result simulated_gpu::host_unregister(void* at) noexcept {
     return c.answer(static_cast<driver_status>(713));
   state_->wait_for_device(c.lock());
   state_->charge(call::host_unregister, r->bytes);
+  if (state_->check) state_->check->forget_addresses(address, address + r->bytes);
   state_->memory->free_region(address);
   return c.done();
 }
@@ -178,7 +179,9 @@ call_result simulated_gpu::address_reserve(device_address* out, std::uint64_t by
 call_result simulated_gpu::address_free(device_address at, std::uint64_t bytes) noexcept {
   call_scope c(*state_, call::address_free, bytes);
   if (c.refused()) return c.refusal();
-  return c.answer(state_->memory->free_reservation(at, bytes));
+  const driver_status status = state_->memory->free_reservation(at, bytes);
+  if (status == ok && state_->check) state_->check->forget_addresses(at, at + bytes);
+  return c.answer(status);
 }
 
 call_result simulated_gpu::physical_create(physical_handle* out, std::uint64_t bytes,

@@ -67,15 +67,15 @@ void simulated_gpu::state::check_pollution(const sim::stream_record& stream, sim
   check->pollution(sim::name_of(which), stream.capture->id, now_ns);
 }
 
-driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::work what,
-                                             const std::string& name, double duration_ns) {
+driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::graph_node node) {
   sim::capture_record& capture = *stream.capture;
   if (capture.invalidated) return driver_status::capture_invalidated;
   sim::capture_branch& branch = *stream.branch;
   branch.last_node_tick = order.now(branch.line).tick;
-  branch.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
+  branch.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(node.duration_ns));
   capture.body->length_ns = std::max(capture.body->length_ns, branch.end_offset_ns);
-  capture.body->nodes.push_back({std::move(what), name, duration_ns, branch.end_offset_ns});
+  node.end_offset_ns = branch.end_offset_ns;
+  capture.body->nodes.push_back(std::move(node));
   return driver_status::success;
 }
 

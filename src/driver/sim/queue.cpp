@@ -140,21 +140,22 @@ bool simulated_gpu::state::locate(const sim::work& what) {
   return reachable;
 }
 
-// Tells the checker of the ranges that locate() found, and remembers the work on their regions.
-void simulated_gpu::state::note_accesses(const sim::work& what, const sim::timeline& line,
-                                         sim::point work, sim::stream_name stream,
-                                         std::string_view name, access_when when) {
-  if (check) {
-    std::size_t i = 0;
-    sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
-      if (bytes == 0) return;
-      check->check_access({at, bytes, kind, &ranges_[i++]}, line, work, stream, name, now_ns);
-    });
-    if (ranges_.size() > 1 && !std::holds_alternative<sim::copy_work>(what)) {
-      check->check_aliases(ranges_, name, now_ns);
-    }
+// Tells the checker of the ranges that locate() found.
+void simulated_gpu::state::check_accesses(const sim::work& what, const worker& by) {
+  if (!check) return;
+  std::size_t i = 0;
+  sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
+    if (bytes == 0) return;
+    check->check_access({at, bytes, kind, &ranges_[i++], by.node, by.launched}, by.line, by.work,
+                        by.stream, by.name, now_ns);
+  });
+  if (ranges_.size() > 1 && !std::holds_alternative<sim::copy_work>(what)) {
+    check->check_aliases(ranges_, by.name, now_ns);
   }
-  if (when == access_when::captured) return;
+}
+
+// Remembers the work on the regions that locate() found.
+void simulated_gpu::state::touch_regions(sim::point work) {
   for (const auto& range : ranges_) {
     for (const sim::piece& p : range) {
       if (p.in != nullptr) touch(*p.in, work, order);
@@ -179,9 +180,14 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   }
   if (!captured) join_legacy(stream);
   const sim::point work = order.advance(stream.current());
-  note_accesses(what, stream.current(), work, stream.name(), name,
-                captured ? access_when::captured : access_when::queued);
-  if (captured) return {add_node(stream, std::move(what), name, duration), 0};
+  std::shared_ptr<sim::node_memory> node;
+  if (captured && check) {
+    node = std::make_shared<sim::node_memory>();
+    node->capture = stream.capture->id;
+  }
+  check_accesses(what, {stream.current(), work, stream.name(), name, node.get()});
+  if (captured) return {add_node(stream, {std::move(what), name, duration, std::move(node)}), 0};
+  touch_regions(work);
 
   const auto latency = static_cast<std::uint64_t>(options.profile.launch_latency_ns);
   std::uint64_t start = std::max(now_ns + latency, stream.end_ns);
@@ -208,13 +214,19 @@ driver_status simulated_gpu::state::queue_graph(sim::stream_record& stream,
   const auto latency = static_cast<std::uint64_t>(options.profile.launch_latency_ns);
   const std::uint64_t start = std::max({now_ns + latency, stream.end_ns, exec.end_ns});
   const sim::point work = order.advance(stream.line);
-  const sim::stream_name name{stream.line.number, exec.body->capture_id};
+  const std::uint64_t graph = exec.body->capture_id;
   for (const sim::graph_node& node : exec.body->nodes) {
     if (!locate(node.what)) {
       lose_device(driver_status::illegal_address);
       return driver_status::illegal_address;
     }
-    note_accesses(node.what, stream.line, work, name, node.name, access_when::queued);
+    // A child graph's node is of the capture that it was captured in, and of this one.
+    const sim::stream_name as{stream.line.number, node.memory ? node.memory->capture : graph};
+    if (node.memory == nullptr ||
+        check->check_node(*node.memory, {as.id, graph}, node.name, now_ns)) {
+      check_accesses(node.what, {stream.line, work, as, node.name, node.memory.get(), graph});
+    }
+    touch_regions(work);
     agenda.add(start + node.end_offset_ns, node.what);
   }
   const std::uint64_t end = start + std::max<std::uint64_t>(1, exec.body->length_ns);

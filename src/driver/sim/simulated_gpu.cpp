@@ -244,13 +244,13 @@ void simulated_gpu::note_free(device_address at, std::uint64_t bytes, stream_han
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
   state_->join_legacy(*s);
-  state_->check->note_free(at, bytes, s->current(), s->name(), call_site, state_->now_ns);
+  state_->check->note_free(at, bytes, s->current(), s->line, s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_use(device_address at, stream_handle stream, std::string_view call_site) {
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
-  state_->check->note_use(at, s->current(), s->name(), call_site, state_->now_ns);
+  state_->check->note_use(at, s->current(), s->line, s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_shared_captures(std::uint64_t one, std::uint64_t other) {
   const std::lock_guard lock(state_->mutex);

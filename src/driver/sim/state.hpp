@@ -96,8 +96,7 @@ class simulated_gpu::state {
   void invalidate_all(const char* call);
   // The call is one that breaks the capture of that number, where it still runs.
   void break_capture(std::uint64_t id, const char* call);
-  driver_status add_node(sim::stream_record& stream, sim::work what, const std::string& name,
-                         double duration_ns);
+  driver_status add_node(sim::stream_record& stream, sim::graph_node node);
   void join_capture(sim::stream_record& stream, sim::capture_record& capture);
   void end_capture(sim::capture_record& capture);  // streams leave it
   sim::capture_record* find_capture(std::uint64_t id);
@@ -153,10 +152,18 @@ class simulated_gpu::state {
 
  private:
   explicit state(simulated_gpu_options given);
-  enum class access_when : std::uint8_t { queued, captured };
   [[nodiscard]] bool locate(const sim::work& what);
-  void note_accesses(const sim::work& what, const sim::timeline& line, sim::point work,
-                     sim::stream_name stream, std::string_view name, access_when when);
+  // Who does a piece of work, for the checker: a node that is captured has no `launched` yet.
+  struct worker {
+    const sim::timeline& line;
+    sim::point work;
+    sim::stream_name stream;
+    std::string_view name;
+    sim::node_memory* node = nullptr;
+    std::uint64_t launched = 0;
+  };
+  void check_accesses(const sim::work& what, const worker& by);
+  void touch_regions(sim::point work);
   [[nodiscard]] double duration_of(const sim::work& what,
                                    const std::vector<std::vector<sim::piece>>& ranges);
   [[nodiscard]] std::uint64_t sample(const cost_table& table, std::uint64_t bytes);
