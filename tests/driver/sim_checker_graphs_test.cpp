@@ -307,6 +307,27 @@ TEST_F(sim_checker_graphs, another_graph_may_use_a_result_while_its_graph_lives)
   drop(reader);
 }
 
+TEST_F(sim_checker_graphs, a_result_of_an_arena_ends_with_its_last_holder_and_its_last_graph) {
+  begin(a);
+  const std::uint64_t first = capture_of(a);
+  gpu->note_shared_captures(first, first);
+  allocate(at, 4096, a, "result");
+  write(at, 4096, a);
+  const graph_exec_handle one = end_and_make(a);
+  begin(b);
+  gpu->note_shared_captures(first, capture_of(b));
+  const graph_exec_handle other = end_and_make(b);
+  launch(one, a);
+  drop(one);
+  read(at, 4096, a);  // both are there
+  gpu->note_arena_let_go(first);
+  read(at, 4096, a);  // the other graph is
+  clean();
+  drop(other);
+  read(at, 4096, a);
+  expect_only("access_after_free", "result", "identity check");
+}
+
 TEST_F(sim_checker_graphs, a_result_that_is_still_read_is_handed_out_when_its_graph_is_gone) {
   begin(a);
   allocate(at, 4096, a, "result");

@@ -15,11 +15,6 @@ constexpr std::uint64_t small_managed_limit = 1 * MiB;
 
 }  // namespace
 
-call_result simulated_gpu::bind_thread() noexcept {
-  call_scope c(*state_, call::set_current);
-  return c.refused() ? c.refusal() : c.done();
-}
-
 call_result simulated_gpu::memory_info(std::uint64_t* free, std::uint64_t* total) noexcept {
   call_scope c(*state_, call::memory_info);
   if (c.refused()) return c.refusal();
@@ -64,7 +59,7 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (state_->check) state_->check->check_removal(at, *r, "cuMemFree", true, state_->now_ns);
   if (r->kind == region_kind::pool_block) {
     state_->charge(call::memory_free, r->bytes);
-    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0,
+    state_->pools.find(r->pool)->free(at, state_->order.now(state_->primary().legacy.line), {}, 0,
                                       state_->now_ns);
     return c.done();
   }

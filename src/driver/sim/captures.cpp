@@ -33,13 +33,6 @@ bool simulated_gpu::state::capture_forbids(std::uint64_t thread, const char* cal
   return forbidden;
 }
 
-void simulated_gpu::state::invalidate_all(const char* call) {
-  for (auto& [id, capture] : captures) {
-    invalidate(*capture);
-    if (check) check->forbidden(call, id, now_ns);
-  }
-}
-
 void simulated_gpu::state::break_capture(std::uint64_t id, const char* call) {
   auto* const capture = find_capture(id);
   if (capture == nullptr) return;
@@ -49,12 +42,14 @@ void simulated_gpu::state::break_capture(std::uint64_t id, const char* call) {
 
 driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream,
                                                      on_conflict what) {
-  if (captures.empty() || &stream != &legacy) return driver_status::success;
+  if (captures.empty() || &stream != &stream.context->legacy) return driver_status::success;
   driver_status status = driver_status::success;
   for (auto& [id, capture] : captures) {
-    const bool blocking = std::any_of(
-        capture->branches.begin(), capture->branches.end(),
-        [](const auto& branch) { return branch->stream != nullptr && branch->stream->blocking; });
+    const bool blocking =
+        std::any_of(capture->branches.begin(), capture->branches.end(), [&](const auto& branch) {
+          return branch->stream != nullptr && branch->stream->blocking &&
+                 branch->stream->context == stream.context;
+        });
     if (!blocking) continue;
     status = driver_status::capture_implicit;
     if (what == on_conflict::breaks) invalidate(*capture);
@@ -82,7 +77,7 @@ driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::gr
 void simulated_gpu::state::join_capture(sim::stream_record& stream, sim::capture_record& capture) {
   auto branch = std::make_unique<sim::capture_branch>();
   branch->stream = &stream;
-  branch->line = order.make();
+  branch->line = order.make(stream.context->number);
   stream.capture = &capture;
   stream.branch = branch.get();
   capture.branches.push_back(std::move(branch));

@@ -51,6 +51,13 @@ void checker::share_captures(std::uint64_t one, std::uint64_t other) {
   groups_[other] = to;
 }
 
+// Nobody holds it, and the last of its graphs is gone.
+bool checker::arena_is_over(std::uint64_t capture) const {
+  return unheld_.contains(group_of(capture)) &&
+         std::none_of(live_captures_.begin(), live_captures_.end(),
+                      [&](std::uint64_t other) { return same_capture(capture, other); });
+}
+
 void checker::capture_released(std::uint64_t id) {
   live_captures_.erase(id);
   for (auto& [address, b] : live_) b->orphaned = b->orphaned || b->owner_capture == id;

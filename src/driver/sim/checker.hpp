@@ -77,6 +77,7 @@ class checker {
   void note_use(std::uint64_t at, const timeline& line, const timeline& outside, stream_name stream,
                 std::string_view call_site, std::uint64_t now_ns);
   void share_captures(std::uint64_t one, std::uint64_t other);
+  void let_arena_go(std::uint64_t capture) { unheld_.insert(group_of(capture)); }
 
   // --- What the driver sees ---
   struct access {
@@ -148,10 +149,11 @@ class checker {
   [[nodiscard]] bool works_own(const asked& of, const block& b) const {
     return graphs_own(b, of.stream.capture) || graphs_own(b, of.a.launched);
   }
-  // Nobody's: its graph is gone, and it is in no arena, which may be held.
+  // Nobody's: its graph is gone, and it is in no arena that may be held.
   [[nodiscard]] bool abandoned(const block& b) const {
-    return b.orphaned && !groups_.contains(b.owner_capture);
+    return b.orphaned && (!groups_.contains(b.owner_capture) || arena_is_over(b.owner_capture));
   }
+  [[nodiscard]] bool arena_is_over(std::uint64_t capture) const;
   static bool follow(block& b, const timeline& line);
   void check_reuse(const block& old, const block& fresh, const timeline& line,
                    std::uint64_t now_ns);
@@ -177,6 +179,7 @@ class checker {
   // Captures that share their memory -> their group, those that are gone too: another's graph may
   // write where theirs did.
   std::unordered_map<std::uint64_t, std::uint64_t> groups_;
+  std::unordered_set<std::uint64_t> unheld_;                     // groups whose arena nobody holds
   std::unordered_map<std::uint64_t, std::uint64_t> capture_of_;  // a capture's timelines -> its id
   std::vector<piece> scratch_;
   std::vector<violation> violations_;

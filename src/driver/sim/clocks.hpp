@@ -60,7 +60,8 @@ struct timeline {
 // The ticks of all timelines, and what the host has seen of them.
 class order_book {
  public:
-  [[nodiscard]] timeline make() {
+  [[nodiscard]] timeline make(std::uint64_t context) {
+    contexts_.push_back(context);
     ticks_.push_back(0);
     seen_.push_back(0);
     return {ticks_.size() - 1, {}};
@@ -97,11 +98,19 @@ class order_book {
     for (const point& p : clock.points()) seen_[p.timeline] = std::max(seen_[p.timeline], p.tick);
   }
   void observe_all() noexcept { seen_ = ticks_; }
-  // Everything of every timeline, dead ones too, that the host has not seen.
-  [[nodiscard]] vector_clock everything() const {
+  // All of the contexts for which covered(number) holds.
+  template <class Covered>
+  void observe_all(Covered&& covered) noexcept {
+    for (std::size_t i = 1; i < ticks_.size(); ++i) {
+      if (covered(contexts_[i])) seen_[i] = ticks_[i];
+    }
+  }
+  // Everything that the host has not seen of the timelines of those contexts, dead ones too.
+  template <class Covered>
+  [[nodiscard]] vector_clock everything(Covered&& covered) const {
     vector_clock clock;
     for (std::uint64_t i = 1; i < ticks_.size(); ++i) {
-      if (ticks_[i] > seen_[i]) clock.raise({i, ticks_[i]});
+      if (ticks_[i] > seen_[i] && covered(contexts_[i])) clock.raise({i, ticks_[i]});
     }
     return clock;
   }
@@ -109,6 +118,7 @@ class order_book {
  private:
   std::vector<std::uint64_t> ticks_{0};  // by timeline; 0 is nobody's number
   std::vector<std::uint64_t> seen_{0};
+  std::vector<std::uint64_t> contexts_{0};
 };
 
 }  // namespace millpond::sim

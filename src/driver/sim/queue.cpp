@@ -48,13 +48,17 @@ constexpr std::uint64_t lowest_address = 64 * 1024;
 }  // namespace
 
 sim::stream_record* simulated_gpu::state::find_stream(stream_handle stream) {
-  if (stream == nullptr || stream == legacy_stream) return &legacy;
-  if (stream != per_thread_stream) return streams.find(stream);
-  auto& own = thread_streams[sim::thread_number()];
+  const bool is_legacy = stream == nullptr || stream == legacy_stream;
+  if (!is_legacy && stream != per_thread_stream) return streams.find(stream);
+  sim::context_record* const current = current_context();
+  if (current == nullptr) return nullptr;
+  if (is_legacy) return &current->legacy;
+  auto& own = current->thread_streams[sim::thread_number()];
   if (own == nullptr) {
     own = std::make_unique<sim::stream_record>();
-    own->line = order.make();
+    own->line = order.make(current->number);
     own->blocking = true;
+    own->context = current;
   }
   return own.get();
 }
@@ -65,11 +69,11 @@ void simulated_gpu::state::join_legacy(sim::stream_record& stream) {
     stream.end_ns = std::max(stream.end_ns, earlier.end_ns);
     order.order_after(stream.line, order.snapshot(earlier.line));
   };
-  if (&stream != &legacy) {
-    after(legacy);
+  if (&stream != &stream.context->legacy) {
+    after(stream.context->legacy);
     return;
   }
-  for (auto& [thread, own] : thread_streams) after(*own);
+  for (auto& [thread, own] : stream.context->thread_streams) after(*own);
 }
 
 double simulated_gpu::state::duration_of(const sim::work& what,
@@ -201,8 +205,7 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   const std::uint64_t end =
       start + std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(duration)));
   if (link != nullptr) *link = end;
-  stream.end_ns = end;
-  device_end_ns = std::max(device_end_ns, end);
+  ends(stream, end);
   agenda.add(end, std::move(what));
   return {driver_status::success, end};
 }
@@ -232,8 +235,8 @@ driver_status simulated_gpu::state::queue_graph(sim::stream_record& stream,
   const std::uint64_t end = start + std::max<std::uint64_t>(1, exec.body->length_ns);
   // A graph that is destroyed while it runs goes when it has run.
   agenda.add(end, sim::keep_work{exec.body});
-  exec.end_ns = stream.end_ns = end;
-  device_end_ns = std::max(device_end_ns, end);
+  exec.end_ns = end;
+  ends(stream, end);
   return driver_status::success;
 }
 
