@@ -247,6 +247,53 @@ TEST_F(sim_checker_graphs, a_graph_whose_input_was_freed_and_handed_out_again) {
   free(at, 4096, a, "end");
 }
 
+TEST_F(sim_checker_graphs, a_block_of_one_capture_that_another_uses_and_frees) {
+  begin(a);
+  allocate(at, 4096, a, "result");
+  write(at, 4096, a);
+  const graph_exec_handle maker = end_and_make(a);
+  begin(b);
+  read(at, 4096, b);
+  free(at, 4096, b, "freed by the reader");
+  const graph_exec_handle reader = end_and_make(b);
+  launch(maker, a);
+  order(a, b);
+  launch(reader, b);
+  clean();
+  allocate(at, 4096, a, "too early");
+  expect_only("capture_memory_reused", "result", "too early");
+  free(at, 4096, a, "end");
+  drop(maker);  // and what it allocated
+  allocate(at, 4096, a, "later");
+  write(at, 4096, a);
+  clean();
+  launch(reader, b);
+  expect_only("access_after_free", "freed by the reader", "identity check");
+  drop(reader);
+  free(at, 4096, a, "end");
+}
+
+// The host has seen all that ran; the node has not run yet.
+TEST_F(sim_checker_graphs, a_synchronise_says_nothing_of_a_graph_that_is_still_to_be_launched) {
+  begin(a);
+  const std::uint64_t id = capture_of(a);
+  gpu->note_shared_captures(id, id);
+  allocate(at, 4096, a, "result");
+  const graph_exec_handle maker = end_and_make(a);
+  begin(b);  // of no arena
+  write(at, 4096, b);
+  free(at, 4096, b, "freed by the other");
+  const graph_exec_handle other = end_and_make(b);
+  ok(gpu->context_synchronize());
+  begin(a);
+  gpu->note_shared_captures(id, capture_of(a));
+  allocate(at, 4096, a, "again in the arena");
+  expect_only("reuse_before_order", "freed by the other", "again in the arena");
+  free(at, 4096, a, "end");
+  end_and_drop(a);
+  for (const graph_exec_handle each : {maker, other}) drop(each);
+}
+
 // --- What a graph had and never freed
 // ----------------------------------------------------------------
 
@@ -355,6 +402,67 @@ TEST_F(sim_checker_graphs, a_result_that_was_read_is_handed_out_behind_a_fence) 
   allocate(at, 4096, b, "another");
   free(at, 4096, b, "end");
   clean();
+}
+
+// --- Races
+// -------------------------------------------------------------------------------------------
+
+class sim_checker_graph_races : public sim_checker_graphs {
+ protected:
+  void SetUp() override {
+    simulated_gpu_options options;
+    options.race_check = simulated_gpu_options::races::reported;
+    start(options);
+  }
+  graph_exec_handle writer(stream_handle s) {
+    begin(s);
+    write(at, 4096, s);
+    return end_and_make(s);
+  }
+};
+
+TEST_F(sim_checker_graph_races, nodes_race_when_they_run_and_not_when_they_are_captured) {
+  allocate(at, 4096, a, "one");
+  write(at, 4096, a);
+  const graph_exec_handle one = writer(b), two = writer(a);
+  order(a, b);
+  launch(one, b);
+  order(b, a);
+  launch(two, a);
+  clean();
+  launch(one, b);
+  expect_only("unordered_access", "one", "identity write");
+  drop(one);
+  drop(two);
+  free(at, 4096, a, "two");
+}
+
+TEST_F(sim_checker_graph_races, two_streams_of_one_capture_race_in_it) {
+  allocate(at, 4096, a, "one");
+  const event_handle fork = event(), join = event();
+  begin(a);
+  ok(gpu->event_record(fork, a));
+  ok(gpu->stream_wait_event(b, fork));
+  write(at, 4096, a);
+  write(at, 4096, b);
+  expect_only("unordered_access", "one", "identity write");
+  ok(gpu->event_record(join, b));
+  ok(gpu->stream_wait_event(a, join));
+  end_and_drop(a);
+  free(at, 4096, a, "two");
+}
+
+TEST_F(sim_checker_graph_races, a_graphs_result_is_used_behind_its_launch) {
+  begin(a);
+  allocate(at, 4096, a, "result");
+  write(at, 4096, a);
+  const graph_exec_handle exec = end_and_make(a);
+  launch(exec, a);
+  read(at, 4096, a);
+  clean();
+  read(at, 4096, b);
+  expect_only("unordered_access", "result", "identity check");
+  drop(exec);
 }
 
 }  // namespace

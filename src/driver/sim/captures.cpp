@@ -77,7 +77,7 @@ driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::gr
 void simulated_gpu::state::join_capture(sim::stream_record& stream, sim::capture_record& capture) {
   auto branch = std::make_unique<sim::capture_branch>();
   branch->stream = &stream;
-  branch->line = order.make(stream.context->number);
+  branch->line = order.make_branch(capture.id);
   stream.capture = &capture;
   stream.branch = branch.get();
   capture.branches.push_back(std::move(branch));

@@ -82,9 +82,10 @@ void checker::check_reuse(const block& old, const block& fresh, const timeline& 
     if (order_.ordered(p, line)) continue;
     // Graphs that share their memory never run at the same time, nor with one that is gone, which
     // went after its last launch was over.
-    const auto in = capture_of_.find(p.timeline);
-    if (in != capture_of_.end() && in->second != fresh.stream.capture &&
-        (!live_captures_.contains(in->second) || same_capture(in->second, fresh.stream.capture))) {
+    const std::uint64_t in = order_.capture_of(p.timeline);
+    if (in != 0 && in != fresh.stream.capture &&
+        (!live_captures_.contains(in) || same_capture(in, fresh.stream.capture) ||
+         given_back(old))) {
       continue;
     }
     const auto user = std::find_if(old.users.begin(), old.users.end(),
@@ -105,7 +106,7 @@ void checker::check_reuse(const block& old, const block& fresh, const timeline& 
 
 // What the program never freed was its to use until the graph was gone. Whatever it queued outside
 // the graph by then must be over, as after a free.
-void checker::check_orphan_reuse(const block& old, const block& fresh, const timeline& line,
+void checker::check_outside_uses(const block& old, const block& fresh, const timeline& line,
                                  std::uint64_t now_ns) {
   for (const point& p : old.outside_uses) {
     if (order_.ordered(p, line)) continue;
@@ -152,7 +153,7 @@ void checker::note_allocate(std::uint64_t at, std::uint64_t bytes, const timelin
                       return;
                     }
                     if (old->orphaned) {
-                      check_orphan_reuse(*old, *fresh, line, now_ns);
+                      check_outside_uses(*old, *fresh, line, now_ns);
                       old->live = false;
                       live_.erase(old->address);
                       return;
@@ -196,7 +197,7 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
   }
   b.live = false;
   b.freed = call_site;
-  if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
+  b.freed_capture = stream.capture;
   if (b.owner_capture == 0) b.owner_capture = stream.capture;
   b.must_follow.push_back(order_.now(line));
   // The graph's end says nothing of what was queued on the stream before its capture began.
@@ -205,6 +206,9 @@ void checker::note_free(std::uint64_t at, std::uint64_t bytes, const timeline& l
     p.tick = std::max(p.tick, order_.now(timeline{p.timeline, {}}).tick);
   if (options_.race_check == simulated_gpu_options::races::reported) {
     for (const block::use& u : b.uses) {
+      // A node is judged at its launches.
+      const std::uint64_t in = order_.capture_of(u.last.timeline);
+      if (in != 0 && in != stream.capture) continue;
       if (order_.ordered(u.last, line) || order_.ordered(u.last, outside)) continue;
       const bool recorded =
           std::any_of(b.must_follow.begin(), b.must_follow.end(),
@@ -242,7 +246,6 @@ void checker::note_use(std::uint64_t at, const timeline& line, const timeline& o
   }
   block& b = *it->second;
   if (follow(b, line)) b.users.emplace_back(line.number, std::string(call_site));
-  if (stream.capture != 0) capture_of_.emplace(line.number, stream.capture);
   if (b.stream.capture != stream.capture && follow(b, outside))
     b.users.emplace_back(outside.number, std::string(call_site));
 }

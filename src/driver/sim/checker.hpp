@@ -43,6 +43,7 @@ struct noted_block {
   bool live = true;
   bool orphaned = false;            // allocated in a capture whose graph is gone
   std::uint64_t owner_capture = 0;  // the capture that it was allocated or freed in
+  std::uint64_t freed_capture = 0;  // the capture that it was freed in
   point allocated_at;
   std::vector<point> must_follow;  // after the free: everything that a reuse must come after
   std::vector<std::pair<std::uint64_t, std::string>> users;  // record_use: timeline, place
@@ -144,20 +145,26 @@ class checker {
   [[nodiscard]] std::uint64_t group_of(std::uint64_t capture) const;
   // The graph's own: its capture, or one that shares the memory, allocated or freed the block.
   [[nodiscard]] bool graphs_own(const block& b, std::uint64_t capture) const {
-    return b.owner_capture != 0 && capture != 0 && same_capture(b.owner_capture, capture);
+    if (capture == 0) return false;
+    if (b.owner_capture != 0 && same_capture(b.owner_capture, capture)) return true;
+    return b.freed_capture != 0 && same_capture(b.freed_capture, capture) && !given_back(b);
+  }
+  // The graph that allocated it is gone, and its arena where it has one.
+  [[nodiscard]] bool given_back(const block& b) const {
+    const std::uint64_t capture = b.stream.capture;
+    if (capture == 0 || live_captures_.contains(capture)) return false;
+    return !groups_.contains(capture) || arena_is_over(capture);
   }
   [[nodiscard]] bool works_own(const asked& of, const block& b) const {
     return graphs_own(b, of.stream.capture) || graphs_own(b, of.a.launched);
   }
   // Nobody's: its graph is gone, and it is in no arena that may be held.
-  [[nodiscard]] bool abandoned(const block& b) const {
-    return b.orphaned && (!groups_.contains(b.owner_capture) || arena_is_over(b.owner_capture));
-  }
+  [[nodiscard]] bool abandoned(const block& b) const { return b.orphaned && given_back(b); }
   [[nodiscard]] bool arena_is_over(std::uint64_t capture) const;
   static bool follow(block& b, const timeline& line);
   void check_reuse(const block& old, const block& fresh, const timeline& line,
                    std::uint64_t now_ns);
-  void check_orphan_reuse(const block& old, const block& fresh, const timeline& line,
+  void check_outside_uses(const block& old, const block& fresh, const timeline& line,
                           std::uint64_t now_ns);
   [[nodiscard]] bool check_owner(asked& of, const block_ptr& b, std::uint64_t from,
                                  std::uint64_t to);
@@ -179,8 +186,7 @@ class checker {
   // Captures that share their memory -> their group, those that are gone too: another's graph may
   // write where theirs did.
   std::unordered_map<std::uint64_t, std::uint64_t> groups_;
-  std::unordered_set<std::uint64_t> unheld_;                     // groups whose arena nobody holds
-  std::unordered_map<std::uint64_t, std::uint64_t> capture_of_;  // a capture's timelines -> its id
+  std::unordered_set<std::uint64_t> unheld_;  // groups whose arena nobody holds
   std::vector<piece> scratch_;
   std::vector<violation> violations_;
   std::uint64_t count_ = 0;

@@ -93,7 +93,10 @@ void checker::check_live(asked& of, block& b, std::uint64_t begin, std::uint64_t
     }
   }
   if (options_.race_check != simulated_gpu_options::races::reported) return;
-  if (!order_.ordered(b.allocated_at, of.line)) {
+  // A node is judged at its launches, and within its capture.
+  const std::uint64_t capture = order_.capture_of(of.line.number);
+  const auto judged = [&](point p) { return order_.capture_of(p.timeline) == capture; };
+  if (judged(b.allocated_at) && !order_.ordered(b.allocated_at, of.line)) {
     report("unordered_access", b.allocated, of.what,
            fmt::format(
                "{} on {} touches block {}, allocated at {} on {}, in no order after the allocation",
@@ -102,7 +105,7 @@ void checker::check_live(asked& of, block& b, std::uint64_t begin, std::uint64_t
            of.now_ns);
   }
   for (const block::use& u : b.uses) {
-    if (!(u.wrote || writes) || order_.ordered(u.last, of.line)) continue;
+    if (!(u.wrote || writes) || !judged(u.last) || order_.ordered(u.last, of.line)) continue;
     report(
         "unordered_access", b.allocated, of.what,
         fmt::format(
