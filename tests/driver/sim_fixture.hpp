@@ -38,6 +38,7 @@ class sim_test : public ::testing::Test {
     return e;
   }
   void forget(stream_handle s) { std::erase(streams_, s); }
+  void forget(event_handle e) { std::erase(events_, e); }
   // The rules broken so far, by name, in order.
   [[nodiscard]] std::vector<std::string> rules() const {
     std::vector<std::string> out;

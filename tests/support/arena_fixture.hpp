@@ -17,6 +17,7 @@ class pool_arena : public pool_test {
     EXPECT_TRUE(attached.has_value()) << attached.error().message;
     capture_info info;
     ok(gpu->stream_capture(s, &info));
+    gpu->note_shared_captures(info.id, info.id);  // its results outlive it: the arena is held
     for (const std::uint64_t before : captures) gpu->note_shared_captures(before, info.id);
     captures.push_back(info.id);
   }

@@ -398,6 +398,7 @@ class machine {
       const simulated_gpu::library_scope library;
       if (const auto attached = pool_->capture_into(arena_, s); !attached)
         fail("a capture was not attached: " + attached.error().message);
+      gpu_->note_shared_captures(info.id, info.id);  // its results outlive it: the arena is held
       for (const std::uint64_t before : arena_captures_)
         gpu_->note_shared_captures(before, info.id);
       if (!arena_captures_.empty()) count(rule::shared_arena);

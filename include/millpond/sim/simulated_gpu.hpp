@@ -24,6 +24,8 @@
 #include "millpond/base/result.hpp"
 #include "millpond/driver/driver.hpp"
 
+struct CUctx_st;  // CUDA's own opaque type, so that a CUcontext is a context without a cast
+
 namespace millpond {
 
 // The host time of one call at one size. A call's time is sampled between the two: half of the
@@ -110,6 +112,11 @@ struct simulated_gpu_options {
   // The capture rules of the checker: pollution, calls that a capture forbids.
   enum class capture_rules : std::uint8_t { ignored, checked };
   capture_rules check_capture = capture_rules::checked;
+  // What a thread has that has set no context: the primary one, or none, as on a card, where nearly
+  // every call then answers CUDA_ERROR_INVALID_CONTEXT. The thread that makes the simulated GPU has
+  // the primary.
+  enum class new_threads : std::uint8_t { have_primary, have_no_context };
+  new_threads threads = new_threads::have_primary;
   // Two addresses of one physical page in one kernel are reported when they come nearer than this.
   std::uint64_t alias_granule = std::uint64_t{2} << 20;
   // Sampled tails, or every call at its p50.
@@ -225,6 +232,27 @@ class simulated_gpu final : public driver {
     library_scope& operator=(const library_scope&) = delete;
   };
 
+  // --- Contexts
+  // ------------------------------------------------------------------------------------- Each
+  // thread has a stack of contexts of which the last is current. Calls that ask for the current
+  // context (cuCtxSynchronize, cuEventCreate, cuStreamCreate, the default streams 0, 1 and 2) get
+  // the calling thread's. Errors are the driver's: CUDA_ERROR_INVALID_CONTEXT (201) for what is no
+  // context, for the end of the primary one, and for a call on a thread that has none;
+  // CUDA_ERROR_CONTEXT_IS_DESTROYED (709) where the current one is gone.
+  using context = CUctx_st*;
+  [[nodiscard]] context primary_context() const noexcept;
+  // cuCtxGetCurrent; null where there is none.
+  [[nodiscard]] context current_context() const noexcept;
+  // cuCtxCreate: one beside the primary, current on this thread from now on.
+  call_result context_create(context* out) noexcept;
+  // cuGreenCtxCreate and cuCtxFromGreenCtx: a part of the primary, current nowhere yet.
+  call_result green_context_create(context* out) noexcept;
+  // cuCtxDestroy, cuGreenCtxDestroy: waits for its work; its streams and events are gone then.
+  call_result context_destroy(context which) noexcept;
+  call_result context_push(context which) noexcept;         // cuCtxPushCurrent
+  call_result context_pop(context* out) noexcept;           // cuCtxPopCurrent; out may be null
+  call_result context_set_current(context which) noexcept;  // cuCtxSetCurrent; null: none
+
   // --- Work
   // -----------------------------------------------------------------------------------------
   // cuLaunchKernel with a host function as the kernel. illegal_address (and a lost device, as on
@@ -243,8 +271,12 @@ class simulated_gpu final : public driver {
   // `stream` has queued when the block is freed must be done before the block is reused.
   void note_use(device_address at, stream_handle stream, std::string_view call_site);
   // Memory of capture `one` may be handed out in capture `other` while both graphs live (one
-  // private arena).
+  // private arena), and what they never freed is the program's when they are gone, since the arena
+  // may be held. The first capture of an arena is noted with itself.
   void note_shared_captures(std::uint64_t one, std::uint64_t other);
+  // Nobody holds the arena of `capture` any more: what its captures never freed ends with the last
+  // of their graphs.
+  void note_arena_let_go(std::uint64_t capture);
   // Broken rules so far, oldest first; at most the first thousand are kept, violation_count() has
   // them all.
   [[nodiscard]] std::vector<violation> violations() const;

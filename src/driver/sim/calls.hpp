@@ -9,6 +9,11 @@ namespace millpond::sim {
 
 enum class call : std::uint8_t {
   set_current,
+  context_create,
+  green_context_create,
+  context_destroy,
+  context_push,
+  context_pop,
   memory_info,
   context_synchronize,
   memory_allocate,
@@ -76,6 +81,11 @@ struct call_facts {
 // In the enum's order.
 inline constexpr std::array<call_facts, call_count> call_table{{
     {"cuCtxSetCurrent", false, false},
+    {"cuCtxCreate", false, false},
+    {"cuGreenCtxCreate", false, false},
+    {"cuCtxDestroy", false, false},
+    {"cuCtxPushCurrent", false, false},
+    {"cuCtxPopCurrent", false, false},
     {"cuMemGetInfo", false, false},
     {"cuCtxSynchronize", false, true},
     {"cuMemAlloc", true, true},
@@ -131,6 +141,11 @@ inline constexpr std::array<call_facts, call_count> call_table{{
     {"cuLaunchHostFunc", false, false},
     {"cuLaunchKernel", false, false},
 }};
+
+// Answers CUDA_ERROR_INVALID_CONTEXT on a thread that has no current context.
+[[nodiscard]] constexpr bool needs_context(call which) noexcept {
+  return which > call::context_pop && which != call::exchange_capture_mode;
+}
 
 [[nodiscard]] constexpr const char* name_of(call which) noexcept {
   return call_table[static_cast<std::size_t>(which)].name;

@@ -42,7 +42,7 @@ call_result simulated_gpu::capture_begin(stream_handle stream, capture_mode mode
   if (c.refused()) return c.refusal();
   stream_record* const s = state_->find_stream(stream);
   if (s == nullptr) return c.answer(driver_status::invalid_handle);
-  if (s == &state_->legacy) return c.answer(driver_status::capture_unsupported);
+  if (s == &s->context->legacy) return c.answer(driver_status::capture_unsupported);
   if (s->capture != nullptr) return c.answer(driver_status::illegal_state);
   auto capture = std::make_unique<sim::capture_record>();
   capture->id = state_->next_capture++;
@@ -56,8 +56,9 @@ call_result simulated_gpu::capture_begin(stream_handle stream, capture_mode mode
       const sim::region* const r = gpu->memory->find_start(block);
       if (r == nullptr || r->kind != sim::region_kind::pool_block) continue;
       if (sim::pool* const pool = gpu->pools.find(r->pool)) {
-        pool->free(block, gpu->order.now(gpu->legacy.line), gpu->order.everything(),
-                   gpu->device_end_ns, gpu->now_ns);
+        pool->free(block, gpu->order.now(gpu->primary().legacy.line),
+                   gpu->order.everything([](std::uint64_t) { return true; }), gpu->device_end_ns,
+                   gpu->now_ns);
       }
     }
     if (gpu->check) gpu->check->capture_released(body.capture_id);
@@ -142,8 +143,11 @@ call_result simulated_gpu::graph_launch(graph_exec_handle exec, stream_handle st
   if (s->capture == nullptr) return c.answer(state_->queue_graph(*s, *e));
   // Launched into a capture: a child graph, here its nodes one after another on the branch.
   s->capture->body->children.push_back(e->body);
-  for (const sim::graph_node& node : e->body->nodes) {
-    const driver_status status = state_->add_node(*s, node.what, node.name, node.duration_ns);
+  for (sim::graph_node node : e->body->nodes) {
+    // What this capture freed before is gone for the child's work, though not for its own.
+    if (node.memory != nullptr)
+      node.memory = state_->check->child_node(*node.memory, s->name(), node.name, state_->now_ns);
+    const driver_status status = state_->add_node(*s, std::move(node));
     if (status != driver_status::success) return c.answer(status);
   }
   return c.done();

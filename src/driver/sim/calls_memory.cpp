@@ -15,11 +15,6 @@ constexpr std::uint64_t small_managed_limit = 1 * MiB;
 
 }  // namespace
 
-call_result simulated_gpu::bind_thread() noexcept {
-  call_scope c(*state_, call::set_current);
-  return c.refused() ? c.refusal() : c.done();
-}
-
 call_result simulated_gpu::memory_info(std::uint64_t* free, std::uint64_t* total) noexcept {
   call_scope c(*state_, call::memory_info);
   if (c.refused()) return c.refusal();
@@ -64,7 +59,7 @@ call_result simulated_gpu::memory_free(device_address at) noexcept {
   if (state_->check) state_->check->check_removal(at, *r, "cuMemFree", true, state_->now_ns);
   if (r->kind == region_kind::pool_block) {
     state_->charge(call::memory_free, r->bytes);
-    state_->pools.find(r->pool)->free(at, state_->order.now(state_->legacy.line), {}, 0,
+    state_->pools.find(r->pool)->free(at, state_->order.now(state_->primary().legacy.line), {}, 0,
                                       state_->now_ns);
     return c.done();
   }
@@ -136,6 +131,7 @@ call_result simulated_gpu::host_unregister(void* at) noexcept {
     return c.answer(static_cast<driver_status>(713));
   state_->wait_for_device(c.lock());
   state_->charge(call::host_unregister, r->bytes);
+  if (state_->check) state_->check->forget_addresses(address, address + r->bytes);
   state_->memory->free_region(address);
   return c.done();
 }
@@ -178,7 +174,9 @@ call_result simulated_gpu::address_reserve(device_address* out, std::uint64_t by
 call_result simulated_gpu::address_free(device_address at, std::uint64_t bytes) noexcept {
   call_scope c(*state_, call::address_free, bytes);
   if (c.refused()) return c.refusal();
-  return c.answer(state_->memory->free_reservation(at, bytes));
+  const driver_status status = state_->memory->free_reservation(at, bytes);
+  if (status == ok && state_->check) state_->check->forget_addresses(at, at + bytes);
+  return c.answer(status);
 }
 
 call_result simulated_gpu::physical_create(physical_handle* out, std::uint64_t bytes,

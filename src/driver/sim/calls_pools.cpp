@@ -133,8 +133,7 @@ call_result simulated_gpu::pool_free(device_address at, stream_handle stream) no
   if (r->kind == region_kind::device) {
     // A cuMemAlloc block given to cuMemFreeAsync is accepted, and freed when the stream gets there.
     const std::uint64_t end = std::max(s->end_ns, state_->now_ns) + 1;
-    s->end_ns = end;
-    state_->device_end_ns = std::max(state_->device_end_ns, end);
+    state_->ends(*s, end);
     state_->agenda.add(end, sim::release_work{at});
     return c.done();
   }

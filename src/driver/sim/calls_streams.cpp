@@ -19,12 +19,11 @@ constexpr auto capture_isolation = static_cast<driver_status>(905);
 call_result simulated_gpu::context_synchronize() noexcept {
   call_scope c(*state_, call::context_synchronize);
   if (c.refused()) return c.refusal();
+  const sim::context_record& current = *state_->current_context();
   // As the card does: not beside any capture, whatever its mode and the thread's.
-  if (!state_->captures.empty()) {
-    state_->invalidate_all("cuCtxSynchronize");
+  if (state_->break_captures_of(current, "cuCtxSynchronize"))
     return c.answer(driver_status::capture_unsupported);
-  }
-  state_->wait_for_device(c.lock());
+  state_->wait_for_context(c.lock(), current);
   state_->pools_after_synchronize();
   return c.answer(state_->lost);
 }
@@ -36,7 +35,8 @@ call_result simulated_gpu::stream_create(stream_handle* out) noexcept {
   call_scope c(*state_, call::stream_create);
   if (c.refused()) return c.refusal();
   auto made = std::make_unique<stream_record>();
-  made->line = state_->order.make();
+  made->context = state_->current_context();
+  made->line = state_->order.make(made->context->number);
   *out = state_->streams.add(std::move(made));
   return c.done();
 }
@@ -45,21 +45,26 @@ call_result simulated_gpu::stream_create(stream_handle* out) noexcept {
 call_result simulated_gpu::stream_destroy(stream_handle stream) noexcept {
   call_scope c(*state_, call::stream_destroy);
   if (c.refused()) return c.refusal();
-  stream_record* const s = state_->streams.find(stream);
-  if (s == nullptr) return c.answer(driver_status::invalid_handle);
+  if (state_->streams.find(stream) == nullptr) return c.answer(driver_status::invalid_handle);
+  state_->drop_stream(stream);
+  return c.done();
+}
+
+// One that is there.
+void simulated_gpu::state::drop_stream(stream_handle stream) {
+  stream_record* const s = streams.find(stream);
   if (s->capture != nullptr) {
     sim::capture_record& capture = *s->capture;
-    state_->invalidate(capture);
+    invalidate(capture);
     s->branch->stream = nullptr;
     if (capture.origin == s) {
       // Nobody can end it any more.
       const graph_handle graph = capture.graph;
-      state_->end_capture(capture);
-      (void)state_->graphs.remove(graph);
+      end_capture(capture);
+      (void)graphs.remove(graph);
     }
   }
-  (void)state_->streams.remove(stream);
-  return c.done();
+  (void)streams.remove(stream);
 }
 
 call_result simulated_gpu::stream_id(stream_handle stream, std::uint64_t* id) noexcept {
@@ -173,7 +178,9 @@ call_result simulated_gpu::stream_wait_event(stream_handle stream, event_handle 
 call_result simulated_gpu::event_create(event_handle* out) noexcept {
   call_scope c(*state_, call::event_create);
   if (c.refused()) return c.refusal();
-  *out = state_->events.add(std::make_unique<sim::event_record>());
+  auto made = std::make_unique<sim::event_record>();
+  made->context = state_->current_context()->family();
+  *out = state_->events.add(std::move(made));
   return c.done();
 }
 
@@ -190,7 +197,9 @@ call_result simulated_gpu::event_record(event_handle event, stream_handle stream
   if (c.refused()) return c.refusal();
   sim::event_record* const e = state_->events.find(event);
   stream_record* const s = state_->find_stream(stream);
-  if (e == nullptr || s == nullptr) return c.answer(driver_status::invalid_handle);
+  // Another context's event is none for this stream.
+  if (e == nullptr || s == nullptr || e->context != s->context->family())
+    return c.answer(driver_status::invalid_handle);
   if (const auto implicit = state_->implicit_capture(*s); implicit != driver_status::success) {
     return c.answer(implicit);
   }
@@ -239,19 +248,20 @@ call_result simulated_gpu::event_synchronize(event_handle event) noexcept {
   return c.answer(state_->lost);
 }
 
-// All work of the context, that of destroyed streams too; no stream waits for it.
+// All work of the primary context and its green parts, that of destroyed streams too; no stream
+// waits for it. Work of a context that cuCtxCreate made is not covered, whichever is current.
 call_result simulated_gpu::context_record_event(event_handle event) noexcept {
   call_scope c(*state_, call::context_record_event);
   if (c.refused()) return c.refusal();
   sim::event_record* const e = state_->events.find(event);
-  if (e == nullptr) return c.answer(driver_status::invalid_handle);
-  if (!state_->captures.empty()) {
-    state_->invalidate_all("cuCtxRecordEvent");
+  const sim::context_record& primary = state_->primary();
+  if (e == nullptr || e->context != &primary) return c.answer(driver_status::invalid_handle);
+  if (state_->break_captures_of(primary, "cuCtxRecordEvent"))
     return c.answer(driver_status::capture_unsupported);
-  }
   e->capture_id = 0;
-  e->complete_ns = std::max(state_->device_end_ns, state_->now_ns);
-  e->clock = state_->order.everything();
+  e->complete_ns = std::max(state_->end_of(primary), state_->now_ns);
+  e->clock = state_->order.everything(
+      [&](std::uint64_t number) { return primary.covers(*state_->contexts[number]); });
   return c.done();
 }
 

@@ -14,11 +14,13 @@
 namespace millpond::sim {
 
 struct stream_record;
+struct node_memory;
 
 struct graph_node {
   work what;
   std::string name;
   double duration_ns = 0;
+  std::shared_ptr<node_memory> memory;  // the checker's; null without one
   std::uint64_t end_offset_ns = 0;
 };
 

@@ -33,13 +33,6 @@ bool simulated_gpu::state::capture_forbids(std::uint64_t thread, const char* cal
   return forbidden;
 }
 
-void simulated_gpu::state::invalidate_all(const char* call) {
-  for (auto& [id, capture] : captures) {
-    invalidate(*capture);
-    if (check) check->forbidden(call, id, now_ns);
-  }
-}
-
 void simulated_gpu::state::break_capture(std::uint64_t id, const char* call) {
   auto* const capture = find_capture(id);
   if (capture == nullptr) return;
@@ -49,12 +42,14 @@ void simulated_gpu::state::break_capture(std::uint64_t id, const char* call) {
 
 driver_status simulated_gpu::state::implicit_capture(const sim::stream_record& stream,
                                                      on_conflict what) {
-  if (captures.empty() || &stream != &legacy) return driver_status::success;
+  if (captures.empty() || &stream != &stream.context->legacy) return driver_status::success;
   driver_status status = driver_status::success;
   for (auto& [id, capture] : captures) {
-    const bool blocking = std::any_of(
-        capture->branches.begin(), capture->branches.end(),
-        [](const auto& branch) { return branch->stream != nullptr && branch->stream->blocking; });
+    const bool blocking =
+        std::any_of(capture->branches.begin(), capture->branches.end(), [&](const auto& branch) {
+          return branch->stream != nullptr && branch->stream->blocking &&
+                 branch->stream->context == stream.context;
+        });
     if (!blocking) continue;
     status = driver_status::capture_implicit;
     if (what == on_conflict::breaks) invalidate(*capture);
@@ -67,22 +62,22 @@ void simulated_gpu::state::check_pollution(const sim::stream_record& stream, sim
   check->pollution(sim::name_of(which), stream.capture->id, now_ns);
 }
 
-driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::work what,
-                                             const std::string& name, double duration_ns) {
+driver_status simulated_gpu::state::add_node(sim::stream_record& stream, sim::graph_node node) {
   sim::capture_record& capture = *stream.capture;
   if (capture.invalidated) return driver_status::capture_invalidated;
   sim::capture_branch& branch = *stream.branch;
   branch.last_node_tick = order.now(branch.line).tick;
-  branch.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(duration_ns));
+  branch.end_offset_ns += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(node.duration_ns));
   capture.body->length_ns = std::max(capture.body->length_ns, branch.end_offset_ns);
-  capture.body->nodes.push_back({std::move(what), name, duration_ns, branch.end_offset_ns});
+  node.end_offset_ns = branch.end_offset_ns;
+  capture.body->nodes.push_back(std::move(node));
   return driver_status::success;
 }
 
 void simulated_gpu::state::join_capture(sim::stream_record& stream, sim::capture_record& capture) {
   auto branch = std::make_unique<sim::capture_branch>();
   branch->stream = &stream;
-  branch->line = order.make();
+  branch->line = order.make_branch(capture.id);
   stream.capture = &capture;
   stream.branch = branch.get();
   capture.branches.push_back(std::move(branch));

@@ -60,10 +60,13 @@ struct timeline {
 // The ticks of all timelines, and what the host has seen of them.
 class order_book {
  public:
-  [[nodiscard]] timeline make() {
-    ticks_.push_back(0);
-    seen_.push_back(0);
-    return {ticks_.size() - 1, {}};
+  [[nodiscard]] timeline make(std::uint64_t context) { return add(context); }
+  // A branch of that capture: nothing on it ever runs, so nobody sees it done.
+  [[nodiscard]] timeline make_branch(std::uint64_t capture) { return add(branch_bit | capture); }
+  // Of a branch; 0 for a stream's timeline.
+  [[nodiscard]] std::uint64_t capture_of(std::uint64_t timeline) const noexcept {
+    const std::uint64_t where = contexts_[timeline];
+    return (where & branch_bit) != 0 ? where & ~branch_bit : 0;
   }
   // One more piece of work on it.
   point advance(const timeline& line) noexcept { return {line.number, ++ticks_[line.number]}; }
@@ -96,19 +99,39 @@ class order_book {
   void observe(const vector_clock& clock) noexcept {
     for (const point& p : clock.points()) seen_[p.timeline] = std::max(seen_[p.timeline], p.tick);
   }
-  void observe_all() noexcept { seen_ = ticks_; }
-  // Everything of every timeline, dead ones too, that the host has not seen.
-  [[nodiscard]] vector_clock everything() const {
+  void observe_all() noexcept {
+    observe_all([](std::uint64_t) { return true; });
+  }
+  // All of the contexts for which covered(number) holds.
+  template <class Covered>
+  void observe_all(Covered&& covered) noexcept {
+    for (std::size_t i = 1; i < ticks_.size(); ++i) {
+      if ((contexts_[i] & branch_bit) == 0 && covered(contexts_[i])) seen_[i] = ticks_[i];
+    }
+  }
+  // Everything that the host has not seen of the timelines of those contexts, dead ones too.
+  template <class Covered>
+  [[nodiscard]] vector_clock everything(Covered&& covered) const {
     vector_clock clock;
     for (std::uint64_t i = 1; i < ticks_.size(); ++i) {
-      if (ticks_[i] > seen_[i]) clock.raise({i, ticks_[i]});
+      if (ticks_[i] <= seen_[i] || (contexts_[i] & branch_bit) != 0) continue;
+      if (covered(contexts_[i])) clock.raise({i, ticks_[i]});
     }
     return clock;
   }
 
  private:
+  static constexpr std::uint64_t branch_bit = std::uint64_t{1} << 63;
+  timeline add(std::uint64_t where) {
+    contexts_.push_back(where);
+    ticks_.push_back(0);
+    seen_.push_back(0);
+    return {ticks_.size() - 1, {}};
+  }
+
   std::vector<std::uint64_t> ticks_{0};  // by timeline; 0 is nobody's number
   std::vector<std::uint64_t> seen_{0};
+  std::vector<std::uint64_t> contexts_{0};  // or the capture of a branch
 };
 
 }  // namespace millpond::sim

@@ -48,13 +48,17 @@ constexpr std::uint64_t lowest_address = 64 * 1024;
 }  // namespace
 
 sim::stream_record* simulated_gpu::state::find_stream(stream_handle stream) {
-  if (stream == nullptr || stream == legacy_stream) return &legacy;
-  if (stream != per_thread_stream) return streams.find(stream);
-  auto& own = thread_streams[sim::thread_number()];
+  const bool is_legacy = stream == nullptr || stream == legacy_stream;
+  if (!is_legacy && stream != per_thread_stream) return streams.find(stream);
+  sim::context_record* const current = current_context();
+  if (current == nullptr) return nullptr;
+  if (is_legacy) return &current->legacy;
+  auto& own = current->thread_streams[sim::thread_number()];
   if (own == nullptr) {
     own = std::make_unique<sim::stream_record>();
-    own->line = order.make();
+    own->line = order.make(current->number);
     own->blocking = true;
+    own->context = current;
   }
   return own.get();
 }
@@ -65,11 +69,11 @@ void simulated_gpu::state::join_legacy(sim::stream_record& stream) {
     stream.end_ns = std::max(stream.end_ns, earlier.end_ns);
     order.order_after(stream.line, order.snapshot(earlier.line));
   };
-  if (&stream != &legacy) {
-    after(legacy);
+  if (&stream != &stream.context->legacy) {
+    after(stream.context->legacy);
     return;
   }
-  for (auto& [thread, own] : thread_streams) after(*own);
+  for (auto& [thread, own] : stream.context->thread_streams) after(*own);
 }
 
 double simulated_gpu::state::duration_of(const sim::work& what,
@@ -140,21 +144,22 @@ bool simulated_gpu::state::locate(const sim::work& what) {
   return reachable;
 }
 
-// Tells the checker of the ranges that locate() found, and remembers the work on their regions.
-void simulated_gpu::state::note_accesses(const sim::work& what, const sim::timeline& line,
-                                         sim::point work, sim::stream_name stream,
-                                         std::string_view name, access_when when) {
-  if (check) {
-    std::size_t i = 0;
-    sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
-      if (bytes == 0) return;
-      check->check_access({at, bytes, kind, &ranges_[i++]}, line, work, stream, name, now_ns);
-    });
-    if (ranges_.size() > 1 && !std::holds_alternative<sim::copy_work>(what)) {
-      check->check_aliases(ranges_, name, now_ns);
-    }
+// Tells the checker of the ranges that locate() found.
+void simulated_gpu::state::check_accesses(const sim::work& what, const worker& by) {
+  if (!check) return;
+  std::size_t i = 0;
+  sim::visit_accesses(what, [&](std::uint64_t at, std::uint64_t bytes, access_kind kind) {
+    if (bytes == 0) return;
+    check->check_access({at, bytes, kind, &ranges_[i++], by.node, by.launched}, by.line, by.work,
+                        by.stream, by.name, now_ns);
+  });
+  if (ranges_.size() > 1 && !std::holds_alternative<sim::copy_work>(what)) {
+    check->check_aliases(ranges_, by.name, now_ns);
   }
-  if (when == access_when::captured) return;
+}
+
+// Remembers the work on the regions that locate() found.
+void simulated_gpu::state::touch_regions(sim::point work) {
   for (const auto& range : ranges_) {
     for (const sim::piece& p : range) {
       if (p.in != nullptr) touch(*p.in, work, order);
@@ -179,9 +184,14 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   }
   if (!captured) join_legacy(stream);
   const sim::point work = order.advance(stream.current());
-  note_accesses(what, stream.current(), work, stream.name(), name,
-                captured ? access_when::captured : access_when::queued);
-  if (captured) return {add_node(stream, std::move(what), name, duration), 0};
+  std::shared_ptr<sim::node_memory> node;
+  if (captured && check) {
+    node = std::make_shared<sim::node_memory>();
+    node->capture = stream.capture->id;
+  }
+  check_accesses(what, {stream.current(), work, stream.name(), name, node.get()});
+  if (captured) return {add_node(stream, {std::move(what), name, duration, std::move(node)}), 0};
+  touch_regions(work);
 
   const auto latency = static_cast<std::uint64_t>(options.profile.launch_latency_ns);
   std::uint64_t start = std::max(now_ns + latency, stream.end_ns);
@@ -195,8 +205,7 @@ simulated_gpu::state::queued simulated_gpu::state::queue(sim::stream_record& str
   const std::uint64_t end =
       start + std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(duration)));
   if (link != nullptr) *link = end;
-  stream.end_ns = end;
-  device_end_ns = std::max(device_end_ns, end);
+  ends(stream, end);
   agenda.add(end, std::move(what));
   return {driver_status::success, end};
 }
@@ -208,20 +217,26 @@ driver_status simulated_gpu::state::queue_graph(sim::stream_record& stream,
   const auto latency = static_cast<std::uint64_t>(options.profile.launch_latency_ns);
   const std::uint64_t start = std::max({now_ns + latency, stream.end_ns, exec.end_ns});
   const sim::point work = order.advance(stream.line);
-  const sim::stream_name name{stream.line.number, exec.body->capture_id};
+  const std::uint64_t graph = exec.body->capture_id;
   for (const sim::graph_node& node : exec.body->nodes) {
     if (!locate(node.what)) {
       lose_device(driver_status::illegal_address);
       return driver_status::illegal_address;
     }
-    note_accesses(node.what, stream.line, work, name, node.name, access_when::queued);
+    // A child graph's node is of the capture that it was captured in, and of this one.
+    const sim::stream_name as{stream.line.number, node.memory ? node.memory->capture : graph};
+    if (node.memory == nullptr ||
+        check->check_node(*node.memory, {as.id, graph}, node.name, now_ns)) {
+      check_accesses(node.what, {stream.line, work, as, node.name, node.memory.get(), graph});
+    }
+    touch_regions(work);
     agenda.add(start + node.end_offset_ns, node.what);
   }
   const std::uint64_t end = start + std::max<std::uint64_t>(1, exec.body->length_ns);
   // A graph that is destroyed while it runs goes when it has run.
   agenda.add(end, sim::keep_work{exec.body});
-  exec.end_ns = stream.end_ns = end;
-  device_end_ns = std::max(device_end_ns, end);
+  exec.end_ns = end;
+  ends(stream, end);
   return driver_status::success;
 }
 

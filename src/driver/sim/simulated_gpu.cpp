@@ -10,8 +10,9 @@ simulated_gpu::state::state(simulated_gpu_options given)
   info = options.profile.device;
   info.name = "simulated " + info.name;
   if (options.memory_bytes != 0) info.total_bytes = options.memory_bytes;
-  legacy.line = order.make();
-  legacy.blocking = true;
+  add_context(nullptr);
+  if (options.threads == simulated_gpu_options::new_threads::have_no_context)
+    own_contexts().push_back(&primary());
   default_cost_.points = {
       {0, options.profile.default_call_ns, options.profile.default_call_ns * 1.4}};
   for (std::size_t i = 0; i < sim::call_count; ++i) {
@@ -244,17 +245,21 @@ void simulated_gpu::note_free(device_address at, std::uint64_t bytes, stream_han
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
   state_->join_legacy(*s);
-  state_->check->note_free(at, bytes, s->current(), s->name(), call_site, state_->now_ns);
+  state_->check->note_free(at, bytes, s->current(), s->line, s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_use(device_address at, stream_handle stream, std::string_view call_site) {
   const std::lock_guard lock(state_->mutex);
   sim::stream_record* const s = state_->find_stream(stream);
   if (!state_->check || s == nullptr || at == 0) return;
-  state_->check->note_use(at, s->current(), s->name(), call_site, state_->now_ns);
+  state_->check->note_use(at, s->current(), s->line, s->name(), call_site, state_->now_ns);
 }
 void simulated_gpu::note_shared_captures(std::uint64_t one, std::uint64_t other) {
   const std::lock_guard lock(state_->mutex);
   if (state_->check) state_->check->share_captures(one, other);
+}
+void simulated_gpu::note_arena_let_go(std::uint64_t capture) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->check) state_->check->let_arena_go(capture);
 }
 std::vector<violation> simulated_gpu::violations() const {
   const std::lock_guard lock(state_->mutex);

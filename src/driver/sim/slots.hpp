@@ -41,6 +41,15 @@ class slots {
     return std::move(objects_[index]);
   }
   [[nodiscard]] std::size_t live() const noexcept { return live_; }
+  template <class Predicate>
+  [[nodiscard]] std::vector<Handle> handles_where(Predicate&& holds) const {
+    std::vector<Handle> out;
+    for (std::size_t i = 0; i < objects_.size(); ++i) {
+      if (objects_[i] && holds(*objects_[i]))
+        out.push_back(reinterpret_cast<Handle>(base_ + i * stride));
+    }
+    return out;
+  }
   void clear() {
     objects_.clear();
     free_.clear();

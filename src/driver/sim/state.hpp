@@ -21,6 +21,7 @@
 #include "driver/sim/memory.hpp"
 #include "driver/sim/pools.hpp"
 #include "driver/sim/slots.hpp"
+#include "driver/sim/streams.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
@@ -30,25 +31,6 @@ namespace sim {
 // a request's frees and the next one's allocations.
 inline constexpr std::uint64_t cold_bytes = 1 * MiB;
 inline constexpr unsigned cold_calls_after_copy = 20;
-
-struct stream_record {
-  timeline line;             // its number is the stream's id
-  std::uint64_t end_ns = 0;  // of the last work queued
-  bool blocking = false;     // waits for the legacy stream and is waited for by it
-  capture_record* capture = nullptr;
-  capture_branch* branch = nullptr;
-  [[nodiscard]] timeline& current() noexcept { return branch != nullptr ? branch->line : line; }
-  [[nodiscard]] stream_name name() const noexcept {
-    return {line.number, capture != nullptr ? capture->id : 0};
-  }
-};
-
-struct event_record {
-  std::uint64_t complete_ns = 0;  // 0 when never recorded: complete
-  vector_clock clock;
-  std::uint64_t capture_id = 0;  // recorded in a capture: only that capture can wait for it
-  std::uint64_t offset_ns = 0;
-};
 
 }  // namespace sim
 
@@ -64,6 +46,7 @@ class simulated_gpu::state {
   void settle();  // applies what is done by now
   void wait_until(std::unique_lock<std::mutex>& lock, std::uint64_t time_ns);
   void wait_for_device(std::unique_lock<std::mutex>& lock);
+  void wait_for_context(std::unique_lock<std::mutex>& lock, const sim::context_record& which);
   void finish_callbacks(std::unique_lock<std::mutex>& lock);
   void charge(sim::call which, std::uint64_t bytes);
   // By the first of these tables that the profile has ("cuMemFree.managed"), or the call's own.
@@ -90,14 +73,28 @@ class simulated_gpu::state {
     if (lost == driver_status::success) lost = status;
   }
 
+  void drop_stream(stream_handle stream);  // calls_streams.cpp
+  // Puts the end of the work on a stream at `end_ns`.
+  void ends(sim::stream_record& stream, std::uint64_t end_ns) noexcept;
+
+  // --- Contexts (contexts.cpp) ---
+  [[nodiscard]] sim::context_record& primary() const noexcept { return *contexts.front(); }
+  [[nodiscard]] sim::context_record* current_context() const noexcept;  // null where there is none
+  std::vector<sim::context_record*>& own_contexts();  // the calling thread's, the last is current
+  [[nodiscard]] driver_status refusal_of_context() const noexcept;  // of what needs a current one
+  sim::context_record& add_context(sim::context_record* primary_of_green);
+  [[nodiscard]] static context handle_of(const sim::context_record& which) noexcept;
+  [[nodiscard]] sim::context_record* find_context(context which) const noexcept;
+  [[nodiscard]] std::uint64_t end_of(const sim::context_record& which) const noexcept;
+  // Breaks the captures that hold a stream of the context: true where there are any.
+  bool break_captures_of(const sim::context_record& which, const char* call);
+
   // --- Captures (captures.cpp) ---
   [[nodiscard]] bool capture_forbids(std::uint64_t thread, const char* call);
   void invalidate(sim::capture_record& capture);
-  void invalidate_all(const char* call);
   // The call is one that breaks the capture of that number, where it still runs.
   void break_capture(std::uint64_t id, const char* call);
-  driver_status add_node(sim::stream_record& stream, sim::work what, const std::string& name,
-                         double duration_ns);
+  driver_status add_node(sim::stream_record& stream, sim::graph_node node);
   void join_capture(sim::stream_record& stream, sim::capture_record& capture);
   void end_capture(sim::capture_record& capture);  // streams leave it
   sim::capture_record* find_capture(std::uint64_t id);
@@ -138,8 +135,9 @@ class simulated_gpu::state {
   sim::slots<sim::graph_record, graph_handle> graphs{0x530000000000};
   sim::slots<sim::graph_exec_record, graph_exec_handle> execs{0x540000000000};
   sim::slots<sim::pool, pool_handle> pools{0x550000000000};
-  sim::stream_record legacy;
-  std::map<std::uint64_t, std::unique_ptr<sim::stream_record>> thread_streams;
+  std::vector<std::unique_ptr<sim::context_record>> contexts;  // the primary first; none is freed
+  // By thread; the last is current. Of threads that changed theirs.
+  std::unordered_map<std::uint64_t, std::vector<sim::context_record*>> stacks;
   std::map<std::uint64_t, std::unique_ptr<sim::capture_record>> captures;
   std::uint64_t next_capture = 1;
   std::unordered_map<std::uint64_t, capture_mode> thread_modes;
@@ -153,10 +151,18 @@ class simulated_gpu::state {
 
  private:
   explicit state(simulated_gpu_options given);
-  enum class access_when : std::uint8_t { queued, captured };
   [[nodiscard]] bool locate(const sim::work& what);
-  void note_accesses(const sim::work& what, const sim::timeline& line, sim::point work,
-                     sim::stream_name stream, std::string_view name, access_when when);
+  // Who does a piece of work, for the checker: a node that is captured has no `launched` yet.
+  struct worker {
+    const sim::timeline& line;
+    sim::point work;
+    sim::stream_name stream;
+    std::string_view name;
+    sim::node_memory* node = nullptr;
+    std::uint64_t launched = 0;
+  };
+  void check_accesses(const sim::work& what, const worker& by);
+  void touch_regions(sim::point work);
   [[nodiscard]] double duration_of(const sim::work& what,
                                    const std::vector<std::vector<sim::piece>>& ranges);
   [[nodiscard]] std::uint64_t sample(const cost_table& table, std::uint64_t bytes);

@@ -46,6 +46,8 @@ call_scope::call_scope(simulated_gpu::state& gpu, call which, std::uint64_t byte
     status_ = gpu.lost;
   } else if (verdict.fails) {
     status_ = verdict.status;
+  } else if (needs_context(which) && gpu.refusal_of_context() != driver_status::success) {
+    status_ = gpu.refusal_of_context();
   } else if (call_table[static_cast<std::size_t>(which)].unsafe && !gpu.captures.empty() &&
              gpu.capture_forbids(thread_number(), name_of(which))) {
     status_ = driver_status::capture_unsupported;
@@ -190,6 +192,13 @@ void simulated_gpu::state::wait_for_device(std::unique_lock<std::mutex>& lock) {
   ++waits;
   wait_until(lock, device_end_ns);
   order.observe_all();
+}
+
+void simulated_gpu::state::wait_for_context(std::unique_lock<std::mutex>& lock,
+                                            const sim::context_record& which) {
+  ++waits;
+  wait_until(lock, end_of(which));
+  order.observe_all([&](std::uint64_t number) { return which.covers(*contexts[number]); });
 }
 
 void simulated_gpu::state::pools_after_synchronize() {

@@ -12,12 +12,6 @@ namespace millpond::sim::pages {
 namespace {
 
 constexpr std::uint64_t base = block_bytes;  // where the allocation is: any multiple of 2 MiB
-bool reads(access_kind kind) {
-  return kind != access_kind::write;
-}
-bool writes(access_kind kind) {
-  return kind != access_kind::read;
-}
 double transfer_ns(std::uint64_t bytes, double bytes_per_s) {
   return bytes_per_s > 0 ? static_cast<double>(bytes) / bytes_per_s * 1e9 : 0;
 }

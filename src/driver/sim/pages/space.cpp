@@ -13,9 +13,6 @@ double copy_ns(std::uint64_t bytes, double bytes_per_s) {
 std::uint64_t bytes_of(const page_mask& pages) {
   return pages.count() * base_page_bytes;
 }
-bool writes(access_kind kind) {
-  return kind != access_kind::read;
-}
 // The device's share of a batch that one block's faults make: 256 faults lie in some four blocks.
 constexpr std::uint64_t faults_a_service = 64;
 

@@ -11,6 +11,13 @@
 
 namespace millpond::sim::pages {
 
+[[nodiscard]] constexpr bool reads(access_kind kind) noexcept {
+  return kind != access_kind::write;
+}
+[[nodiscard]] constexpr bool writes(access_kind kind) noexcept {
+  return kind != access_kind::read;
+}
+
 // Everything that has been done, added up.
 struct page_counts {
   std::uint64_t faults = 0;         // of the GPU, after duplicates are merged
