@@ -200,6 +200,12 @@ stream_state* pool::core::free_in_capture(heap::extent* block, stream_handle str
   const auto running =
       known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
   const bool here = running != captures_.end() && running->second->arena.get() == &arena;
+  if (here && !used_outside && arena.capture_of(block) != now.id) {
+    // A result of an earlier graph: outside any graph it may still be read, which no order within
+    // this capture covers.
+    arena.keep(block, limbo_.batches, limbo_.batches->join(block->bytes));
+    return nullptr;
+  }
   if (arena.number != 0 && (used_outside || (!here && freed_on != nullptr))) {
     // In another arena's capture it is that graph's too, and nobody knows when that will run.
     if (used_outside || !known || now.status != capture_status::none) {
