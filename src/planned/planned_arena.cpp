@@ -55,12 +55,12 @@ planned_stream_state::~planned_stream_state() {
       return;
     }
   }
-  if (const planned_arena::block own = arena_.take(); own.at != nullptr)
-    former_.push_back({own, nullptr});
-  if (const planned_arena::block graphs = graph_arena_.take(); graphs.at != nullptr)
-    former_.push_back({graphs, nullptr});
-  for (const former_arena& each : former_)
-    owner_.upstream().deallocate(each.of.at, each.of.bytes, on);
+  const auto give_back = [&](const planned_arena::block& of) {
+    owner_.upstream().deallocate(of.at, of.bytes, on);
+  };
+  give_back(arena_.take());
+  give_back(graph_arena_.take());
+  for (const former_arena& each : former_) give_back(each.of);
 }
 
 // On which stream, in the order of all work that may use them, the arenas go back. The planned

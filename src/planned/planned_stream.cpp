@@ -100,7 +100,10 @@ void planned_stream_state::end() {
   mode_ = mode::idle;
 }
 
+// All of them or, where it throws bad_alloc, none.
 void planned_stream_state::keep_live_blocks() {
+  const auto live = std::count(states_.begin(), states_.end(), state::live);
+  held_.reserve(held_.size() + static_cast<std::size_t>(live));
   for (std::size_t s = 0; s < states_.size(); ++s)
     if (states_[s] == state::live)
       held_.push_back({base_ + shape_->steps[s].offset, shape_->steps[s].bytes});
@@ -119,10 +122,18 @@ bool planned_stream_state::as_begun() noexcept {
 }
 
 // The rest of the iteration is the upstream's.
-void planned_stream_state::leave_plan() {
-  keep_live_blocks();
+result<void> planned_stream_state::leave_plan() noexcept {
+  try {
+    keep_live_blocks();
+  } catch (const std::bad_alloc&) {
+    return error{
+        error_code::out_of_memory,
+        "planned block: no host memory to keep the iteration's blocks apart from a capture "
+        "that began or ended in it; all is as before"};
+  }
   shape_ = nullptr;
   mode_ = mode::passing;
+  return {};
 }
 
 result<void*> planned_stream_state::allocate(std::uint64_t bytes, std::uint64_t alignment,
@@ -130,8 +141,9 @@ result<void*> planned_stream_state::allocate(std::uint64_t bytes, std::uint64_t 
   if (forked()) [[unlikely]]
     return from_upstream(bytes, alignment);  // which refuses, and says why
   if (bytes == 0) return static_cast<void*>(nullptr);
-  if (mode_ == mode::serving && !as_begun()) [[unlikely]]
-    leave_plan();
+  if (mode_ == mode::serving && !as_begun()) [[unlikely]] {
+    if (auto left = leave_plan(); !left) return left.error();
+  }
   if (mode_ == mode::serving) {
     if (next_ < shape_->steps.size()) [[likely]] {
       const planned_step& step = shape_->steps[next_];
@@ -220,13 +232,7 @@ result<void> planned_stream_state::deallocate(void* ptr, std::uint64_t bytes) no
   if (forked()) [[unlikely]]
     return owner_.upstream().try_deallocate(ptr, bytes, stream_);
   if (mode_ == mode::serving && !as_begun()) [[unlikely]] {
-    try {
-      leave_plan();
-    } catch (const std::bad_alloc&) {
-      return error{error_code::out_of_memory,
-                   "planned block: no host memory to keep the iteration's blocks apart from a "
-                   "capture that began or ended in it; the block stays"};
-    }
+    if (auto left = leave_plan(); !left) return left;
   }
   if (mode_ == mode::serving) [[likely]] {
     // Below base_ this wraps to more than any offset.

@@ -85,7 +85,7 @@ class planned_stream_state {
   [[nodiscard]] result<void> free_planned(std::byte* at, std::uint64_t bytes) noexcept;
   [[nodiscard]] result<void*> from_upstream(std::uint64_t bytes, std::uint64_t alignment);
   [[nodiscard]] bool as_begun() noexcept;
-  void leave_plan();
+  [[nodiscard]] result<void> leave_plan() noexcept;
   void keep_live_blocks();
   [[nodiscard]] result<void> free_held(std::vector<held_range>::iterator held) noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
