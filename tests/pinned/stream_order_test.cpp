@@ -194,13 +194,15 @@ TEST_F(pinned_beside_a_capture, the_pinner_pins_and_unpins_and_so_does_its_own_t
   });
 }
 
-TEST_F(pinned_beside_a_capture, write_combined_memory_comes_and_goes) {
+TEST_F(pinned_beside_a_capture, write_combined_memory_comes) {
+  std::vector<std::shared_ptr<pool>> made;
   beside([&] {
     pinned_pool_options options{.pinning = {.threads = 1, .budget_bytes = 64 * MiB}};
     options.caching = driver::host_flags::write_combined;
     options.initial_bytes = 2 * MiB;
     auto combined = make_pinned_pool(gpu, options);
-    EXPECT_TRUE(combined) << combined.error().message;
+    ASSERT_TRUE(combined) << combined.error().message;
+    made.push_back(*combined);
   });
 }
 

@@ -155,10 +155,7 @@ TEST_F(planned_captures, what_a_capture_frees_keeps_its_place_until_the_graph_is
   EXPECT_EQ(per_stream.counters().served, 1u);
   begin_capture(s);
   work(block, s, 5 * millisecond);
-  {
-    const simulated_gpu::library_scope library;
-    per_stream.deallocate(block, size);
-  }
+  give(per_stream, block, s);
   const graph_exec_handle exec = end_capture(s);
   per_stream.end();
   ok(gpu->graph_launch(exec, t));
@@ -253,6 +250,7 @@ TEST_F(planned_captures, it_may_end_in_an_open_iteration_whose_stream_is_gone) {
   per_stream.begin(1);
   void* const block = take(per_stream, s);
   work(block, s, 5 * millisecond);
+  gpu->note_free(reinterpret_cast<device_address>(block), size, s, "left to the end");
   ok(watched->stream_destroy(s));
   forget(s);
   const std::uint64_t before = gpu->now_ns();
