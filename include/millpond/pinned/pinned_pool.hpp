@@ -30,7 +30,8 @@ struct pinned_pool_options {
 
 // Blocks split and join to the byte (rounded to 512), where a power of two would waste up to half.
 // Freed on a stream they serve others when that stream has passed: a copy that still reads a block
-// keeps it. Nothing is unpinned before the pool ends, so no call waits for the device. Errors:
+// keeps it. So the CPU writes a new block only when the stream has run what was put on it before.
+// Nothing is unpinned before the pool ends, so no call waits for the device. Errors:
 // invalid_argument; out_of_memory where initial_bytes passes the budget.
 [[nodiscard]] result<std::shared_ptr<pool>> make_pinned_pool(
     std::shared_ptr<driver> gpu, const pinned_pool_options& options = {});
