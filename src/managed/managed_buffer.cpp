@@ -16,6 +16,8 @@
 namespace millpond::detail {
 namespace {
 
+constexpr std::uint64_t no_identity = ~std::uint64_t{0};  // of a stream that could not be asked
+
 bool one_mapping_needed(const managed_resource& from) {
   return from.use().intent != managed_intent::unstated;
 }
@@ -99,7 +101,12 @@ result<managed_core::user*> managed_core::user_of(std::uint64_t id) {
 result<void> managed_core::note_first_prefetch(stream_handle stream) {
   const relaxed_capture_scope relaxed(gpu_);
   std::uint64_t id = 0;
-  if (!gpu_.id_outside_capture(stream, &id)) return {};  // a capture: nothing was put there
+  capture_info capture;
+  if (!gpu_.id_outside_capture(stream, &id)) {
+    if (gpu_.stream_capture(stream, &capture).ok() && capture.status != capture_status::none)
+      return {};  // nothing was put there
+    id = no_identity;
+  }
   const auto known = user_of(id);
   if (!known) return known.error();
   fence(**known, stream);

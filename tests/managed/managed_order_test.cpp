@@ -252,6 +252,15 @@ TEST_F(managed_order, the_work_of_a_stream_that_cannot_be_identified_is_waited_f
   }
 }
 
+TEST_F(managed_order, the_first_prefetch_on_a_stream_that_cannot_be_identified_is_waited_for) {
+  const auto driver = std::make_shared<no_identity>(gpu);
+  managed_resource resident(driver, nullptr, {gpu_resident, memory_side::both, memory_side::both});
+  ok(gpu->spin(5 * millisecond, a));
+  driver->on = true;
+  auto x = managed_buffer<int>::create(MiB, resident, a).value();
+  EXPECT_GE(took([&] { EXPECT_TRUE(x.host_view()); }), 4 * millisecond);
+}
+
 TEST_F(managed_order, a_forked_child_leaves_a_buffer_alone) {
   auto x = std::make_unique<managed_buffer<int>>(buffer_on(a));
   const std::uint64_t before = gpu->calls("cuEventQuery") + gpu->calls("cuEventDestroy");
