@@ -216,8 +216,8 @@ void managed_core::end_host(access how) noexcept {
 }
 
 // Puts the stream behind what other streams did to the memory under device views.
-result<void> managed_core::order_behind_others(bool writes, stream_handle stream,
-                                               std::uint64_t id) {
+result<void> managed_core::order_behind_others(access how, stream_handle stream, std::uint64_t id) {
+  const bool writes = how == access::write;
   const auto concerns = [&](const user& each) { return each.id != id && (writes || each.wrote); };
   for (const user& each : users_) {
     if (each.id != id && (each.writers > 0 || (writes && each.views > 0))) {
@@ -270,7 +270,7 @@ result<std::uint64_t> managed_core::begin_device(access how, stream_handle strea
   std::uint64_t id = 0;
   if (const auto answer = gpu_.stream_id(stream, &id); !answer.ok())
     return to_error(answer, "managed_buffer: asking the stream");
-  if (auto ordered = order_behind_others(writes, stream, id); !ordered) return ordered.error();
+  if (auto ordered = order_behind_others(how, stream, id); !ordered) return ordered.error();
   const auto known = user_of(id);
   if (!known) return known.error();
   if (last_ == memory_side::host) ++history_.side_changes;

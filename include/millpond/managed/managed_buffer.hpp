@@ -74,7 +74,7 @@ class managed_core {
   managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes, stream_handle own);
   result<user*> user_of(std::uint64_t id);
   result<void> note_first_prefetch(stream_handle stream);
-  result<void> order_behind_others(bool writes, stream_handle stream, std::uint64_t id);
+  result<void> order_behind_others(access how, stream_handle stream, std::uint64_t id);
   void fence(user& of, stream_handle stream) noexcept;
   result<void> wait_for_views();
   result<void> wait_for_unfenced();
