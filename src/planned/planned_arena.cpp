@@ -5,6 +5,7 @@
 // graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
 // lives, and it must be idle, as the host has seen, when the first capture takes it.
 #include <new>
+#include <optional>
 
 #include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
@@ -44,8 +45,9 @@ planned_stream_state::~planned_stream_state() {
   if (forked()) return;
   driver* const gpu = owner_.gpu();
   stream_handle on = stream_;
+  std::optional<relaxed_capture_scope> relaxed;  // over the frees too: of our context's streams
   if (gpu != nullptr && gpu->alive()) {
-    const relaxed_capture_scope relaxed(*gpu);
+    relaxed.emplace(*gpu);
     const call_result ordered = order_the_end(&on);
     if (served_ != nullptr) static_cast<void>(insist([&] { return gpu->event_destroy(served_); }));
     if (!ordered.ok()) {

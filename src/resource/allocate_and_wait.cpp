@@ -1,7 +1,5 @@
 #include "millpond/detail/allocate_and_wait.hpp"
 
-#include "driver/relaxed_capture.hpp"
-
 namespace millpond::detail {
 namespace {
 
@@ -27,8 +25,9 @@ result<void> refuse_capture(driver& gpu, stream_handle stream) {
 
 }  // namespace
 
+// In no relaxed_capture_scope, where the handles 0, 1 and 2 would name other streams than the
+// allocation did; both calls are ones that nobody's capture forbids.
 result<void> wait_on_host(driver& gpu, stream_handle stream) {
-  const relaxed_capture_scope relaxed(gpu);
   if (auto permitted = refuse_capture(gpu, stream); !permitted) return permitted;
   if (const call_result waited = gpu.stream_synchronize(stream); !waited.ok())
     return to_error(waited, "waiting for the stream that memory comes from");

@@ -3,6 +3,7 @@
 #include <list>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "driver/insist.hpp"
@@ -152,7 +153,12 @@ result<void> guard_resource::do_deallocate(void* ptr, std::uint64_t bytes,
 // where that cannot be: then the free goes on at once, as the program made it.
 bool guard_resource::fence(kept_back& of) noexcept {
   driver* const used = gpu();
-  if (used == nullptr || detail::keeps_its_handle(of.stream)) return true;
+  if (used == nullptr) return true;
+  // With another context current these name its streams, which nobody can name later.
+  const bool one_handle_for_many =
+      detail::keeps_its_handle(of.stream) || of.stream == per_thread_stream;
+  if (one_handle_for_many && !used->in_own_context()) return false;
+  if (detail::keeps_its_handle(of.stream)) return true;
   // A capture is asked for first: in one the free is its graph's, and an event would be too.
   if (!used->id_outside_capture(of.stream, &of.stream_id)) return false;
   const relaxed_capture_scope relaxed(*used);
@@ -198,6 +204,10 @@ void guard_resource::give_on(std::uint64_t keep_bytes, named_stream now) noexcep
     const kept_back& oldest = taken.front();
     stream_handle on = nullptr;
     const call_result chosen = choose_stream(oldest, now, &on);
+    // The default stream that was meant is our context's.
+    std::optional<relaxed_capture_scope> own_context;
+    if (oldest.freed == nullptr && gpu() != nullptr && !gpu()->in_own_context())
+      own_context.emplace(*gpu());
     const auto answer =
         chosen.ok() ? upstream().try_deallocate(oldest.ptr, oldest.bytes, on)
                     : result<void>(to_error(chosen, owner_->name + ": giving on a freed block"));
