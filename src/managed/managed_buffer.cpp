@@ -11,6 +11,7 @@
 #include "driver/relaxed_capture.hpp"
 #include "managed/memory_traps.hpp"
 #include "millpond/base/units.hpp"
+#include "resource/quiet_stream.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond::detail {
@@ -257,6 +258,12 @@ result<std::uint64_t> managed_core::begin_device(access how, stream_handle strea
         fmt::format("the device writes memory that was stated as {} and not written by it; add the "
                     "device to its writers",
                     to_string(use.intent)));
+  }
+  if (of_another_context(gpu_, stream)) {
+    return error{
+        error_code::invalid_argument,
+        "managed_buffer: the default stream is another context's, since that is current on "
+        "this thread; make the device's context current, or name a stream"};
   }
   const relaxed_capture_scope relaxed(gpu_);
   capture_info capture;

@@ -14,6 +14,7 @@
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/detail/allocate_and_wait.hpp"
+#include "resource/quiet_stream.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond {
@@ -179,6 +180,11 @@ result<void> staging::move(const transfer& what) {
   if (what.host == nullptr || what.device == 0)
     return error{error_code::invalid_argument, "staging: a null address"};
   const std::lock_guard turn(turn_);
+  if (detail::of_another_context(*gpu_, what.stream)) {
+    return error{error_code::invalid_argument,
+                 "staging: the default stream is another context's, since that is current on this "
+                 "thread; make the device's context current, or name a stream"};
+  }
   const relaxed_capture_scope relaxed(*gpu_);  // another thread's capture is left alone
   capture_info capture;
   if (const auto answer = gpu_->stream_capture(what.stream, &capture); !answer.ok()) {

@@ -155,9 +155,7 @@ bool guard_resource::fence(kept_back& of) noexcept {
   driver* const used = gpu();
   if (used == nullptr) return true;
   // With another context current these name its streams, which nobody can name later.
-  const bool one_handle_for_many =
-      detail::keeps_its_handle(of.stream) || of.stream == per_thread_stream;
-  if (one_handle_for_many && !used->in_own_context()) return false;
+  if (detail::of_another_context(*used, of.stream)) return false;
   if (detail::keeps_its_handle(of.stream)) return true;
   // A capture is asked for first: in one the free is its graph's, and an event would be too.
   if (!used->id_outside_capture(of.stream, &of.stream_id)) return false;

@@ -45,4 +45,10 @@ class quiet_stream {
   return stream == nullptr || stream == legacy_stream;
 }
 
+// The handles 0, 1 and 2 where another context is current: they mean that one's streams, and inside
+// a relaxed_capture_scope, or later, they would mean ours.
+[[nodiscard]] inline bool of_another_context(driver& gpu, stream_handle stream) noexcept {
+  return (keeps_its_handle(stream) || stream == per_thread_stream) && !gpu.in_own_context();
+}
+
 }  // namespace millpond::detail

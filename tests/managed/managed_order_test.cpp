@@ -278,6 +278,14 @@ TEST_F(managed_order, a_forked_child_leaves_a_buffer_alone) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+TEST_F(managed_order, the_default_stream_of_another_context_is_refused) {
+  managed_resource memory(std::make_shared<another_context>(gpu), nullptr, both_sides);
+  auto x = managed_buffer<int>::create(MiB, memory, a).value();
+  for (const stream_handle s : {stream_handle{}, legacy_stream, per_thread_stream})
+    EXPECT_EQ(x.device_view(s).error().code, error_code::invalid_argument);
+  EXPECT_TRUE(x.device_view(a));
+}
+
 // --- Sizes
 
 TEST_F(managed_order, more_elements_than_any_memory_holds_are_out_of_memory) {

@@ -103,6 +103,16 @@ TEST_F(pinned_order, staging_is_refused_where_a_capture_holds_the_default_stream
   EXPECT_TRUE(capture.end().ok());
 }
 
+TEST_F(pinned_order, the_default_stream_of_another_context_is_refused_by_staging) {
+  const auto through = made_over(std::make_shared<another_context>(gpu), {.threads = 1});
+  const device_address device = on_device(MiB);
+  const std::vector<unsigned char> data(MiB);
+  const auto refused = through->to_device(device, data.data(), MiB, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, error_code::invalid_argument);
+  EXPECT_TRUE(through->to_device(device, data.data(), MiB, stream));
+}
+
 // --- Marks
 
 // Copies at once, the end first, as an engine may; nothing is ever on its way.

@@ -197,6 +197,15 @@ TEST_F(guarded, blocks_of_a_per_thread_stream_go_on_behind_that_stream) {
   ok(gpu->context_synchronize());
 }
 
+TEST_F(guarded, blocks_of_another_contexts_default_stream_go_on_at_once) {
+  driver_pool_resource memory_of_ours(std::make_shared<another_context>(watched));
+  guard_resource guard(memory_of_ours, nullptr, {.name = {}, .quarantine_bytes = 300 * MiB});
+  guard.deallocate(guard.allocate(MiB, nullptr), MiB, nullptr);
+  EXPECT_EQ(guard.quarantined_bytes(), 0u);
+  guard.deallocate(guard.allocate(MiB, s), MiB, s);
+  EXPECT_EQ(guard.quarantined_bytes(), MiB);
+}
+
 TEST_F(guarded, its_leaks_are_given_back_behind_the_work_of_streams_that_are_gone) {
   pointer_registry::options quiet;
   quiet.leak_sink = [](const leak_report&) {};

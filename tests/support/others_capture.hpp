@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "millpond/sim/simulated_gpu.hpp"
+#include "support/forwarding_driver.hpp"
 
 namespace millpond {
 
@@ -50,6 +51,13 @@ class others_capture {
   simulated_gpu& gpu_;
   stream_handle stream_;
   bool own_ = false, ended_ = false;
+};
+
+// Another context is current on the calling thread.
+class another_context final : public forwarding_driver {
+ public:
+  using forwarding_driver::forwarding_driver;
+  bool in_own_context() noexcept override { return false; }
 };
 
 }  // namespace millpond
