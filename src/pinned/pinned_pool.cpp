@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -15,6 +16,8 @@ class write_combined_source final : public host_memory_source {
   result<void*> allocate(std::uint64_t bytes) override {
     void* base = nullptr;
     const std::uint64_t asked = bytes + 2 * MiB;
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!relaxed.entered()) return to_error(relaxed.entered(), "pinning, write-combined");
     if (const auto answer = gpu_->host_allocate(&base, asked, driver::host_flags::write_combined);
         !answer.ok()) {
       return to_error(answer, "pinning " + format_bytes(asked) + ", write-combined");
@@ -35,6 +38,7 @@ class write_combined_source final : public host_memory_source {
       base = found->second;
       bases_.erase(found);
     }
+    const relaxed_capture_scope relaxed(*gpu_);
     if (const auto answer = gpu_->host_free(base); !answer.ok())
       return to_error(answer, "unpinning");
     return {};

@@ -10,6 +10,7 @@
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/memory_resource.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 unique_descriptor& unique_descriptor::operator=(unique_descriptor&& other) noexcept {
@@ -145,7 +146,7 @@ void shared_memory::let_go() noexcept {
   if (mapped_here_) {
     // Work may still read here, and unmapping asks nobody. Where the wait fails the memory is left
     // to the driver.
-    if (!insist([&] { return gpu_->context_synchronize(); }).ok()) return;
+    if (!insist([&] { return wait_for_device(*gpu_); }).ok()) return;
     if (!insist([&] { return gpu_->unmap(address_, mapped_); }).ok()) return;
     mapped_here_ = false;
   }
