@@ -27,7 +27,7 @@ namespace millpond {
 namespace {
 
 struct sigaction disposition() {
-  struct sigaction now {};
+  struct sigaction now{};
   ::sigaction(SIGSEGV, nullptr, &now);
   return now;
 }
@@ -70,7 +70,9 @@ struct trapped {
       gpu, nullptr, managed_use{managed_intent::streaming, memory_side::host, memory_side::device}};
   std::optional<managed_buffer<int>> buffer;
   volatile int* stray = nullptr;
-  trapped() {
+  explicit trapped(managed_use use = {managed_intent::streaming, memory_side::host,
+                                      memory_side::device})
+      : from(gpu, nullptr, use) {
     EXPECT_TRUE(gpu->stream_create(&stream).ok());
     auto made = managed_buffer<int>::create(MiB, from, stream, managed_debug::trap);
     EXPECT_TRUE(made) << made.error().message;
@@ -95,7 +97,7 @@ void expect_the_same(const char* what, const std::function<void()>& program,
 }
 
 struct sigaction handler_that(void (*handles)(int, siginfo_t*, void*), int flags) {
-  struct sigaction made {};
+  struct sigaction made{};
   made.sa_sigaction = handles;
   made.sa_flags = SA_SIGINFO | flags;
   return made;
@@ -107,8 +109,7 @@ TEST_F(memory_traps, a_signal_that_was_sent_ends_the_program_as_before) {
   };
   const auto sent = [] { ::kill(::getpid(), SIGSEGV); };
   expect_the_same("kill", sent, SIGSEGV);
-  expect_the_same(
-      "raise", [] { ::raise(SIGSEGV); }, SIGSEGV);
+  expect_the_same("raise", [] { ::raise(SIGSEGV); }, SIGSEGV);
   if (!sanitized) {
     EXPECT_TRUE(ended_by_it(status_of([&] {
       const trapped there;
@@ -153,7 +154,7 @@ TEST_F(memory_traps, a_handler_that_was_there_has_what_was_sent_and_the_program_
 }
 
 TEST_F(memory_traps, an_ignored_signal_stays_ignored_and_a_fault_does_not) {
-  struct sigaction ignored {};
+  struct sigaction ignored{};
   ignored.sa_handler = SIG_IGN;
   EXPECT_EQ(text(status_with_handler(ignored, [](trapped*) { ::raise(SIGSEGV); })), "exit 77");
   if (sanitized) return;
@@ -243,14 +244,22 @@ TEST_F(memory_traps, the_trap_is_on_again_after_a_look_beside_a_device_view) {
 }
 
 TEST_F(memory_traps, a_host_view_that_is_refused_leaves_the_trap_on) {
-  const int status = status_of([] {
-    trapped there;
-    auto device = there.buffer->device_view_to_read(there.stream).value();
-    if (there.buffer->host_view()) ::_exit(3);  // one that writes
-    *there.stray = 1;
-  });
-  EXPECT_NE(text(status), "exit 77");
-  EXPECT_NE(text(status), "exit 3");
+  for (const bool by_the_driver : {false, true}) {
+    const int status = status_of([by_the_driver] {
+      trapped there({managed_intent::streaming, memory_side::device, memory_side::host});
+      auto device = there.buffer->device_view_to_read(there.stream).value();
+      fault_plan plan;
+      plan.faults.push_back({.call = "cuMemPrefetchAsync", .status = driver_status::unknown});
+      there.gpu->set_faults(plan);
+      // One that writes is refused at once, one that reads when its pages are to come.
+      if (by_the_driver ? there.buffer->host_view_to_read().has_value()
+                        : there.buffer->host_view().has_value())
+        ::_exit(3);
+      *there.stray = 1;
+    });
+    EXPECT_NE(text(status), "exit 77") << by_the_driver;
+    EXPECT_NE(text(status), "exit 3") << by_the_driver;
+  }
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ TEST_F(trace_file_test, an_event_that_comes_late_holds_nothing_back) {
   for (std::uint64_t n = 6; n < 9999; ++n) ASSERT_EQ(made.events[n].address, n + 1);
 }
 
-TEST_F(trace_file_test, events_in_a_hurry_stay_in_order_through_flushes) {
+TEST_F(trace_file_test, all_events_of_threads_in_a_hurry_come_through_flushes) {
   auto file = trace_file::create(path_);
   ASSERT_TRUE(file);
   const auto sink = (*file)->sink();
