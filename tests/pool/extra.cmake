@@ -18,11 +18,3 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release"
     $<TARGET_FILE:pool_pairs>)
   set_tests_properties(pool.instructions PROPERTIES LABELS fast TIMEOUT 120 SKIP_RETURN_CODE 77)
 endif()
-
-# What a pool does without host memory: the allocation functions of this program refuse.
-add_executable(test_pool_no_memory ${PROJECT_SOURCE_DIR}/tests/pool/no_memory/sleep_test.cpp)
-millpond_use_rooms(test_pool_no_memory pool)
-target_link_libraries(test_pool_no_memory PRIVATE millpond_test_flags GTest::gtest_main)
-gtest_discover_tests(test_pool_no_memory TEST_PREFIX "pool." DISCOVERY_MODE PRE_TEST
-  PROPERTIES LABELS fast TIMEOUT 300)
-add_dependencies(room_tests test_pool_no_memory)

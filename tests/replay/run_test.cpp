@@ -182,8 +182,7 @@ TEST(compare, all_strategies_come_back_in_order_whatever_the_workers) {
     if (workers == 4) none.emplace();  // then this thread does it all
     std::atomic<std::size_t> reported{0};
     options.progress = [&](std::size_t, std::size_t, std::string_view) { ++reported; };
-    auto made = compare(
-        work, [] { return result<std::shared_ptr<driver>>(make_gpu()); }, options);
+    auto made = compare(work, [] { return result<std::shared_ptr<driver>>(make_gpu()); }, options);
     ASSERT_TRUE(made) << made.error().message;
     EXPECT_EQ(reported, all_strategies().size());
     answers.push_back(std::move(*made));
@@ -200,9 +199,7 @@ TEST(compare, a_gpu_that_cannot_be_opened_ends_it) {
   const workload work = random_workload(9, 1, 10);
   const auto made = compare(
       work,
-      [] {
-        return result<std::shared_ptr<driver>>(error{error_code::driver_failure, "no card"});
-      },
+      [] { return result<std::shared_ptr<driver>>(error{error_code::driver_failure, "no card"}); },
       {});
   ASSERT_FALSE(made);
   EXPECT_THAT(made.error().message, HasSubstr("no card"));

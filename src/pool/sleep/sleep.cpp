@@ -11,11 +11,6 @@
 namespace millpond {
 namespace {
 
-// In words so short that they need none themselves.
-error no_host_memory() noexcept {
-  return {error_code::out_of_memory, "no host memory"};
-}
-
 // What goes away, by handle, and which parts of it are kept.
 class sleep_plan {
  public:

@@ -1,51 +1,21 @@
-// Sleep and wake without host memory: each allocation that they make is refused in turn, and the
+// Sleep and wake without host memory: from each allocation that they make on there is none, and the
 // pool is awake, or asleep and wakes later, with an error and nothing thrown. Over the null driver,
 // which allocates nothing.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "driver/null/null_driver.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/pool/pool.hpp"
-
-namespace {
-thread_local std::uint64_t allowed = ~std::uint64_t{0};  // allocations of this thread
-
-void* taken(std::size_t bytes) {
-  if (allowed == 0) throw std::bad_alloc();
-  if (allowed != ~std::uint64_t{0}) --allowed;
-  void* const made = std::malloc(bytes == 0 ? 1 : bytes);
-  if (made == nullptr) throw std::bad_alloc();
-  return made;
-}
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return taken(bytes);
-}
-void* operator new[](std::size_t bytes) {
-  return taken(bytes);
-}
-void operator delete(void* dead) noexcept {
-  std::free(dead);
-}
-void operator delete[](void* dead) noexcept {
-  std::free(dead);
-}
-void operator delete(void* dead, std::size_t) noexcept {
-  std::free(dead);
-}
-void operator delete[](void* dead, std::size_t) noexcept {
-  std::free(dead);
-}
+#include "support/failing_new.hpp"
 
 namespace millpond {
 namespace {
 
-class no_host_memory : public ::testing::Test {
+class pool_sleep_memory : public ::testing::Test {
  protected:
   void fill() {
     for (std::uint64_t i = 0; i < 60; ++i)
@@ -58,10 +28,8 @@ class no_host_memory : public ::testing::Test {
   }
   template <class Call>
   auto with_allocations(std::uint64_t count, Call&& call) {
-    allowed = count;
-    auto answer = call();
-    allowed = ~std::uint64_t{0};
-    return answer;
+    const failing_new from_there(count, failing_new::which::all_from_there);
+    return call();
   }
   void TearDown() override {
     for (const auto& [at, bytes] : blocks_) p_->deallocate(at, bytes, nullptr);
@@ -74,7 +42,7 @@ class no_host_memory : public ::testing::Test {
   std::vector<std::pair<void*, std::uint64_t>> blocks_;
 };
 
-TEST_F(no_host_memory, sleep_answers_an_error_and_the_pool_serves_on) {
+TEST_F(pool_sleep_memory, sleep_answers_an_error_and_the_pool_serves_on) {
   fill();
   const sleep_options options{.drop = {"another tag that no string holds in itself"},
                               .host = pinned_store::create(gpu_, 64 * MiB, 1).value()};
@@ -98,7 +66,7 @@ TEST_F(no_host_memory, sleep_answers_an_error_and_the_pool_serves_on) {
   FAIL() << "it never slept";
 }
 
-TEST_F(no_host_memory, frees_asleep_need_none_and_wake_answers) {
+TEST_F(pool_sleep_memory, frees_asleep_need_none_and_wake_answers) {
   fill();
   for (int half = 0; half < 2; ++half) {
     ASSERT_TRUE(p_->sleep({.host = pinned_store::create(gpu_, 64 * MiB, 1).value()}));
@@ -121,7 +89,7 @@ TEST_F(no_host_memory, frees_asleep_need_none_and_wake_answers) {
   }
 }
 
-TEST_F(no_host_memory, a_tag_is_refused_and_the_block_has_none) {
+TEST_F(pool_sleep_memory, a_tag_is_refused_and_the_block_has_none) {
   fill();
   const char* const tag = "yet another tag that is longer than what a string holds";
   std::uint64_t refusals = 0;
