@@ -27,7 +27,7 @@ struct trace_file::inside {
   // A thread that is stopped between its number and its event must not hold the others back for
   // ever.
   static constexpr std::size_t most_held = 4096;
-  static constexpr std::chrono::milliseconds patience{2};
+  static constexpr std::chrono::microseconds between_looks{100};
 
   explicit inside(trace::trace_writer to, trace::metadata facts)
       : writer(std::move(to)), meta(std::move(facts)) {}
@@ -85,14 +85,12 @@ struct trace_file::inside {
   // Until the events that others are held for have come, but not for long: one thread's part
   // between its number and its event is well under a microsecond, unless it was stopped there.
   void wait_for_those_on_their_way() {
-    const auto until = std::chrono::steady_clock::now() + patience;
-    for (;;) {
+    for (int looks = 0; looks < 20; ++looks) {
       {
         const std::lock_guard lock(mutex);
         if (!holds_any()) return;
       }
-      if (std::chrono::steady_clock::now() >= until) return;
-      std::this_thread::yield();
+      std::this_thread::sleep_for(between_looks);
     }
   }
 
