@@ -125,7 +125,8 @@ int main(int count, char** arguments) {
     }
     static_cast<void>(h.gpu().stream_synchronize(stream));
     if (subject->name() == "millpond") {
-      planned_resource memory(*subject->millpond_pool());
+      // No capture runs here.
+      planned_resource memory(*subject->millpond_pool(), {.asks_each_block = false});
       planned_stream per_stream = memory.on_stream(stream);
       costs by_stream;
       for (std::uint64_t k = 0; k <= iterations; ++k) {

@@ -4,8 +4,10 @@
 #include <map>
 #include <mutex>
 
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/growable/growable_buffer.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 
@@ -84,6 +86,7 @@ result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr
   inside->options = options;
   inside->gpu = std::move(gpu);
   static_cast<void>(inside->gpu->bind_thread());
+  const relaxed_capture_scope relaxed(*inside->gpu);
   if (const call_result answer = inside->gpu->stream_create(&inside->quiet); !answer.ok())
     return to_error(answer, "making a stream");
   return std::shared_ptr<growable_blocks>(new growable_blocks(std::move(inside)));
@@ -91,9 +94,10 @@ result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr
 
 growable_blocks::~growable_blocks() {
   state& s = *state_;
-  if (!s.live.empty()) static_cast<void>(s.gpu->context_synchronize());
+  if (!s.live.empty()) static_cast<void>(wait_for_device(*s.gpu));
   s.live.clear();
   s.kept.clear();
+  const relaxed_capture_scope relaxed(*s.gpu);
   static_cast<void>(s.gpu->stream_destroy(s.quiet));
 }
 

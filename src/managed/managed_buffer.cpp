@@ -6,11 +6,18 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
+#include "base/fork.hpp"
+#include "driver/insist.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "managed/memory_traps.hpp"
 #include "millpond/base/units.hpp"
+#include "resource/quiet_stream.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond::detail {
 namespace {
+
+constexpr std::uint64_t no_identity = ~std::uint64_t{0};  // of a stream that could not be asked
 
 bool one_mapping_needed(const managed_resource& from) {
   return from.use().intent != managed_intent::unstated;
@@ -19,13 +26,14 @@ bool one_mapping_needed(const managed_resource& from) {
 }  // namespace
 
 managed_core::managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes,
-                           stream_handle stream)
+                           stream_handle own)
     : from_(from),
       gpu_(*from.gpu()),
       plan_(std::move(plan)),
       bytes_(bytes),
       whole_(align_up(bytes, 2 * MiB)),
-      stream_(stream) {}
+      born_in_fork_(fork_count()),
+      own_(own) {}
 
 result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& from,
                                                            std::uint64_t bytes,
@@ -34,11 +42,16 @@ result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& fro
   if (bytes == 0) return error{error_code::invalid_argument, "managed_buffer: no elements"};
   auto plan = plan_managed(from.use(), bytes, from.gpu()->info());
   if (!plan) return plan.error();
-  std::unique_ptr<managed_core> made(new managed_core(from, std::move(*plan), bytes, stream));
+  const auto own = from.own_stream();
+  if (!own) return own.error();
+  std::unique_ptr<managed_core> made(new managed_core(from, std::move(*plan), bytes, *own));
   auto got = static_cast<memory_resource&>(from).try_allocate(bytes, default_alignment, stream);
   if (!got) return got.error();
   made->data_ = *got;
   made->on_host_ = !made->plan_.start_on_device;
+  if (made->plan_.start_on_device) {
+    if (auto noted = made->note_first_prefetch(stream); !noted) return noted.error();
+  }
   if (from.use().intent == managed_intent::read_mostly) {
     made->applied_ = applied::read_mostly;  // by the resource
     if (auto unset = made->tell(applied::nothing); !unset) return unset.error();
@@ -55,14 +68,58 @@ result<std::unique_ptr<managed_core>> managed_core::create(managed_resource& fro
 }
 
 managed_core::~managed_core() {
-  if (data_ == nullptr) return;
-  static_cast<void>(wait_for_device());
+  if (data_ == nullptr || born_in_fork_ != fork_count()) return;
+  const bool alive = gpu_.alive();
+  // Where the events cannot tell, the device can; and the free waits for it too.
+  if (alive && !wait_for_views()) static_cast<void>(wait_for_device(gpu_));
   if (guard_ >= 0) {
     protect(guarding::off);
     memory_traps::release(guard_);
   }
-  for (const user& each : users_) static_cast<void>(gpu_.event_destroy(each.done));
-  static_cast<memory_resource&>(from_).deallocate(data_, bytes_, stream_);
+  if (alive) {
+    const relaxed_capture_scope relaxed(gpu_);
+    for (const user& each : users_)
+      static_cast<void>(insist([&] { return gpu_.event_destroy(each.done); }));
+  }
+  static_cast<memory_resource&>(from_).deallocate(data_, bytes_, own_);
+}
+
+// The stream that has had, or has, a device view; made known where it is new.
+result<managed_core::user*> managed_core::user_of(std::uint64_t id) {
+  for (user& each : users_)
+    if (each.id == id) return &each;
+  user fresh;
+  fresh.id = id;
+  users_.reserve(users_.size() + 1);
+  if (const auto answer = gpu_.event_create(&fresh.done); !answer.ok())
+    return to_error(answer, "managed_buffer: making an event");
+  users_.push_back(fresh);
+  return &users_.back();
+}
+
+// The resource has put a prefetch on the stream that it allocated for: whoever has the pages next
+// comes after it.
+result<void> managed_core::note_first_prefetch(stream_handle stream) {
+  const relaxed_capture_scope relaxed(gpu_);
+  std::uint64_t id = 0;
+  capture_info capture;
+  if (!gpu_.id_outside_capture(stream, &id)) {
+    if (gpu_.stream_capture(stream, &capture).ok() && capture.status != capture_status::none)
+      return {};  // nothing was put there
+    id = no_identity;
+  }
+  const auto known = user_of(id);
+  if (!known) return known.error();
+  fence(**known, stream);
+  return {};
+}
+
+// Behind all that is on the stream now; the capture is asked for first, since an event would be its
+// graph's and the identity ends it.
+void managed_core::fence(user& of, stream_handle stream) noexcept {
+  std::uint64_t id = 0;
+  of.unfenced = !(gpu_.id_outside_capture(stream, &id) && id == of.id &&
+                  gpu_.event_record(of.done, stream).ok());
 }
 
 // Read-mostly is advised after the data has moved: a prefetch that duplicates takes 17 to 26 ms a
@@ -85,7 +142,18 @@ void managed_core::contradict(std::string what) {
   }
 }
 
-result<void> managed_core::wait_for_device() {
+result<void> managed_core::wait_for_unfenced() {
+  if (std::ranges::none_of(users_, [](const user& each) { return each.unfenced; })) return {};
+  ++history_.host_waits;
+  if (const auto waited = wait_for_device(gpu_); !waited.ok())
+    return to_error(waited, "managed_buffer: waiting for work that no event is behind");
+  for (user& each : users_) each.unfenced = false;
+  return {};
+}
+
+result<void> managed_core::wait_for_views() {
+  const relaxed_capture_scope relaxed(gpu_);
+  if (auto waited = wait_for_unfenced(); !waited) return waited;
   for (const user& each : users_) {
     const auto asked = gpu_.event_query(each.done);
     if (asked.ok()) continue;
@@ -99,7 +167,7 @@ result<void> managed_core::wait_for_device() {
 
 result<void> managed_core::begin_host(access how) {
   const bool writes = how == access::write;
-  if (device_views_ > 0 && (writes || writing_)) {
+  if (device_views_ > 0 && (writes || device_writers_ > 0)) {
     return error{error_code::not_permitted,
                  "managed_buffer: a device view is alive; end it first, and the host view waits "
                  "for its work"};
@@ -112,7 +180,8 @@ result<void> managed_core::begin_host(access how) {
                     "host to its writers",
                     to_string(use.intent)));
   }
-  if (auto waited = wait_for_device(); !waited) return waited;
+  const relaxed_capture_scope relaxed(gpu_);
+  if (auto waited = wait_for_views(); !waited) return waited;
   protect(guarding::off);
   const auto refused = [this](error why) {
     guard_again();
@@ -132,8 +201,8 @@ result<void> managed_core::begin_host(access how) {
     if (plan_.prefetch_to_host && bytes_ >= 2 * MiB) {
       ++history_.prefetches;
       auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
-                                        memory_location::host, stream_);
-      if (answer.ok()) answer = gpu_.stream_synchronize(stream_);
+                                        memory_location::host, own_);
+      if (answer.ok()) answer = gpu_.stream_synchronize(own_);
       if (!answer.ok()) return refused(to_error(answer, "managed_buffer: prefetching to the host"));
     }
   }
@@ -142,12 +211,13 @@ result<void> managed_core::begin_host(access how) {
   ++host_views_;
   ++history_.host_views;
   history_.host_writes += writes ? 1 : 0;
-  writing_ = writing_ || writes;
+  host_writers_ += writes ? 1 : 0;
   return {};
 }
 
-void managed_core::end_host() noexcept {
-  if (--host_views_ == 0 && device_views_ == 0) writing_ = false;
+void managed_core::end_host(access how) noexcept {
+  --host_views_;
+  host_writers_ -= how == access::write ? 1 : 0;
   guard_again();
 }
 
@@ -156,9 +226,31 @@ void managed_core::guard_again() noexcept {
   if (host_views_ == 0 && device_views_ > 0) protect(guarding::on);
 }
 
-result<void> managed_core::begin_device(access how, stream_handle stream) {
+// Puts the stream behind what other streams did to the memory under device views.
+result<void> managed_core::order_behind_others(access how, stream_handle stream, std::uint64_t id) {
   const bool writes = how == access::write;
-  if (host_views_ > 0 && (writes || writing_)) {
+  const auto concerns = [&](const user& each) { return each.id != id && (writes || each.wrote); };
+  for (const user& each : users_) {
+    if (each.id != id && (each.writers > 0 || (writes && each.views > 0))) {
+      return error{error_code::not_permitted,
+                   "managed_buffer: a device view on another stream is alive and one of both "
+                   "writes; end it first, and this stream is put behind its work"};
+    }
+  }
+  if (std::ranges::any_of(users_,
+                          [&](const user& each) { return concerns(each) && each.unfenced; }))
+    if (auto waited = wait_for_unfenced(); !waited) return waited;
+  for (const user& each : users_) {
+    if (!concerns(each)) continue;
+    if (const auto answer = gpu_.stream_wait_event(stream, each.done); !answer.ok())
+      return to_error(answer, "managed_buffer: ordering the streams");
+  }
+  return {};
+}
+
+result<std::uint64_t> managed_core::begin_device(access how, stream_handle stream) {
+  const bool writes = how == access::write;
+  if (host_views_ > 0 && (writes || host_writers_ > 0)) {
     return error{
         error_code::not_permitted,
         "managed_buffer: a host view is alive; end it first, so that the kernel sees all of it"};
@@ -177,6 +269,13 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
                     "device to its writers",
                     to_string(use.intent)));
   }
+  if (of_another_context(gpu_, stream)) {
+    return error{
+        error_code::invalid_argument,
+        "managed_buffer: the default stream is another context's, since that is current on "
+        "this thread; make the device's context current, or name a stream"};
+  }
+  const relaxed_capture_scope relaxed(gpu_);
   capture_info capture;
   if (const auto answer = gpu_.stream_capture(stream, &capture); !answer.ok())
     return to_error(answer, "managed_buffer: asking the stream");
@@ -188,18 +287,9 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
   std::uint64_t id = 0;
   if (const auto answer = gpu_.stream_id(stream, &id); !answer.ok())
     return to_error(answer, "managed_buffer: asking the stream");
-  for (const user& each : users_) {
-    if (each.id == id || (!writes && !each.wrote)) continue;
-    if (const auto answer = gpu_.stream_wait_event(stream, each.done); !answer.ok()) {
-      return to_error(answer, "managed_buffer: ordering the streams");
-    }
-  }
-  if (std::ranges::none_of(users_, [&](const user& each) { return each.id == id; })) {
-    user fresh{id, stream, nullptr, false};
-    if (const auto answer = gpu_.event_create(&fresh.done); !answer.ok())
-      return to_error(answer, "managed_buffer: making an event");
-    users_.push_back(fresh);
-  }
+  if (auto ordered = order_behind_others(how, stream, id); !ordered) return ordered.error();
+  const auto known = user_of(id);
+  if (!known) return known.error();
   if (last_ == memory_side::host) ++history_.side_changes;
   if (on_host_ && plan_.prefetch_to_device) {
     const auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
@@ -208,7 +298,7 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
     ++history_.prefetches;
   }
   if (use.intent == managed_intent::read_mostly) {
-    if (auto set = tell(applied::read_mostly); !set) return set;
+    if (auto set = tell(applied::read_mostly); !set) return set.error();
   }
   on_host_ = false;
   last_ = memory_side::device;
@@ -216,24 +306,27 @@ result<void> managed_core::begin_device(access how, stream_handle stream) {
   ++device_views_;
   ++history_.device_views;
   history_.device_writes += writes ? 1 : 0;
-  writing_ = writing_ || writes;
-  for (user& each : users_) {
-    if (each.id == id) each.wrote = each.wrote || writes;
-  }
-  return {};
+  device_writers_ += writes ? 1 : 0;
+  user& now = **known;
+  ++now.views;
+  now.writers += writes ? 1 : 0;
+  now.wrote = now.wrote || writes;
+  return id;
 }
 
-void managed_core::end_device(stream_handle stream) noexcept {
-  std::uint64_t id = 0;
-  if (gpu_.stream_id(stream, &id).ok()) {
-    for (const user& each : users_) {
-      // A failing record leaves the event as it was: the destructor and the next host view wait for
-      // the device instead.
-      if (each.id == id && !gpu_.event_record(each.done, stream).ok())
-        static_cast<void>(gpu_.context_synchronize());
-    }
+// Where no event can be put behind the view's work, since its stream captures or is gone or the
+// driver refuses, whoever has the memory next waits for the device.
+void managed_core::end_device(access how, stream_handle stream, std::uint64_t id) noexcept {
+  const unsigned writers = how == access::write ? 1 : 0;
+  --device_views_;
+  device_writers_ -= writers;
+  const relaxed_capture_scope relaxed(gpu_);
+  for (user& each : users_) {
+    if (each.id != id) continue;
+    --each.views;
+    each.writers -= writers;
+    fence(each, stream);
   }
-  if (--device_views_ == 0 && host_views_ == 0) writing_ = false;
 }
 
 // --- Traps

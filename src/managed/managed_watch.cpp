@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
@@ -116,6 +117,7 @@ class cupti_watch final : public managed_watch {
     static_cast<void>(cupti_.disable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
     static_cast<void>(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
     if (gpu_->alive()) {
+      const relaxed_capture_scope relaxed(*gpu_);
       if (stream_ != nullptr) static_cast<void>(gpu_->stream_destroy(stream_));
       if (mark_ != 0) static_cast<void>(gpu_->memory_free(mark_));
     }
@@ -193,6 +195,7 @@ class cupti_watch final : public managed_watch {
   // Whether anything is counted at all. A CUPTI that another user has may say yes to everything and
   // count nothing.
   [[nodiscard]] bool counts_something() {
+    const relaxed_capture_scope relaxed(*gpu_);
     if (!gpu_->managed_allocate(&mark_, 2 * block_bytes).ok()) return false;
     return gpu_->stream_create(&stream_).ok() && counts(block_of_mark(), block_bytes).has_value();
   }
@@ -206,6 +209,7 @@ class cupti_watch final : public managed_watch {
   // The block goes to the device and the CPU faults on it.
   [[nodiscard]] result<void> mark() {
     auto answer = gpu_->bind_thread();
+    const relaxed_capture_scope relaxed(*gpu_);
     if (answer.ok())
       answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_location::device, stream_);
     if (answer.ok()) answer = gpu_->stream_synchronize(stream_);

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "base/bits.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -28,7 +29,7 @@ class write_combined_source final : public host_memory_source {
       pinned_ += asked;
     }
     block made{nullptr, asked};
-    const auto answer = gpu_->host_allocate(&made.base, asked, driver::host_flags::write_combined);
+    const auto answer = pin(&made.base, asked);
     const std::lock_guard lock(mutex_);
     if (!answer.ok()) {
       pinned_ -= asked;
@@ -48,7 +49,7 @@ class write_combined_source final : public host_memory_source {
       gone = blocks_.extract(at);
     }
     if (gone.empty()) return error{error_code::foreign_pointer, "not a block of this source"};
-    const auto answer = gpu_->host_free(gone.mapped().base);
+    const auto answer = unpin(gone.mapped().base);
     const std::lock_guard lock(mutex_);
     if (!answer.ok()) {
       blocks_.insert(std::move(gone));
@@ -64,6 +65,16 @@ class write_combined_source final : public host_memory_source {
     void* base = nullptr;  // as the driver knows it
     std::uint64_t bytes = 0;
   };
+  // Relaxed, so that no capture suffers from it.
+  call_result pin(void** out, std::uint64_t bytes) noexcept {
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!relaxed.entered()) return relaxed.entered();
+    return gpu_->host_allocate(out, bytes, driver::host_flags::write_combined);
+  }
+  call_result unpin(void* at) noexcept {
+    const relaxed_capture_scope relaxed(*gpu_);
+    return gpu_->host_free(at);
+  }
   [[nodiscard]] error past_limit(std::uint64_t asked) const {
     return {error_code::out_of_memory,
             "pinning " + format_bytes(asked) + ", write-combined, would pass the limit of " +

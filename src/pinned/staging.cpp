@@ -13,7 +13,11 @@
 
 #include "base/bits.hpp"
 #include "base/threads.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
+#include "millpond/detail/allocate_and_wait.hpp"
+#include "resource/quiet_stream.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 namespace {
@@ -116,9 +120,10 @@ staging::staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_o
     : gpu_(std::move(gpu)), memory_(memory), options_(options) {}
 
 result<void> staging::prepare() {
-  auto got = memory_.try_allocate(options_.buffer_bytes, default_alignment, nullptr);
+  auto got = detail::allocate_and_wait(memory_, options_.buffer_bytes, default_alignment, nullptr);
   if (!got) return got.error();
   buffer_ = static_cast<unsigned char*>(*got);
+  const relaxed_capture_scope relaxed(*gpu_);
   marks_ = std::make_unique<mark[]>(options_.buffer_bytes / least_piece);
   for (flight& each : flights_) {
     if (const auto answer = gpu_->event_create(&each.done); !answer.ok())
@@ -137,7 +142,8 @@ staging::~staging() {
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& each : threads_) each.join();
-  static_cast<void>(wait_for_copies());
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (!wait_for_copies().ok()) static_cast<void>(wait_for_device(*gpu_));
   for (const flight& each : flights_) {
     if (each.done != nullptr) static_cast<void>(gpu_->event_destroy(each.done));
   }
@@ -180,6 +186,13 @@ result<void> staging::move(const transfer& what) {
     return error{error_code::invalid_argument,
                  "staging: " + std::to_string(what.bytes) + " bytes, more than any device has"};
   }
+  const std::lock_guard turn(turn_);
+  if (detail::of_another_context(*gpu_, what.stream)) {
+    return error{error_code::invalid_argument,
+                 "staging: the default stream is another context's, since that is current on this "
+                 "thread; make the device's context current, or name a stream"};
+  }
+  const relaxed_capture_scope relaxed(*gpu_);  // another thread's capture is left alone
   capture_info capture;
   if (const auto answer = gpu_->stream_capture(what.stream, &capture); !answer.ok()) {
     return to_error(answer, "staging: asking the stream");
@@ -189,7 +202,6 @@ result<void> staging::move(const transfer& what) {
                  "staging: the stream captures; a replay would copy what the buffer holds then. "
                  "Copy from pinned memory of your own"};
   }
-  const std::lock_guard turn(turn_);
   if (what.bytes < options_.least_bytes) return move_plainly(what);
   const bool back = what.way == direction::to_host;
   if (back) {
@@ -199,7 +211,6 @@ result<void> staging::move(const transfer& what) {
       return to_error(waited, "staging: an earlier copy");
   }
   now_ = what;
-  ++number_;
   writes_ = options_.writes;
   if (writes_ == buffer_writes::chosen) {
     static const bool can_demote = demotes();

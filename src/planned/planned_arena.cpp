@@ -4,19 +4,21 @@
 // One arena serves the stream's own iterations, in stream order. Another belongs to captured
 // graphs: a graph may be launched at any time, so nothing else is ever put there while a graph
 // lives, and it must be idle, as the host has seen, when the first capture takes it.
+#include <new>
+#include <optional>
+
+#include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "driver/when_graph_is_gone.hpp"
 #include "planned/planned_stream.hpp"
+#include "resource/quiet_stream.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond::detail {
 namespace {
 
 bool pinned(const graph_pins& pins) {
   return pins != nullptr && pins->load(std::memory_order_acquire) != 0;
-}
-
-bool keeps_its_handle(stream_handle stream) {
-  return stream == nullptr || stream == legacy_stream;
 }
 
 }  // namespace
@@ -42,20 +44,45 @@ void planned_arena::put(block of) noexcept {
 planned_stream_state::~planned_stream_state() {
   if (forked()) return;
   driver* const gpu = owner_.gpu();
-  const planned_arena::block own = arena_.take();
-  const planned_arena::block graphs = graph_arena_.take();
-  // Graphs ran anywhere, and what was set aside is behind no event: a moment's wait, once.
-  const bool unsure = graphs.at != nullptr || !former_.empty();
-  if (unsure && gpu != nullptr && gpu->alive()) {
-    const relaxed_capture_scope relaxed(*gpu);
-    static_cast<void>(gpu->context_synchronize());
+  stream_handle on = stream_;
+  std::optional<relaxed_capture_scope> relaxed;  // over the frees too: of our context's streams
+  if (gpu != nullptr && gpu->alive()) {
+    relaxed.emplace(*gpu);
+    const call_result ordered = order_the_end(&on);
+    if (served_ != nullptr) static_cast<void>(insist([&] { return gpu->event_destroy(served_); }));
+    if (!ordered.ok()) {
+      owner_.report(to_error(ordered,
+                             "planned_resource: its arenas stay with the upstream, since "
+                             "work may still use them"));
+      return;
+    }
   }
-  if (own.at != nullptr) former_.push_back({own, nullptr});
-  if (graphs.at != nullptr) former_.push_back({graphs, nullptr});
-  for (const former_arena& each : former_)
-    owner_.upstream().deallocate(each.of.at, each.of.bytes, stream_);
-  if (served_ != nullptr && gpu != nullptr && gpu->alive())
-    static_cast<void>(gpu->event_destroy(served_));
+  const auto give_back = [&](const planned_arena::block& of) {
+    owner_.upstream().deallocate(of.at, of.bytes, on);
+  };
+  give_back(arena_.take());
+  give_back(graph_arena_.take());
+  for (const former_arena& each : former_) give_back(each.of);
+}
+
+// On which stream, in the order of all work that may use them, the arenas go back. The planned
+// stream may be gone, so that nothing names it but what keeps its handle.
+call_result planned_stream_state::order_the_end(stream_handle* on) noexcept {
+  driver& gpu = *owner_.gpu();
+  const bool stays = keeps_its_handle(stream_);
+  if (arena_.size() == 0 && graph_arena_.size() == 0 && former_.empty()) return {};
+  // Graphs ran anywhere, what was set aside is behind no event, and neither is an iteration that
+  // is still open: a moment's wait, once.
+  const bool open = arena_.size() > 0 && !stays && (!marked_ || !held_.empty());
+  const bool unsure = graph_arena_.size() > 0 || !former_.empty() || open;
+  if (unsure) {
+    if (const call_result waited = insist([&] { return wait_for_device(gpu); }); !waited.ok())
+      return waited;
+  }
+  if (stays) return {};
+  if (const call_result made = owner_.quiet_->get(gpu, on); !made.ok()) return made;
+  if (unsure || gpu.event_query(served_).ok()) return {};
+  return insist([&] { return gpu.stream_wait_event(*on, served_); });
 }
 
 bool planned_stream_state::in_arena(const void* ptr) const {
@@ -82,6 +109,10 @@ void planned_stream_state::give_back_former() {
 // The arena of the stream's own iterations, at least so large.
 planned_stream_state::growth planned_stream_state::grow_arena(std::uint64_t bytes) {
   if (bytes <= arena_.size()) return growth::done;
+  // For the end, when the stream may be gone.
+  if (stream_handle later = nullptr;
+      owner_.gpu() != nullptr && !owner_.quiet_->get(*owner_.gpu(), &later).ok())
+    return growth::refused;
   // An arena made in a capture would belong to its graph; one that has live blocks stays.
   if (!held_.empty() || capture_.status != capture_status::none) return growth::refused;
   if (graph_arena_.size() > 0 && !pinned(pins_))
@@ -138,6 +169,36 @@ bool planned_stream_state::own_work_is_done() noexcept {
   driver& gpu = *owner_.gpu();
   const relaxed_capture_scope relaxed(gpu);
   return relaxed.entered().ok() && gpu.event_query(served_).ok();
+}
+
+void planned_stream_state::forget_gone_graphs() {
+  std::erase_if(held_, [&](const held_range& each) {
+    if (each.freed_to == nullptr || pinned(each.freed_to)) return false;
+    marked_ = false;
+    return true;
+  });
+}
+
+result<graph_pins> planned_stream_state::pin_for_free() noexcept {
+  driver* const gpu = owner_.gpu();
+  capture_info now;
+  if (gpu == nullptr || keeps_its_handle(stream_) || !gpu->stream_capture(stream_, &now).ok() ||
+      now.status != capture_status::active)
+    return graph_pins();
+  if (freed_to_ != nullptr && freed_to_capture_ == now.id) return freed_to_;
+  const error refused{error_code::not_permitted,
+                      "planned block: it was given outside the capture that frees it, whose graph "
+                      "cannot be made to keep it; the block stays: free it after the capture"};
+  try {
+    auto made = std::make_shared<pin_count>(1);
+    const auto unpin = [made] { made->fetch_sub(1, std::memory_order_release); };
+    if (!when_graph_is_gone(*gpu, now.graph, unpin).ok()) return refused;
+    freed_to_ = std::move(made);
+    freed_to_capture_ = now.id;
+    return freed_to_;
+  } catch (const std::bad_alloc&) {
+    return refused;
+  }
 }
 
 bool planned_stream_state::ask_capture() noexcept {

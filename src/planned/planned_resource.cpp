@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "planned/planned_stream.hpp"
+#include "resource/quiet_stream.hpp"
 
 namespace millpond {
 
@@ -34,9 +35,14 @@ planned_counters planned_stream::counters() const {
 }
 
 planned_resource::planned_resource(memory_resource& upstream, planned_options options)
-    : resource_adaptor(upstream), options_(options) {}
+    : resource_adaptor(upstream),
+      options_(options),
+      quiet_(std::make_unique<detail::quiet_stream>()) {}
 
-planned_resource::~planned_resource() = default;
+planned_resource::~planned_resource() {
+  streams_.clear();
+  if (!forked() && gpu() != nullptr && gpu()->alive()) quiet_->end(*gpu());
+}
 
 // Takes no lock: a list once published never changes, and lives as long as the resource.
 detail::planned_stream_state* planned_resource::find(stream_handle stream) const {

@@ -1,6 +1,7 @@
 #include "planned/planned_stream.hpp"
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "base/bits.hpp"
@@ -24,6 +25,7 @@ void planned_stream_state::begin(std::uint64_t key) {
   if (forked()) return;
   const bool ready = stream_is_ready();  // first: what an open iteration left behind depends on it
   end();
+  forget_gone_graphs();
   counts_.iterations.add(1);
   key_ = key;
   deviated_ = 0;
@@ -45,6 +47,7 @@ void planned_stream_state::begin(std::uint64_t key) {
     if (grown == growth::over_budget) counts_.over_budget.add(1);
     if (grown != growth::done) return;
     base_ = arena_.at.load(std::memory_order_relaxed);
+    marked_ = false;  // what this iteration does is behind no event before its end
   }
   shape_ = &known->second;
   mode_ = mode::serving;
@@ -85,9 +88,7 @@ void planned_stream_state::end() {
     }
   } else if (mode_ == mode::serving) {
     mode_ = mode::idle;
-    for (std::size_t s = 0; s < states_.size(); ++s)
-      if (states_[s] == state::live)
-        held_.push_back({base_ + shape_->steps[s].offset, shape_->steps[s].bytes});
+    keep_live_blocks();
     const bool own = capture_.status == capture_status::none;
     if (own && ask_capture()) mark_end();
     deviated_ += shape_->steps.size() - next_;
@@ -99,11 +100,50 @@ void planned_stream_state::end() {
   mode_ = mode::idle;
 }
 
+// All of them or, where it throws bad_alloc, none.
+void planned_stream_state::keep_live_blocks() {
+  const auto live = std::count(states_.begin(), states_.end(), state::live);
+  held_.reserve(held_.size() + static_cast<std::size_t>(live));
+  for (std::size_t s = 0; s < states_.size(); ++s)
+    if (states_[s] == state::live)
+      held_.push_back({base_ + shape_->steps[s].offset, shape_->steps[s].bytes});
+}
+
+// Whether the stream captures what it captured at begin(), or still nothing: what is served in a
+// capture is its graph's for as long as that lives, and what is served outside is not.
+bool planned_stream_state::as_begun() noexcept {
+  driver* const gpu = owner_.gpu();
+  if (!owner_.options_.asks_each_block || gpu == nullptr) return true;
+  capture_info now;
+  call_result asked = gpu->stream_capture(stream_, &now);
+  if (asked.status == driver_status::invalid_context && gpu->bind_thread().ok())
+    asked = gpu->stream_capture(stream_, &now);
+  return asked.ok() && now.status == capture_.status && now.id == capture_.id;
+}
+
+// The rest of the iteration is the upstream's.
+result<void> planned_stream_state::leave_plan() noexcept {
+  try {
+    keep_live_blocks();
+  } catch (const std::bad_alloc&) {
+    return error{
+        error_code::out_of_memory,
+        "planned block: no host memory to keep the iteration's blocks apart from a capture "
+        "that began or ended in it; all is as before"};
+  }
+  shape_ = nullptr;
+  mode_ = mode::passing;
+  return {};
+}
+
 result<void*> planned_stream_state::allocate(std::uint64_t bytes, std::uint64_t alignment,
                                              std::uint64_t site) {
   if (forked()) [[unlikely]]
     return from_upstream(bytes, alignment);  // which refuses, and says why
   if (bytes == 0) return static_cast<void*>(nullptr);
+  if (mode_ == mode::serving && !as_begun()) [[unlikely]] {
+    if (auto left = leave_plan(); !left) return left.error();
+  }
   if (mode_ == mode::serving) {
     if (next_ < shape_->steps.size()) [[likely]] {
       const planned_step& step = shape_->steps[next_];
@@ -191,6 +231,9 @@ bool planned_stream_state::is_step(std::uint32_t step, std::uint64_t offset) con
 result<void> planned_stream_state::deallocate(void* ptr, std::uint64_t bytes) noexcept {
   if (forked()) [[unlikely]]
     return owner_.upstream().try_deallocate(ptr, bytes, stream_);
+  if (mode_ == mode::serving && !as_begun()) [[unlikely]] {
+    if (auto left = leave_plan(); !left) return left;
+  }
   if (mode_ == mode::serving) [[likely]] {
     // Below base_ this wraps to more than any offset.
     const auto offset =
@@ -245,11 +288,10 @@ result<void> planned_stream_state::free_planned(std::byte* at, std::uint64_t byt
     }
   }
   for (auto held = held_.begin(); held != held_.end(); ++held) {
+    if (held->freed_to != nullptr) continue;
     if (at == held->at) {
       if (bytes != 0 && bytes != held->bytes) return wrong_size(held->bytes);
-      held_.erase(held);
-      marked_ = false;  // it may have been used since the last end()
-      return {};
+      return free_held(held);
     }
     if (at > held->at && at < held->at + held->bytes)
       return interior(static_cast<std::uint64_t>(at - held->at));
@@ -263,6 +305,22 @@ result<void> planned_stream_state::free_planned(std::byte* at, std::uint64_t byt
     }
   return error{error_code::double_free,
                "this place of the plan is not live: freed twice, or never given"};
+}
+
+result<void> planned_stream_state::free_held(std::vector<held_range>::iterator held) noexcept {
+  graph_pins graph;
+  if (arena_.holds(held->at)) {
+    auto pinned = pin_for_free();
+    if (!pinned) return pinned.error();
+    graph = std::move(*pinned);
+  }
+  if (graph != nullptr) {
+    held->freed_to = std::move(graph);
+    return {};
+  }
+  held_.erase(held);
+  marked_ = false;  // it may have been used since the last end()
+  return {};
 }
 
 planned_counters planned_stream_state::counters() const {

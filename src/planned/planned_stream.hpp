@@ -6,7 +6,7 @@
 // `frees_before` are done in this iteration too; `freed_` counts how far, in recorded order, that
 // is true. Where the program is later than recorded, the blocks in between that are still live are
 // looked at one by one. Blocks that outlive their iteration are `held`, and looked at by every
-// allocation until they are freed.
+// allocation until they are freed; one that a capture freed stays so until its graph is gone.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -66,7 +66,8 @@ class planned_stream_state {
   enum class state : std::uint8_t { waiting, live, done };
   struct held_range {
     std::byte* at;
-    std::uint64_t bytes;  // as asked for
+    std::uint64_t bytes;       // as asked for
+    graph_pins freed_to = {};  // not null: freed in a capture, whose graph may use it still
   };
   // An arena that no longer serves.
   struct former_arena {
@@ -83,6 +84,10 @@ class planned_stream_state {
   [[nodiscard]] bool is_step(std::uint32_t step, std::uint64_t offset) const;
   [[nodiscard]] result<void> free_planned(std::byte* at, std::uint64_t bytes) noexcept;
   [[nodiscard]] result<void*> from_upstream(std::uint64_t bytes, std::uint64_t alignment);
+  [[nodiscard]] bool as_begun() noexcept;
+  [[nodiscard]] result<void> leave_plan() noexcept;
+  void keep_live_blocks();
+  [[nodiscard]] result<void> free_held(std::vector<held_range>::iterator held) noexcept;
   [[nodiscard]] bool forked() const noexcept { return fork_count() != born_in_fork_; }
 
   // planned_arena.cpp: the blocks behind the plans, and what orders their reuse.
@@ -92,6 +97,10 @@ class planned_stream_state {
   void give_back_former();
   [[nodiscard]] bool pin_for_capture(std::uint64_t bytes);
   [[nodiscard]] bool own_work_is_done() noexcept;
+  [[nodiscard]] call_result order_the_end(stream_handle* on) noexcept;
+  void forget_gone_graphs();
+  // Where the stream captures: pins of that capture's graph, for a block outside the graphs' arena.
+  [[nodiscard]] result<graph_pins> pin_for_free() noexcept;
   [[nodiscard]] bool ask_capture() noexcept;
   [[nodiscard]] bool stream_is_ready();
   void mark_end() noexcept;
@@ -106,6 +115,8 @@ class planned_stream_state {
   graph_pins pins_ = std::make_shared<pin_count>(0);  // of the graphs' arena
   capture_info capture_;                              // when last asked
   std::uint64_t pinned_capture_ = 0;                  // whose graph has a pin already
+  graph_pins freed_to_;                               // of the graph that blocks were freed to last
+  std::uint64_t freed_to_capture_ = 0;                // of which capture that is
   std::uint64_t stream_id_ = 0;                       // 0: not asked yet
   event_handle served_ = nullptr;                     // behind the last iteration that served
   bool marked_ = false;                               // served_ was recorded

@@ -72,6 +72,7 @@ result<void> driver_pool_resource::trim(std::uint64_t keep_bytes) {
 }
 
 result<void> driver_pool_resource::set_keep_bytes(std::uint64_t keep_bytes) {
+  const relaxed_capture_scope relaxed(*gpu());
   const call_result answer = gpu()->pool_set_release_threshold(pool_, keep_bytes);
   if (!answer.ok()) return to_error(answer, name() + ": set the bytes it keeps");
   return {};
@@ -79,6 +80,7 @@ result<void> driver_pool_resource::set_keep_bytes(std::uint64_t keep_bytes) {
 
 result<driver::pool_usage> driver_pool_resource::driver_usage() const {
   driver::pool_usage usage;
+  const relaxed_capture_scope relaxed(*gpu());
   const call_result answer = gpu()->pool_get_usage(pool_, &usage);
   if (!answer.ok()) return to_error(answer, name() + ": usage");
   return usage;

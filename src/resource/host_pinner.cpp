@@ -14,6 +14,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "base/threads.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "machine/machine_facts.hpp"
 #include "millpond/base/units.hpp"
 
@@ -179,6 +180,17 @@ bool host_pinner::let_ready_go(std::uint64_t bytes) {
   return false;
 }
 
+// Memory is pinned at moments that the program does not choose, by a thread of its own too: no
+// capture may suffer from it.
+call_result host_pinner::registered(void* at, std::uint64_t bytes) noexcept {
+  const relaxed_capture_scope relaxed(*gpu_);
+  if (!relaxed.entered()) return relaxed.entered();
+  call_result answer = gpu_->host_register(at, bytes);
+  if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
+    answer = gpu_->host_register(at, bytes);
+  return answer;
+}
+
 // Of budget that was taken, which is given back where pinning fails.
 result<void*> host_pinner::pin(std::uint64_t bytes) {
   const auto give_back = [&] {
@@ -198,9 +210,7 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
     static_cast<void>(::madvise(at, bytes, MADV_HUGEPAGE));
   prefer_node(at, bytes, options_.numa_node);
   touch_by_many(at, bytes, options_.threads);
-  call_result answer = gpu_->host_register(at, bytes);
-  if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
-    answer = gpu_->host_register(at, bytes);
+  const call_result answer = registered(at, bytes);
   if (answer.ok()) return static_cast<void*>(at);
   ::munmap(at, bytes);
   give_back();
@@ -217,6 +227,9 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
 
 result<void> host_pinner::unpin(void* at, std::uint64_t bytes) noexcept {
   if (gpu_->alive()) {
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!relaxed.entered())
+      return to_error(relaxed.entered(), "unpinning memory, which stays pinned");
     call_result answer = gpu_->host_unregister(at);
     if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
       answer = gpu_->host_unregister(at);

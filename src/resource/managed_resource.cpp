@@ -1,9 +1,11 @@
 #include "millpond/memory/kinds.hpp"
 
 #include "base/bits.hpp"
+#include "base/fork.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "resource/host_room.hpp"
+#include "resource/quiet_stream.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond {
@@ -13,7 +15,23 @@ managed_resource::managed_resource(std::shared_ptr<driver> gpu,
     : tracked_resource(
           std::move(gpu), std::move(registry),
           {"managed_resource", memory_kind::managed, "cuMemAllocManaged", "cuMemFree"}),
-      use_(use) {}
+      use_(use),
+      own_(std::make_unique<detail::quiet_stream>()) {}
+
+managed_resource::~managed_resource() {
+  give_back_all();
+  if (!forked() && gpu()->alive()) own_->end(*gpu());
+}
+
+result<stream_handle> managed_resource::own_stream() {
+  if (forked()) return refused_in_child("managed_resource: a stream");
+  stream_handle out = nullptr;
+  call_result made = own_->get(*gpu(), &out);
+  if (made.status == driver_status::invalid_context && gpu()->bind_thread().ok())
+    made = own_->get(*gpu(), &out);
+  if (!made.ok()) return to_error(made, name() + ": making a stream");
+  return out;
+}
 
 result<void> managed_resource::may_allocate(std::uint64_t bytes) {
   if (auto can = managed_can_exist(*gpu(), room_of(gpu()), bytes, name()); !can) return can;

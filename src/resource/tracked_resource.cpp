@@ -4,7 +4,10 @@
 
 #include "base/bits.hpp"
 #include "base/raise_to.hpp"
+#include "driver/insist.hpp"
 #include "millpond/base/units.hpp"
+#include "resource/quiet_stream.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 namespace {
@@ -28,11 +31,18 @@ void tracked_resource::give_back_all() noexcept {
   if (left.empty()) return;
   const bool alive = gpu_ != nullptr && gpu_->alive();
   // Their streams may be gone, so nothing less than the whole device is waited for; a leak is worth
-  // a wait.
-  if (alive) static_cast<void>(gpu_->context_synchronize());
-  for (const block_facts& block : left) {
-    if (alive || kind() == memory_kind::pageable) static_cast<void>(give_back(block.base, nullptr));
+  // a wait. Then any stream will do, and the default one may be kept from us by a capture.
+  detail::quiet_stream quiet;
+  stream_handle on = nullptr;
+  if (alive) {
+    static_cast<void>(wait_for_device(*gpu_));
+    static_cast<void>(quiet.get(*gpu_, &on));
   }
+  for (const block_facts& block : left) {
+    if (alive || kind() == memory_kind::pageable)
+      static_cast<void>(insist([&] { return give_back(block.base, on); }));
+  }
+  if (alive) quiet.end(*gpu_);
 }
 
 result<block_facts> tracked_resource::obtain_aligned(std::uint64_t bytes, std::uint64_t alignment,

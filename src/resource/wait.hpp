@@ -1,5 +1,7 @@
-// Waiting for a stream before the CPU takes memory away from it.
+// Waiting for work before the CPU takes memory away from it.
 #pragma once
+#include "driver/insist.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/driver/driver.hpp"
 
 namespace millpond {
@@ -13,6 +15,25 @@ inline call_result wait_for_stream(driver& gpu, stream_handle stream) noexcept {
     return {driver_status::capture_unsupported, "cuStreamSynchronize"};
   }
   return gpu.stream_synchronize(stream);
+}
+
+// Waits for all work of the device, that of destroyed streams too, beside whatever capture.
+// cuCtxSynchronize beside any capture is refused and breaks it, in every mode, and nobody can be
+// asked whether one runs. cuMemFree and cuMemFreeHost wait for the device too, and a relaxed thread
+// may call them.
+inline call_result wait_for_device(driver& gpu) noexcept {
+  constexpr std::uint64_t bytes = std::uint64_t{2} << 20;  // pages of its own, which go with it
+  const relaxed_capture_scope relaxed(gpu);
+  if (!relaxed.entered()) return relaxed.entered();
+  device_address block = 0;
+  call_result answer = gpu.memory_allocate(&block, bytes);
+  if (answer.status == driver_status::invalid_context && gpu.bind_thread().ok())
+    answer = gpu.memory_allocate(&block, bytes);
+  if (answer.ok()) return insist([&] { return gpu.memory_free(block); });
+  void* pinned = nullptr;
+  if (gpu.host_allocate(&pinned, bytes, driver::host_flags::none).ok())
+    return insist([&] { return gpu.host_free(pinned); });
+  return answer;
 }
 
 }  // namespace millpond

@@ -11,6 +11,7 @@
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/memory_resource.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 unique_descriptor& unique_descriptor::operator=(unique_descriptor&& other) noexcept {
@@ -152,7 +153,7 @@ void shared_memory::let_go() noexcept {
   const relaxed_capture_scope relaxed(*gpu_);
   // Work may still read here, and unmapping asks nobody. Where the wait fails the memory is left
   // to the driver.
-  if (mapped_here_ && insist([&] { return gpu_->context_synchronize(); }).ok() &&
+  if (mapped_here_ && insist([&] { return wait_for_device(*gpu_); }).ok() &&
       insist([&] { return gpu_->unmap(address_, mapped_); }).ok())
     mapped_here_ = false;
   if (!mapped_here_) {

@@ -171,5 +171,20 @@ TEST_F(inference, onnx_runtime_calls_through_its_struct_of_functions) {
   EXPECT_EQ(as_ort_sees_it->AllocOnStream, nullptr);
 }
 
+TEST_F(inference, onnx_runtime_may_write_host_memory_as_soon_as_it_has_it) {
+  pool_options pinned;
+  pinned.kind = memory_kind::pinned;
+  const auto host = pool::create(gpu, pinned).value();
+  onnxruntime_allocator ort(*host, nullptr, stream);
+  void* const first = ort.Alloc(&ort, MiB);
+  ASSERT_TRUE(gpu->spin(1'000'000, stream).ok());
+  const auto before = gpu->now_ns();
+  ort.Free(&ort, first);  // work on the stream may still read it
+  void* const second = ort.Alloc(&ort, MiB);
+  EXPECT_EQ(second, first);
+  EXPECT_GE(gpu->now_ns(), before + 900'000);
+  ort.Free(&ort, second);
+}
+
 }  // namespace
 }  // namespace millpond

@@ -10,6 +10,7 @@
 #include "millpond/memory/kinds.hpp"
 #include "millpond/pool/pool.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
+#include "support/others_capture.hpp"
 
 namespace millpond {
 namespace {
@@ -105,6 +106,30 @@ TEST_F(std_memory, a_unique_block_goes_back_on_its_stream) {
   EXPECT_EQ(make_unique_block<float>(*device, 0, stream), nullptr);
   EXPECT_THROW(static_cast<void>(make_unique_block<float>(*device, ~std::size_t{0}, stream)),
                std::bad_alloc);
+}
+
+TEST_F(std_memory, host_memory_for_a_capturing_stream_is_refused_and_the_capture_whole) {
+  stream_handle stream = nullptr;
+  ASSERT_TRUE(gpu->stream_create(&stream).ok());
+  ASSERT_TRUE(gpu->capture_begin(stream, capture_mode::global).ok());
+  pmr_resource memory(*host, stream);
+  try {
+    static_cast<void>(memory.allocate(1000));
+    ADD_FAILURE() << "nobody can wait for the capture's work";
+  } catch (const memory_error& why) {
+    EXPECT_EQ(why.code(), error_code::not_permitted);
+  }
+  graph_handle graph = nullptr;
+  EXPECT_TRUE(gpu->capture_end(stream, &graph).ok());
+  EXPECT_TRUE(gpu->graph_destroy(graph).ok());
+}
+
+TEST_F(std_memory, host_memory_of_the_default_stream_leaves_captures_of_others_whole) {
+  others_capture capture(*gpu, capture_mode::relaxed, per_thread_stream);
+  pmr_resource memory(*host);
+  EXPECT_THROW(static_cast<void>(memory.allocate(1000)), memory_error);
+  EXPECT_TRUE(capture.end().ok());
+  memory.deallocate(memory.allocate(1000), 1000);
 }
 
 TEST_F(std_memory, host_memory_is_given_out_when_the_stream_is_done_with_it) {

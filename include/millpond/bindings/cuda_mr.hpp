@@ -25,6 +25,7 @@
 #include <string>
 #include <type_traits>
 
+#include "millpond/detail/allocate_and_wait.hpp"
 #include "millpond/memory/memory_resource.hpp"
 
 // cuda::mr::properties_list and default_queries came with CCCL 3.2.
@@ -85,14 +86,8 @@ class cuda_resource {
   // --- With no stream: usable at once anywhere; freed when the caller knows that all work on it is
   // done -----------
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t align = alignment) {
-    void* const ptr = memory_->allocate(bytes, align, nullptr);
-    if (ptr == nullptr || memory_->gpu() == nullptr) return ptr;
     // A pool's block may have been freed by work that is still to come on the default stream.
-    if (const call_result answer = memory_->gpu()->stream_synchronize(nullptr); !answer.ok()) {
-      memory_->deallocate(ptr, bytes, nullptr);
-      throw memory_error(to_error(answer, "waiting for the default stream"));
-    }
-    return ptr;
+    return or_throw(detail::allocate_and_wait(*memory_, bytes, align, nullptr));
   }
   void deallocate_sync(void* ptr, std::size_t bytes, std::size_t = alignment) noexcept {
     memory_->deallocate(ptr, bytes, nullptr);

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string>
 
+#include "millpond/detail/allocate_and_wait.hpp"
 #include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
@@ -56,7 +57,10 @@ class onnxruntime_allocator final : public OrtAllocator {
   }
   void* take(std::size_t bytes) noexcept {
     try {
-      auto got = memory_->try_allocate(bytes, default_alignment, stream_);
+      // What the CPU can reach it writes at once.
+      auto got = memory_->host_accessible()
+                     ? detail::allocate_and_wait(*memory_, bytes, default_alignment, stream_)
+                     : memory_->try_allocate(bytes, default_alignment, stream_);
       if (got) return *got;
       const std::lock_guard lock(mutex_);
       last_error_ = got.error().message;

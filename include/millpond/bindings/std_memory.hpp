@@ -24,6 +24,7 @@
 #include <string>
 #include <type_traits>
 
+#include "millpond/detail/allocate_and_wait.hpp"
 #include "millpond/memory/memory_resource.hpp"
 
 namespace millpond {
@@ -35,17 +36,10 @@ inline memory_resource& reached_by_cpu(memory_resource& memory, const char* who)
                       std::string(who) + ": the CPU cannot reach " + to_string(memory.kind()) +
                           " memory; pinned, managed or pageable memory is needed"});
 }
-// The CPU uses the memory as soon as it has it: what was freed on the stream must have run.
 inline void* allocate_for_cpu(memory_resource& memory, std::size_t bytes, std::size_t alignment,
                               stream_handle stream) {
-  void* const ptr =
-      memory.allocate(bytes, alignment < default_alignment ? default_alignment : alignment, stream);
-  if (ptr == nullptr || memory.gpu() == nullptr) return ptr;
-  if (const call_result answer = memory.gpu()->stream_synchronize(stream); !answer.ok()) {
-    memory.deallocate(ptr, bytes, stream);
-    throw memory_error(to_error(answer, "waiting for the stream of CPU memory"));
-  }
-  return ptr;
+  return or_throw(allocate_and_wait(
+      memory, bytes, alignment < default_alignment ? default_alignment : alignment, stream));
 }
 }  // namespace detail
 

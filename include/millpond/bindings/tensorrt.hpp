@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 
+#include "millpond/detail/allocate_and_wait.hpp"
 #include "millpond/growable/growable_blocks.hpp"
 #include "millpond/memory/memory_resource.hpp"
 
@@ -136,7 +137,7 @@ class tensorrt_synchronous_allocator final : public nvinfer1::IGpuAllocator {
   void* allocate(std::uint64_t size, std::uint64_t alignment,
                  nvinfer1::AllocatorFlags flags) noexcept override {
     void* const ptr = memory_.allocate(size, alignment, flags, nullptr);
-    if (ptr != nullptr && gpu_ != nullptr && !gpu_->stream_synchronize(nullptr).ok()) {
+    if (ptr != nullptr && gpu_ != nullptr && !detail::wait_on_host(*gpu_, nullptr)) {
       static_cast<void>(memory_.deallocate(ptr, nullptr));
       return nullptr;
     }

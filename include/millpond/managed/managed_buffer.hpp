@@ -47,10 +47,15 @@ class managed_core {
   managed_core& operator=(const managed_core&) = delete;
 
   enum class access : std::uint8_t { read, write };
+  template <class Element>
+  [[nodiscard]] static constexpr access of() noexcept {
+    return std::is_const_v<Element> ? access::read : access::write;
+  }
   result<void> begin_host(access how);
-  void end_host() noexcept;
-  result<void> begin_device(access how, stream_handle stream);
-  void end_device(stream_handle stream) noexcept;
+  void end_host(access how) noexcept;
+  // The stream's identity, by which the view ends.
+  result<std::uint64_t> begin_device(access how, stream_handle stream);
+  void end_device(access how, stream_handle stream, std::uint64_t id) noexcept;
   result<void> watch(std::shared_ptr<managed_watch> by);
   result<void> look();
 
@@ -61,13 +66,18 @@ class managed_core {
  private:
   struct user {  // a stream that has had a device view
     std::uint64_t id = 0;
-    stream_handle stream = nullptr;
     event_handle done = nullptr;
     bool wrote = false;
+    bool unfenced = false;  // its work is behind no event: only a wait for the device covers it
+    unsigned views = 0, writers = 0;  // alive
   };
-  managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes,
-               stream_handle stream);
-  result<void> wait_for_device();
+  managed_core(managed_resource& from, managed_plan plan, std::uint64_t bytes, stream_handle own);
+  result<user*> user_of(std::uint64_t id);
+  result<void> note_first_prefetch(stream_handle stream);
+  result<void> order_behind_others(access how, stream_handle stream, std::uint64_t id);
+  void fence(user& of, stream_handle stream) noexcept;
+  result<void> wait_for_views();
+  result<void> wait_for_unfenced();
   enum class applied : std::uint8_t { nothing, read_mostly };
   result<void> tell(applied what);
   result<void> guard(managed_debug debug);
@@ -81,10 +91,11 @@ class managed_core {
   managed_plan plan_;
   std::uint64_t bytes_;
   std::uint64_t whole_;  // with what the resource rounds it up to: what traps guard
-  stream_handle stream_;
+  const std::uint32_t born_in_fork_;
+  const stream_handle own_;  // the resource's: the one of the allocation may be gone, or capture
   void* data_ = nullptr;
-  unsigned host_views_ = 0, device_views_ = 0;
-  bool writing_ = false;  // a view that writes is alive
+  unsigned host_views_ = 0, device_views_ = 0;      // alive
+  unsigned host_writers_ = 0, device_writers_ = 0;  // of them
   memory_side last_ = memory_side::nobody;
   applied applied_ = applied::nothing;  // to the driver
   bool on_host_ = true;                 // the host has had it since the last prefetch to the device
@@ -108,17 +119,27 @@ class managed_core {
 //
 // Rules that views keep: no host view beside a device view, unless both only read; a host view
 // waits for all work that was put on a stream under a device view; a device view orders its stream
-// after every other stream that wrote.
+// after every other stream that wrote; no device view beside one on another stream, unless both
+// only read, since what either puts on its stream later would be in no order. The stream of a
+// device view lives until the view ends; the stream that the buffer was made on need not. A device
+// view ends before its stream captures; where one does not, the next host view waits for the whole
+// device.
 template <class T>
 class managed_buffer {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_const_v<T>,
                 "the GPU reads managed memory as bytes");
 
  public:
-  // Errors: those of plan_managed and of the resource.
+  // stream: the memory is allocated for it, and gpu-resident memory prefetched on it. Errors: those
+  // of plan_managed and of the resource; out_of_memory for more elements than any memory holds.
   [[nodiscard]] static result<managed_buffer> create(std::size_t count, managed_resource& from,
                                                      stream_handle stream,
                                                      managed_debug debug = managed_debug::none) {
+    if (count > max_bytes / sizeof(T)) {
+      return error{error_code::out_of_memory, "managed_buffer::create: " + std::to_string(count) +
+                                                  " elements of " + std::to_string(sizeof(T)) +
+                                                  " bytes are more than any memory holds"};
+    }
     auto made = detail::managed_core::create(from, count * sizeof(T), stream, debug);
     if (!made) return made.error();
     return managed_buffer(std::move(*made), count);
@@ -131,7 +152,7 @@ class managed_buffer {
         : core_(std::exchange(other.core_, nullptr)), count_(other.count_) {}
     host_view_of& operator=(host_view_of&&) = delete;
     ~host_view_of() {
-      if (core_ != nullptr) core_->end_host();
+      if (core_ != nullptr) core_->end_host(detail::managed_core::of<Element>());
     }
     [[nodiscard]] Element* data() const noexcept { return static_cast<Element*>(core_->data()); }
     [[nodiscard]] std::span<Element> span() const noexcept { return {data(), count_}; }
@@ -147,11 +168,11 @@ class managed_buffer {
   class device_view_of {
    public:
     device_view_of(device_view_of&& other) noexcept
-        : core_(std::exchange(other.core_, nullptr)), stream_(other.stream_) {}
+        : core_(std::exchange(other.core_, nullptr)), stream_(other.stream_), id_(other.id_) {}
     device_view_of& operator=(device_view_of&&) = delete;
     // All that is on the stream now is what the view was for.
     ~device_view_of() {
-      if (core_ != nullptr) core_->end_device(stream_);
+      if (core_ != nullptr) core_->end_device(detail::managed_core::of<Element>(), stream_, id_);
     }
     // For kernels' parameters; the CPU may not follow it.
     [[nodiscard]] Element* data() const noexcept { return static_cast<Element*>(core_->data()); }
@@ -162,10 +183,11 @@ class managed_buffer {
 
    private:
     friend class managed_buffer;
-    device_view_of(detail::managed_core* core, stream_handle stream) noexcept
-        : core_(core), stream_(stream) {}
+    device_view_of(detail::managed_core* core, stream_handle stream, std::uint64_t id) noexcept
+        : core_(core), stream_(stream), id_(id) {}
     detail::managed_core* core_;
     stream_handle stream_;
+    std::uint64_t id_;
   };
   using host_view_type = host_view_of<T>;
   using device_view_type = device_view_of<T>;
@@ -177,7 +199,8 @@ class managed_buffer {
   [[nodiscard]] result<host_view_of<const T>> host_view_to_read() {
     return host<const T>(detail::managed_core::access::read);
   }
-  // not_permitted for a stream that captures too: a replay would find the pages elsewhere.
+  // not_permitted also while a view on another stream is alive and one of both writes, and for a
+  // stream that captures: a replay would find the pages elsewhere.
   [[nodiscard]] result<device_view_type> device_view(stream_handle stream) {
     return device<T>(detail::managed_core::access::write, stream);
   }
@@ -207,8 +230,9 @@ class managed_buffer {
   }
   template <class Element>
   result<device_view_of<Element>> device(detail::managed_core::access how, stream_handle stream) {
-    if (auto begun = core_->begin_device(how, stream); !begun) return begun.error();
-    return device_view_of<Element>(core_.get(), stream);
+    const auto begun = core_->begin_device(how, stream);
+    if (!begun) return begun.error();
+    return device_view_of<Element>(core_.get(), stream, *begun);
   }
 
   std::unique_ptr<detail::managed_core> core_;

@@ -12,10 +12,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,9 +30,11 @@ struct guard_options {
   // "guarded" and the kind.
   std::string name = {};
   // Freed blocks up to so many bytes are kept back, oldest given on first, so that their addresses
-  // do not come again soon and a late second free is known for what it is. They go back on the
-  // stream they were freed on, so call flush before a stream is destroyed. 0: blocks go back at
-  // once.
+  // do not come again soon and a late second free is known for what it is. An event is recorded
+  // behind each such free (0.3 us), and the block goes on behind it on a stream of the guard's own,
+  // or on its own stream where the call that pushes it out names that: a stream may be destroyed,
+  // and may capture, after its frees. A free in a capture is its graph's and goes on at once. 0:
+  // all go on at once.
   std::uint64_t quarantine_bytes = 0;
 };
 
@@ -43,7 +43,7 @@ struct guard_options {
 // interior pointer, wrong size; the error names both calls and both call sites and the block stays
 // allocated. See pointer_registry.hpp. Give it the registry of the other resources on the same
 // driver. Blocks that outlive the guard are reported to the registry's leak sink and given back to
-// the upstream. Costs some tens of nanoseconds a call.
+// the upstream, after a wait for the device. Costs some tens of nanoseconds a call.
 class guard_resource final : public resource_adaptor {
  public:
   guard_resource(memory_resource& upstream, std::shared_ptr<pointer_registry> registry,
@@ -62,23 +62,25 @@ class guard_resource final : public resource_adaptor {
   [[nodiscard]] std::uint64_t quarantined_bytes() const;
 
  private:
-  struct kept_back {
-    void* ptr = nullptr;
-    std::uint64_t bytes = 0;
+  struct quarantine;
+  struct kept_back;
+  struct named_stream {  // by the call that runs: alive, and not capturing
     stream_handle stream = nullptr;
+    std::uint64_t id = 0;  // 0: none is named
   };
   result<void*> do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                             stream_handle stream) override;
   result<void> do_deallocate(void* ptr, std::uint64_t bytes,
                              stream_handle stream) noexcept override;
-  void give_on(std::uint64_t keep_bytes) noexcept;
+  [[nodiscard]] bool fence(kept_back& of) noexcept;
+  [[nodiscard]] call_result choose_stream(const kept_back& of, named_stream now,
+                                          stream_handle* out) noexcept;
+  void give_on(std::uint64_t keep_bytes, named_stream now) noexcept;
+  void give_leaks(const std::vector<block_facts>& leaked) noexcept;
 
   std::shared_ptr<pointer_registry> registry_;
   const block_owner* owner_;
-  const std::uint64_t quarantine_bytes_;
-  mutable std::mutex mutex_;  // of the quarantine; a leaf, not held over the upstream's calls
-  std::deque<kept_back> quarantine_;
-  std::uint64_t quarantined_ = 0;
+  std::unique_ptr<quarantine> quarantine_;
 };
 
 // The bytes counted are those asked for. Precise under threads: an allocation fails only where the
@@ -190,11 +192,14 @@ struct trace_options {
 // free has its number from before the block goes back, an allocation from after it came, so that by
 // sequence no address is live twice. Threads may bring their events out of that order; one thread's
 // come in it. Failed calls are events too, with their CUresult in `status`. Streams are named by
-// their identity (cuStreamGetId, 0.03 us), the default stream is 0.
+// their identity (whether it captures and cuStreamGetId, 0.06 us), the default stream is 0. A
+// stream that captures cannot be asked: it is named as its handle's stream was outside, and where
+// that was never seen here, by a number with the highest bit set, which no identity has.
 class trace_resource final : public resource_adaptor {
  public:
   using sink = std::function<void(const trace::event&)>;
   trace_resource(memory_resource& upstream, sink events, trace_options options = {});
+  ~trace_resource() override;
 
   [[nodiscard]] std::uint64_t events() const noexcept {
     return next_.load(std::memory_order_relaxed) - options_.first_sequence;
@@ -208,7 +213,10 @@ class trace_resource final : public resource_adaptor {
   [[nodiscard]] std::uint64_t now() const { return options_.clock ? options_.clock() : 0; }
   [[nodiscard]] trace::event about(trace::action what, std::uint64_t bytes,
                                    stream_handle stream) const;
+  [[nodiscard]] std::uint64_t number_of(stream_handle stream) const;
 
+  struct known_streams;
+  std::unique_ptr<known_streams> known_;
   sink sink_;
   trace_options options_;
   std::atomic<std::uint64_t> next_;  // a number alone: it publishes nothing

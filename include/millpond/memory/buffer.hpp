@@ -32,9 +32,10 @@ namespace detail {
 // that stream may use the buffer from its making to its end with no further care. Work on another
 // stream must be ordered by the caller: after the making (an event recorded on the buffer's
 // stream), and before the end, a resize or reserve that moves, or release (a wait put on the
-// buffer's stream). The CPU may touch memory of a host-accessible kind once the work that writes it
-// is done; a resize that moves copies on the stream, so what the CPU wrote is moved, and the CPU
-// must synchronise the stream before it reads or writes again.
+// buffer's stream). The CPU may touch memory of a host-accessible kind once what was put on the
+// stream before the making has run, since that may still use a block that was freed there, and the
+// work that writes it is done; a resize that moves copies on the stream, so what the CPU wrote is
+// moved, and the CPU must synchronise the stream before it reads or writes again.
 //
 // The resource must outlive the buffer. Errors: the resource's, thrown as out_of_memory or
 // memory_error; after an error the buffer is as it was.

@@ -81,6 +81,7 @@ class host_pinner final : public host_memory_source {
  private:
   host_pinner(std::shared_ptr<driver> gpu, host_pinner_options options, std::uint64_t budget);
   result<void*> pin(std::uint64_t bytes);
+  call_result registered(void* at, std::uint64_t bytes) noexcept;
   result<void> unpin(void* at, std::uint64_t bytes) noexcept;
   [[nodiscard]] bool take_budget(std::uint64_t bytes) noexcept;
   [[nodiscard]] error over_budget(std::uint64_t bytes) const;

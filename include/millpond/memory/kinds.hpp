@@ -21,6 +21,10 @@
 
 namespace millpond {
 
+namespace detail {
+class quiet_stream;
+}
+
 // Device memory. Not stream-ordered: a block may be used at once on any stream, and freeing WAITS
 // FOR THE WHOLE DEVICE (10 ms behind a 10 ms kernel), whatever stream is given. For allocations
 // that live long; for the rest there is millpond::pool. Alignment above 512 bytes reserves that
@@ -133,8 +137,12 @@ class managed_resource final : public tracked_resource {
   explicit managed_resource(std::shared_ptr<driver> gpu,
                             std::shared_ptr<pointer_registry> registry = nullptr,
                             managed_use use = {});
-  ~managed_resource() override { give_back_all(); }
+  ~managed_resource() override;
   [[nodiscard]] const managed_use& use() const noexcept { return use_; }
+  // A stream of its own, made at the first call, which never captures and lives as long as this:
+  // for prefetches and frees of blocks whose work is done, when the stream that they were allocated
+  // for may be gone. Any thread. Errors: the driver's.
+  [[nodiscard]] result<stream_handle> own_stream();
 
  private:
   call_result obtain(device_address* out, std::uint64_t bytes, std::uint64_t alignment,
@@ -143,6 +151,7 @@ class managed_resource final : public tracked_resource {
   result<void> may_allocate(std::uint64_t bytes) override;
 
   managed_use use_;
+  std::unique_ptr<detail::quiet_stream> own_;
 };
 
 // Pageable memory, for the CPU and for copies to and from the GPU, which run at 8 to 15 GB/s where

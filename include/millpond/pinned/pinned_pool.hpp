@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "millpond/detail/allocate_and_wait.hpp"
 #include "millpond/memory/host_pinner.hpp"
 #include "millpond/pool/pool.hpp"
 
@@ -30,7 +31,8 @@ struct pinned_pool_options {
 
 // Blocks split and join to the byte (rounded to 512), where a power of two would waste up to half.
 // Freed on a stream they serve others when that stream has passed: a copy that still reads a block
-// keeps it. Nothing is unpinned before the pool ends, so no call waits for the device. Errors:
+// keeps it. So the CPU writes a new block only when the stream has run what was put on it before.
+// Nothing is unpinned before the pool ends, so no call waits for the device. Errors:
 // invalid_argument; out_of_memory where initial_bytes passes the budget.
 [[nodiscard]] result<std::shared_ptr<pool>> make_pinned_pool(
     std::shared_ptr<driver> gpu, const pinned_pool_options& options = {});
@@ -50,16 +52,11 @@ class control_block {
                 "a control block holds what one instruction writes: at most 8 bytes");
 
  public:
-  // from: a pinned resource. Throws out_of_memory or memory_error.
+  // from: a pinned resource. Waits until what is on the stream has run, since the block may have
+  // been freed there by work that still uses it. Throws out_of_memory or memory_error;
+  // not_permitted where the stream captures: make the block before.
   control_block(memory_resource& from, stream_handle stream, T initial = {})
-      : from_(&from),
-        stream_(stream),
-        at_(static_cast<T*>(from.allocate(line, default_alignment, stream))) {
-    if (!from.host_accessible()) {
-      from.deallocate(at_, line, stream);
-      throw memory_error({error_code::wrong_kind,
-                          "control_block: the resource's memory is not the CPU's to touch"});
-    }
+      : from_(&from), stream_(stream), at_(take(from, stream)) {
     new (at_) T(initial);
   }
   control_block(control_block&& other) noexcept
@@ -87,6 +84,14 @@ class control_block {
 
  private:
   static constexpr std::uint64_t line = 512;  // a block of the pool: shared with nothing
+  static T* take(memory_resource& from, stream_handle stream) {
+    if (!from.host_accessible()) {
+      throw memory_error({error_code::wrong_kind,
+                          "control_block: the resource's memory is not the CPU's to touch"});
+    }
+    return static_cast<T*>(
+        or_throw(detail::allocate_and_wait(from, line, default_alignment, stream)));
+  }
   memory_resource* from_;
   stream_handle stream_;
   T* at_;

@@ -67,7 +67,9 @@ struct staging_statistics {
 // by name; after one the destination's contents are undefined.
 class staging {
  public:
-  // memory: a pinned resource that outlives this; the buffer is taken from it.
+  // memory: a pinned resource that outlives this; the buffer is taken from it on the default
+  // stream, which is waited for once. not_permitted where a capture keeps that stream from being
+  // waited for.
   [[nodiscard]] static result<std::unique_ptr<staging>> create(std::shared_ptr<driver> gpu,
                                                                memory_resource& memory,
                                                                staging_options options = {});
@@ -95,8 +97,8 @@ class staging {
     event_handle done = nullptr;
     std::uint64_t begin = 0, end = 0;  // places
   };
-  // Which piece the CPU moved last through a part of the buffer: the transfer's number above, the
-  // piece's, from 1, below. Release when it is moved.
+  // Which piece the CPU moved last through a part of the buffer: the place behind it, which no
+  // other piece of any transfer has. Release when it is moved.
   struct alignas(64) mark {
     std::atomic<std::uint64_t> moved{0};
   };
@@ -119,7 +121,7 @@ class staging {
     return std::min((piece + 1) * piece_bytes_, now_.bytes);
   }
   [[nodiscard]] std::uint64_t marked(std::uint64_t piece) const noexcept {
-    return number_ << 40 | (piece + 1);
+    return base_ + (piece + 1) * piece_bytes_;
   }
   [[nodiscard]] std::atomic<std::uint64_t>& mark_of(std::uint64_t piece) noexcept {
     return marks_[piece % (options_.buffer_bytes / piece_bytes_)].moved;
@@ -139,7 +141,6 @@ class staging {
   staging_statistics statistics_;
   // Of the transfer that runs, written before crew_ opens and read by who is in the crew.
   transfer now_;
-  std::uint64_t number_ = 0;                     // of the transfer
   std::uint64_t base_ = 0;                       // the place of its first byte
   buffer_writes writes_ = buffer_writes::plain;  // never `chosen`
   std::uint64_t piece_bytes_ = 0;                // what one thread moves at a time; a power of two

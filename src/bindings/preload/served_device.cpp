@@ -2,6 +2,7 @@
 
 #include "bindings/c_abi_objects.hpp"
 #include "driver/relaxed_capture.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond::preload {
 
@@ -55,7 +56,7 @@ result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<dri
 
 served_device::~served_device() {
   if (!gpu_->alive()) return;
-  static_cast<void>(gpu_->context_synchronize());
+  static_cast<void>(wait_for_device(*gpu_));
   for (pool* const each : {device_.get(), ordered_.get(), pinned_.get(), managed_.get()}) {
     if (each != nullptr)
       each->set_error_sink([](const error&) {});  // live blocks: the program's to leave
@@ -204,7 +205,7 @@ bool served_device::relieve() {
   if (settings_.on_free == free_mode::later) {
     const std::lock_guard lock(later_mutex_);
     if (!open_.empty() || fence_out_) {
-      static_cast<void>(gpu_->context_synchronize());
+      if (!wait_for_device(*gpu_).ok()) return false;
       give_all(fenced_);
       give_all(open_);
       fence_out_ = false;

@@ -9,6 +9,8 @@
 
 #include "base/bits.hpp"
 #include "base/threads.hpp"
+#include "driver/insist.hpp"
+#include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/pool/sleep.hpp"
 
@@ -70,6 +72,7 @@ result<std::shared_ptr<pinned_store>> pinned_store::create(std::shared_ptr<drive
     }
     touch(made->data_, std::min(share, size));
   }
+  const relaxed_capture_scope relaxed(*made->gpu_);
   if (const call_result answer = made->gpu_->host_register(made->data_, size); !answer.ok()) {
     return to_error(answer, "pinning " + format_bytes(size) + " of host memory");
   }
@@ -78,9 +81,10 @@ result<std::shared_ptr<pinned_store>> pinned_store::create(std::shared_ptr<drive
 }
 
 pinned_store::~pinned_store() {
-  if (registered_ && gpu_->alive() && !gpu_->host_unregister(data_).ok() &&
-      !gpu_->host_unregister(data_).ok()) {
-    return;  // the driver still has it: better kept than taken from under a copy
+  if (registered_ && gpu_->alive()) {
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!insist([&] { return gpu_->host_unregister(data_); }).ok())
+      return;  // the driver still has it: better kept than taken from under a copy
   }
   if (mapped_bytes_ != 0) {
     ::munmap(mapping_, mapped_bytes_);
