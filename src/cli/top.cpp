@@ -20,6 +20,7 @@
 #include <ostream>
 #include <thread>
 
+#include "base/threads.hpp"
 #include "cli/command.hpp"
 #include "cli/output.hpp"
 #include "cli/screen.hpp"
@@ -47,17 +48,32 @@ struct top_settings {
 
 constexpr std::chrono::milliseconds nap{20};
 
+error no_thread(const char* doing) {
+  return {error_code::not_permitted,
+          fmt::format("top: the system has no thread to give to {} with (ulimit -u, or the control "
+                      "group's pids.max): raise the limit",
+                      doing)};
+}
+
 // A trace on its way into an account, on a thread of its own.
 class follower {
  public:
   // `ended` says that nobody writes the file any more.
   follower(std::string path, std::function<bool()> ended)
-      : path_(std::move(path)), ended_(std::move(ended)), thread_([this] { follow(); }) {}
+      : path_(std::move(path)),
+        ended_(std::move(ended)),
+        thread_(thread_or_none([this] { follow(); })) {
+    if (runs()) return;
+    failure_ = no_thread("follow the trace");
+    done_.store(true, std::memory_order_release);
+  }
   ~follower() {
     stop();
     if (thread_.joinable()) thread_.join();
   }
   void stop() noexcept { stop_.store(true, std::memory_order_relaxed); }
+  // False where there was no thread to be had; failure() says so.
+  [[nodiscard]] bool runs() const noexcept { return thread_.joinable(); }
   [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   // After done().
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
@@ -123,10 +139,13 @@ class started_program {
   started_program(record::launch_request request, int output) : request_(std::move(request)) {
     request_.output = output;
     request_.started = [this](int process) { process_.store(process, std::memory_order_relaxed); };
-    thread_ = std::thread([this] {
+    thread_ = thread_or_none([this] {
       outcome_.emplace(record::launch(request_));
       ended_.store(true, std::memory_order_release);
     });
+    if (thread_.joinable()) return;
+    outcome_.emplace(no_thread("start the program"));
+    ended_.store(true, std::memory_order_release);
   }
   ~started_program() { wait(); }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
@@ -323,6 +342,8 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
     const auto& outcome = program.outcome();
     if (!outcome) {
       status = here.fail(outcome.error());
+    } else if (!from.runs()) {
+      status = here.fail(*from.failure());
     } else if (from.events() == 0) {
       status = here.fail(
           exit_status::bad_input,

@@ -2,6 +2,7 @@
 // first of them are usable, those behind were shrunk off and wait, mapped, for their fence. Only
 // the last piece is ever unmapped, so that there is never a hole.
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "base/bits.hpp"
@@ -42,6 +43,12 @@ struct growable_memory::inside {
   [[nodiscard]] std::uint64_t end_of(std::size_t count) const noexcept {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < count; ++i) sum += pieces[i].bytes;
+    return sum;
+  }
+  // What the driver has out for this memory, mapped or not.
+  [[nodiscard]] std::uint64_t held_bytes() const noexcept {
+    std::uint64_t sum = total;
+    for (const piece& p : unreleased) sum += p.bytes;
     return sum;
   }
   [[nodiscard]] bool forked() const noexcept { return born != fork_count(); }
@@ -155,7 +162,7 @@ call_result growable_memory::inside::reclaim(std::size_t count) {
 result<void> growable_memory::inside::add(std::uint64_t bytes) {
   const std::size_t before = pieces.size();
   const std::uint64_t from = total;
-  const std::uint64_t step = align_up(std::max<std::uint64_t>(options.step_bytes, 1), granularity);
+  const std::uint64_t step = options.step_bytes;  // a multiple of the granularity, since create()
   const std::uint64_t largest =
       std::max(step, align_down(options.largest_handle_bytes, granularity));
   std::vector<piece> made;
@@ -183,7 +190,12 @@ result<void> growable_memory::inside::add(std::uint64_t bytes) {
     const std::uint64_t least = std::min(align_up(missing, granularity), largest);
     const std::uint64_t room = reserved - from - fresh;
     piece p;
-    p.bytes = std::min({missing >= largest ? largest : align_up(missing, step), largest, room});
+    p.bytes =
+        std::min({missing >= largest ? largest : divide_up(missing, step) * step, largest, room});
+    if (share != nullptr && share->budget().passes_soft(p.bytes)) {
+      static_cast<void>(share->budget().reclaim(p.bytes, share.get()));
+      if (share->budget().passes_soft(p.bytes)) p.bytes = std::min(p.bytes, least);
+    }
     call_result answer = create_piece(p);
     if (answer.status == driver_status::out_of_memory && p.bytes > least) {
       p.bytes = least;
@@ -306,6 +318,9 @@ result<growable_memory> growable_memory::create(std::shared_ptr<driver> gpu,
                                 made->options.name + "'");
   }
   made->reserved = reserved;
+  // "All at once", however large the number that says so.
+  std::uint64_t& step = made->options.step_bytes;
+  step = align_up(std::clamp<std::uint64_t>(step, 1, reserved), granularity);
   if (made->options.budget != nullptr)
     made->share = made->options.budget->join(made->options.name, {});
   return growable_memory(std::move(made));
@@ -323,13 +338,21 @@ growable_memory& growable_memory::operator=(growable_memory&& other) noexcept {
 }
 
 // Everything waits for the stream; then nothing runs on any piece. What the driver refuses is left
-// to it, and said.
+// to it, counted by the budget, and said.
 growable_memory::~growable_memory() {
   if (state_ == nullptr || state_->forked() || !state_->gpu->alive()) return;
-  if (const auto ended = state_->end(); !ended) {
-    default_error_sink()({ended.error().code, "'" + state_->options.name + "' leaves " +
-                                                  format_bytes(state_->total) +
-                                                  " to the driver: " + ended.error().message});
+  const auto ended = state_->end();
+  const std::uint64_t left = state_->held_bytes();
+  if (left == 0 || !state_->gpu->alive()) return;
+  if (state_->share != nullptr) state_->share->leave_to_driver(left);
+  try {
+    const error why =
+        ended ? error{error_code::driver_failure, "cuMemRelease failed twice"} : ended.error();
+    default_error_sink()(
+        {why.code, "'" + state_->options.name + "' leaves " + format_bytes(left) +
+                       " to the driver, in use until its context ends: " + why.message});
+  } catch (const std::bad_alloc&) {
+    // No host memory to say it with.
   }
 }
 

@@ -183,8 +183,12 @@ result<void> managed_core::begin_host(access how) {
   const relaxed_capture_scope relaxed(gpu_);
   if (auto waited = wait_for_views(); !waited) return waited;
   protect(guarding::off);
+  const auto refused = [this](error why) {
+    guard_again();
+    return why;
+  };
   if (writes) {
-    if (auto unset = tell(applied::nothing); !unset) return unset;
+    if (auto unset = tell(applied::nothing); !unset) return refused(unset.error());
   }
   if (last_ == memory_side::device) {
     ++history_.side_changes;
@@ -199,7 +203,7 @@ result<void> managed_core::begin_host(access how) {
       auto answer = gpu_.prefetch_async(reinterpret_cast<device_address>(data_), bytes_,
                                         memory_location::host, own_);
       if (answer.ok()) answer = gpu_.stream_synchronize(own_);
-      if (!answer.ok()) return to_error(answer, "managed_buffer: prefetching to the host");
+      if (!answer.ok()) return refused(to_error(answer, "managed_buffer: prefetching to the host"));
     }
   }
   last_ = memory_side::host;
@@ -214,6 +218,12 @@ result<void> managed_core::begin_host(access how) {
 void managed_core::end_host(access how) noexcept {
   --host_views_;
   host_writers_ -= how == access::write ? 1 : 0;
+  guard_again();
+}
+
+// Where the CPU has no view and the device may still use the memory, a stray pointer is caught.
+void managed_core::guard_again() noexcept {
+  if (host_views_ == 0 && device_views_ > 0) protect(guarding::on);
 }
 
 // Puts the stream behind what other streams did to the memory under device views.

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -21,9 +22,10 @@ struct trap {
   std::atomic<std::uint64_t> end{0};
   std::atomic<bool> armed{false};
 };
-std::array<trap, 256> table;  // fixed, so that a signal handler may read it
-std::mutex taking;            // a leaf: over taking a place
-struct sigaction before;      // the handler that was there
+std::array<trap, 256> table;               // fixed, so that a signal handler may read it
+std::mutex taking;                         // a leaf: over taking a place
+struct sigaction before;                   // the handler that was there
+std::atomic<bool> before_is_spent{false};  // it was for one signal, which it has had
 
 // Only calls that a signal handler may make.
 void say(std::uint64_t address) noexcept {
@@ -35,25 +37,49 @@ void say(std::uint64_t address) noexcept {
   static_cast<void>(!::write(STDERR_FILENO, text, sizeof text - 1));
 }
 
-void on_fault(int number, siginfo_t* info, void* context) {
-  const auto address = reinterpret_cast<std::uint64_t>(info->si_addr);
+// A signal that somebody sent names no address, and no access is made again when its handler ends.
+bool was_sent(const siginfo_t& info) noexcept {
+  return info.si_code <= 0;
+}
+
+void say_where(const siginfo_t& info) noexcept {
+  const auto address = reinterpret_cast<std::uint64_t>(info.si_addr);
   for (const trap& each : table) {
     const std::uint64_t begin = each.begin.load(std::memory_order_acquire);
-    if (begin != 0 && address >= begin && address < each.end.load() && each.armed.load()) {
-      say(address);
-      break;
-    }
+    if (begin != 0 && address >= begin && address < each.end.load() && each.armed.load())
+      return say(address);
   }
-  if ((before.sa_flags & SA_SIGINFO) != 0 && before.sa_sigaction != nullptr) {
-    before.sa_sigaction(number, info, context);
+}
+
+// What the system would have done had we not been there.
+void as_before(int number, siginfo_t* info, void* context) noexcept {
+  const bool spent =
+      (before.sa_flags & static_cast<int>(SA_RESETHAND)) != 0 && before_is_spent.exchange(true);
+  // Both forms of a handler share one place.
+  const bool has_handler = before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN;
+  if (has_handler && !spent) {
+    // With the signals that it wants blocked; ours are the system's to put back.
+    sigset_t blocked = before.sa_mask;
+    if ((before.sa_flags & SA_NODEFER) == 0) sigaddset(&blocked, number);
+    pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    if ((before.sa_flags & SA_SIGINFO) != 0)
+      before.sa_sigaction(number, info, context);
+    else
+      before.sa_handler(number);
     return;
   }
-  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(number);
-    return;
-  }
-  // Back to what the system does: the access is made again, and ends the program.
+  if (!has_handler && before.sa_handler == SIG_IGN && was_sent(*info)) return;
+  // Back to what the system does. A fault is made again when this returns, and ends the program; a
+  // signal that was sent is sent again, to this thread, which does not block it.
   ::signal(number, SIG_DFL);
+  if (was_sent(*info)) ::raise(number);
+}
+
+void on_fault(int number, siginfo_t* info, void* context) {
+  const int error_before = errno;
+  if (!was_sent(*info)) say_where(*info);
+  as_before(number, info, context);
+  errno = error_before;
 }
 
 // Whether a driver's file is mapped here in one piece larger than the range: such a mapping must
@@ -86,9 +112,11 @@ result<int> take(void* at, std::uint64_t bytes) {
   static const bool installed = [] {
     struct sigaction ours = {};
     ours.sa_sigaction = on_fault;
-    ours.sa_flags = SA_SIGINFO | SA_NODEFER;
+    // On a stack of its own where the thread has one: the fault may be that its stack is full.
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigemptyset(&ours.sa_mask);
-    return ::sigaction(SIGSEGV, &ours, &before) == 0;
+    // Known before ours can run.
+    return ::sigaction(SIGSEGV, nullptr, &before) == 0 && ::sigaction(SIGSEGV, &ours, nullptr) == 0;
   }();
   if (!installed)
     return error{error_code::not_supported, "traps: no handler for SIGSEGV can be installed"};

@@ -1,6 +1,8 @@
 #include "millpond/pinned/pinned_pool.hpp"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "base/bits.hpp"
 #include "driver/relaxed_capture.hpp"
@@ -9,45 +11,82 @@
 namespace millpond {
 namespace {
 
-// Write-combined memory by cuMemHostAlloc, within a pinner's budget.
+// Write-combined memory by cuMemHostAlloc, within a limit on what is pinned. A block starts on 2
+// MiB, which the driver does not promise, so 2 MiB more are pinned for each and counted.
 class write_combined_source final : public host_memory_source {
  public:
-  explicit write_combined_source(std::shared_ptr<driver> gpu) : gpu_(std::move(gpu)) {}
+  write_combined_source(std::shared_ptr<driver> gpu, std::uint64_t limit_bytes)
+      : gpu_(std::move(gpu)), limit_(limit_bytes) {}
   result<void*> allocate(std::uint64_t bytes) override {
-    void* base = nullptr;
-    const std::uint64_t asked = bytes + 2 * MiB;
-    const relaxed_capture_scope relaxed(*gpu_);
-    if (!relaxed.entered()) return to_error(relaxed.entered(), "pinning, write-combined");
-    if (const auto answer = gpu_->host_allocate(&base, asked, driver::host_flags::write_combined);
-        !answer.ok()) {
-      return to_error(answer, "pinning " + format_bytes(asked) + ", write-combined");
+    if (bytes > max_bytes) {
+      return error{error_code::out_of_memory,
+                   "pinning " + format_bytes(bytes) + ": no machine has that much"};
     }
-    void* const at =
-        reinterpret_cast<void*>(align_up(reinterpret_cast<std::uintptr_t>(base), 2 * MiB));
-    const std::lock_guard lock(mutex_);
-    bases_.emplace(at, base);
-    return at;
-  }
-  result<void> free(void* at, std::uint64_t) noexcept override {
-    void* base = nullptr;
+    const std::uint64_t asked = bytes + for_alignment;
     {
       const std::lock_guard lock(mutex_);
-      const auto found = bases_.find(at);
-      if (found == bases_.end())
-        return error{error_code::foreign_pointer, "not a block of this source"};
-      base = found->second;
-      bases_.erase(found);
+      if (asked > limit_ || pinned_ > limit_ - asked) return past_limit(asked);
+      pinned_ += asked;
     }
-    const relaxed_capture_scope relaxed(*gpu_);
-    if (const auto answer = gpu_->host_free(base); !answer.ok())
+    block made{nullptr, asked};
+    const auto answer = pin(&made.base, asked);
+    const std::lock_guard lock(mutex_);
+    if (!answer.ok()) {
+      pinned_ -= asked;
+      return to_error(answer, "pinning " + format_bytes(asked) + ", write-combined");
+    }
+    void* const at = reinterpret_cast<void*>(
+        align_up(reinterpret_cast<std::uintptr_t>(made.base), for_alignment));
+    blocks_.emplace(at, made);
+    return at;
+  }
+  // What the driver refuses to take back stays a block of this source, so that it can be asked
+  // again.
+  result<void> free(void* at, std::uint64_t) noexcept override {
+    std::map<void*, block>::node_type gone;
+    {
+      const std::lock_guard lock(mutex_);
+      gone = blocks_.extract(at);
+    }
+    if (gone.empty()) return error{error_code::foreign_pointer, "not a block of this source"};
+    const auto answer = unpin(gone.mapped().base);
+    const std::lock_guard lock(mutex_);
+    if (!answer.ok()) {
+      blocks_.insert(std::move(gone));
       return to_error(answer, "unpinning");
+    }
+    pinned_ -= gone.mapped().bytes;
     return {};
   }
 
  private:
+  static constexpr std::uint64_t for_alignment = 2 * MiB;
+  struct block {
+    void* base = nullptr;  // as the driver knows it
+    std::uint64_t bytes = 0;
+  };
+  // Relaxed, so that no capture suffers from it.
+  call_result pin(void** out, std::uint64_t bytes) noexcept {
+    const relaxed_capture_scope relaxed(*gpu_);
+    if (!relaxed.entered()) return relaxed.entered();
+    return gpu_->host_allocate(out, bytes, driver::host_flags::write_combined);
+  }
+  call_result unpin(void* at) noexcept {
+    const relaxed_capture_scope relaxed(*gpu_);
+    return gpu_->host_free(at);
+  }
+  [[nodiscard]] error past_limit(std::uint64_t asked) const {
+    return {error_code::out_of_memory,
+            "pinning " + format_bytes(asked) + ", write-combined, would pass the limit of " +
+                format_bytes(limit_) + " (" + format_bytes(pinned_) +
+                " are pinned, 2.00 MiB of each piece for its alignment): raise budget_bytes, "
+                "budget_share or limit_bytes, or free pinned memory"};
+  }
   std::shared_ptr<driver> gpu_;
-  std::mutex mutex_;
-  std::map<void*, void*> bases_;
+  const std::uint64_t limit_;
+  std::mutex mutex_;  // a leaf: the two below; held over no driver call
+  std::map<void*, block> blocks_;
+  std::uint64_t pinned_ = 0;
 };
 
 }  // namespace
@@ -55,7 +94,11 @@ class write_combined_source final : public host_memory_source {
 result<std::shared_ptr<pool>> make_pinned_pool(std::shared_ptr<driver> gpu,
                                                const pinned_pool_options& options) {
   if (gpu == nullptr) return error{error_code::invalid_argument, "pinned pool: no driver"};
-  auto pinner = host_pinner::create(gpu, options.pinning);
+  const bool write_combined = options.caching == driver::host_flags::write_combined;
+  host_pinner_options pinning = options.pinning;
+  // Such memory does not come from the pinner, which answers the budget alone.
+  if (write_combined) pinning.keep_ready_bytes = 0;
+  auto pinner = host_pinner::create(gpu, pinning);
   if (!pinner) return pinner.error();
   pool_options made;
   made.kind = memory_kind::pinned;
@@ -71,8 +114,8 @@ result<std::shared_ptr<pool>> make_pinned_pool(std::shared_ptr<driver> gpu,
                      ": what is pinned is gone for all other processes; raise budget_share or "
                      "budget_bytes where that is meant"};
   }
-  if (options.caching == driver::host_flags::write_combined) {
-    made.host_memory = std::make_shared<write_combined_source>(gpu);
+  if (write_combined) {
+    made.host_memory = std::make_shared<write_combined_source>(gpu, made.limit_bytes);
   } else {
     made.host_memory = std::move(*pinner);
   }

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <system_error>
+#include <exception>
+#include <string>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -11,6 +12,7 @@
 #endif
 
 #include "base/bits.hpp"
+#include "base/threads.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/detail/allocate_and_wait.hpp"
@@ -108,6 +110,7 @@ result<std::unique_ptr<staging>> staging::create(std::shared_ptr<driver> gpu,
                options.buffer_bytes < 4 * largest_piece ? small_buffer_step : largest_piece);
   if (options.threads == 0)
     options.threads = std::clamp(std::thread::hardware_concurrency() * 3 / 4, 1u, 12u);
+  options.threads = std::min(options.threads, most_threads_of_a_call);
   std::unique_ptr<staging> made(new staging(std::move(gpu), memory, options));
   if (auto ready = made->prepare(); !ready) return ready.error();
   return made;
@@ -128,7 +131,7 @@ result<void> staging::prepare() {
   }
   try {
     for (unsigned i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // Fewer threads are slower and no more: the caller works too.
   }
   return {};
@@ -179,6 +182,10 @@ result<void> staging::move(const transfer& what) {
   if (what.bytes == 0) return {};
   if (what.host == nullptr || what.device == 0)
     return error{error_code::invalid_argument, "staging: a null address"};
+  if (what.bytes > max_bytes) {
+    return error{error_code::invalid_argument,
+                 "staging: " + std::to_string(what.bytes) + " bytes, more than any device has"};
+  }
   const std::lock_guard turn(turn_);
   if (detail::of_another_context(*gpu_, what.stream)) {
     return error{error_code::invalid_argument,

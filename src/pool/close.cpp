@@ -29,7 +29,8 @@ void pool::core::release_handles(std::vector<error>& failures) {
 void pool::core::release_chunks(std::vector<error>& failures) {
   for (const auto& [start, bytes] : reservations_) {
     if (options_.host_memory) {
-      const auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
+      auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
+      if (!freed) freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
       if (!freed) failures.push_back(freed.error());
       continue;
     }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <new>
 
+#include "base/threads.hpp"
 #include "record/frame_rules.hpp"
 #include "record/symbols.hpp"
 
@@ -50,8 +51,13 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how,
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  made->worker_ = std::thread([at = made.get()] { at->work(); });
+  made->worker_ = thread_or_none([at = made.get()] { at->work(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!made->worker_.joinable()) {
+    return error{error_code::not_permitted,
+                 "recording: the system has no thread to give to write the trace with (ulimit -u, "
+                 "or the control group's pids.max): raise the limit"};
+  }
   return made;
 }
 

@@ -4,7 +4,8 @@
 #include <atomic>
 #include <mutex>
 #include <optional>
-#include <thread>
+
+#include "base/threads.hpp"
 
 namespace millpond::replay {
 namespace {
@@ -67,10 +68,12 @@ result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpu
   };
   const std::size_t workers =
       std::clamp<std::size_t>(options.workers, 1, std::max<std::size_t>(1, jobs.size()));
-  std::vector<std::thread> threads;
-  for (std::size_t i = 1; i < workers; ++i) threads.emplace_back(work_on);
-  work_on();
-  for (std::thread& each : threads) each.join();
+  {
+    joined_threads others;  // where there are none, this one does it all
+    for (std::size_t i = 1; i < workers && others.start(work_on); ++i) {
+    }
+    work_on();
+  }
   if (failure) return *failure;
   std::vector<outcome> answer;
   for (auto& each : made) answer.push_back(std::move(*each));

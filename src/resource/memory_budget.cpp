@@ -118,4 +118,14 @@ void memory_budget::member::give(std::uint64_t bytes) noexcept {
   of_->give(bytes);
 }
 
+bool memory_budget::member::take_from_all(std::uint64_t bytes) {
+  if (of_->passes_soft(bytes)) static_cast<void>(of_->reclaim(bytes, this));
+  return try_take(bytes) || (of_->reclaim(bytes, this) > 0 && try_take(bytes));
+}
+
+void memory_budget::member::leave_to_driver(std::uint64_t bytes) noexcept {
+  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  of_->left_.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 }  // namespace millpond

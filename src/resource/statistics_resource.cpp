@@ -61,8 +61,11 @@ result<void> statistics_resource::do_deallocate(void* ptr, std::uint64_t bytes,
   if (counted != 0) live_bytes_.fetch_sub(counted, std::memory_order_relaxed);
   auto answer = upstream().try_deallocate(ptr, bytes, stream);
   if (answer) {
-    if (counted != 0)
-      counts.deallocations[floor_log2(counted)].fetch_add(1, std::memory_order_relaxed);
+    if (counted != 0) {
+      // A size that the caller told, which an upstream without books takes whatever it is.
+      const std::size_t of = std::min<std::size_t>(floor_log2(counted), class_count - 1);
+      counts.deallocations[of].fetch_add(1, std::memory_order_relaxed);
+    }
     return answer;
   }
   counts.failed_deallocations.fetch_add(1, std::memory_order_relaxed);

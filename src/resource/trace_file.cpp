@@ -1,9 +1,12 @@
 #include "millpond/trace/trace_file.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "millpond/memory/call_site.hpp"
@@ -16,12 +19,15 @@ namespace millpond {
 struct trace_file::inside {
   // One resource's events, held until those before them are there.
   struct channel {
+    std::uint64_t first = 0;  // of its sequence numbers
+    // By place, which is the number less the first: 2^64 - 1 may come in the middle.
     std::uint64_t expected = 0;
-    std::map<std::uint64_t, trace::event> held;
+    std::multimap<std::uint64_t, trace::event> held;
   };
   // A thread that is stopped between its number and its event must not hold the others back for
   // ever.
   static constexpr std::size_t most_held = 4096;
+  static constexpr std::chrono::microseconds between_looks{100};
 
   explicit inside(trace::trace_writer to, trace::metadata facts)
       : writer(std::move(to)), meta(std::move(facts)) {}
@@ -31,9 +37,11 @@ struct trace_file::inside {
     const std::lock_guard lock(mutex);
     if (closed) return;
     next.stack = stack_of(at);
-    from.held.emplace(next.sequence, next);
+    const std::uint64_t place = next.sequence - from.first;
+    if (place < from.expected) return write(next);  // nobody waits for it any more
+    from.held.emplace(place, next);
     while (!from.held.empty() &&
-           (from.held.begin()->first == from.expected || from.held.size() > most_held)) {
+           (from.held.begin()->first <= from.expected || from.held.size() > most_held)) {
       const auto first = from.held.begin();
       from.expected = first->first + 1;
       write(first->second);
@@ -61,10 +69,28 @@ struct trace_file::inside {
     if (!done && !failure) failure = done.error();
   }
 
+  [[nodiscard]] bool holds_any() const {
+    return std::ranges::any_of(channels, [](const auto& each) { return !each->held.empty(); });
+  }
+  // What is still to come of the places before comes after them.
   void let_go() {
     for (const auto& each : channels) {
-      for (const auto& [number, event] : each->held) write(event);
+      for (const auto& [place, event] : each->held) {
+        each->expected = place + 1;
+        write(event);
+      }
       each->held.clear();
+    }
+  }
+  // Until the events that others are held for have come, but not for long: one thread's part
+  // between its number and its event is well under a microsecond, unless it was stopped there.
+  void wait_for_those_on_their_way() {
+    for (int looks = 0; looks < 20; ++looks) {
+      {
+        const std::lock_guard lock(mutex);
+        if (!holds_any()) return;
+      }
+      std::this_thread::sleep_for(between_looks);
     }
   }
 
@@ -102,7 +128,7 @@ trace_file::~trace_file() {
 
 trace_resource::sink trace_file::sink(std::uint64_t first_sequence) {
   auto mine = std::make_shared<inside::channel>();
-  mine->expected = first_sequence;
+  mine->first = first_sequence;
   {
     const std::lock_guard lock(inside_->mutex);
     inside_->channels.push_back(mine);
@@ -120,7 +146,9 @@ void trace_file::mark(const std::string& words) {
 }
 
 result<void> trace_file::flush() {
+  inside_->wait_for_those_on_their_way();
   const std::lock_guard lock(inside_->mutex);
+  if (!inside_->closed) inside_->let_go();
   if (inside_->failure) return *inside_->failure;
   return inside_->closed ? result<void>{} : inside_->writer.flush();
 }

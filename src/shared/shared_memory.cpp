@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/bits.hpp"
 #include "base/fork.hpp"
@@ -43,7 +44,7 @@ result<shared_memory> shared_memory::create(std::shared_ptr<driver> gpu, std::ui
   made.mapped_ = align_up(bytes, info.granularity);
   if (budget != nullptr) {
     made.share_ = budget->join("shared memory", {});
-    if (!made.share_->try_take(made.mapped_)) {
+    if (!made.share_->take_from_all(made.mapped_)) {
       return error{error_code::out_of_memory,
                    "shared memory of " + format_bytes(bytes) + ": the budget's limit of " +
                        format_bytes(budget->limits().hard_bytes) + " would be passed, " +
@@ -51,9 +52,16 @@ result<shared_memory> shared_memory::create(std::shared_ptr<driver> gpu, std::ui
     }
   }
   const relaxed_capture_scope relaxed(*made.gpu_);
-  if (const call_result answer = made.gpu_->physical_create(
-          &made.handle_, made.mapped_, memory_location::device, driver::shareable::posix_fd);
-      !answer.ok()) {
+  const auto make = [&] {
+    return made.gpu_->physical_create(&made.handle_, made.mapped_, memory_location::device,
+                                      driver::shareable::posix_fd);
+  };
+  call_result answer = make();
+  if (answer.status == driver_status::out_of_memory && budget != nullptr &&
+      budget->reclaim(made.mapped_, made.share_.get()) > 0) {
+    answer = make();
+  }
+  if (!answer.ok()) {
     return to_error(answer, "creating " + format_bytes(made.mapped_) + " to be shared");
   }
   made.held_ = true;
@@ -143,16 +151,27 @@ shared_memory::~shared_memory() {
 void shared_memory::let_go() noexcept {
   if (gpu_ == nullptr || born_in_fork_ != fork_count() || !gpu_->alive()) return;
   const relaxed_capture_scope relaxed(*gpu_);
-  if (mapped_here_) {
-    // Work may still read here, and unmapping asks nobody. Where the wait fails the memory is left
-    // to the driver.
-    if (!insist([&] { return wait_for_device(*gpu_); }).ok()) return;
-    if (!insist([&] { return gpu_->unmap(address_, mapped_); }).ok()) return;
+  // Work may still read here, and unmapping asks nobody. Where the wait fails the memory is left
+  // to the driver.
+  if (mapped_here_ && insist([&] { return wait_for_device(*gpu_); }).ok() &&
+      insist([&] { return gpu_->unmap(address_, mapped_); }).ok())
     mapped_here_ = false;
+  if (!mapped_here_) {
+    if (address_ != 0)
+      static_cast<void>(insist([&] { return gpu_->address_free(address_, mapped_); }));
+    if (held_ && insist([&] { return gpu_->physical_release(handle_); }).ok()) held_ = false;
   }
-  if (address_ != 0)
-    static_cast<void>(insist([&] { return gpu_->address_free(address_, mapped_); }));
-  if (held_ && insist([&] { return gpu_->physical_release(handle_); }).ok()) held_ = false;
+  if (!held_ || !gpu_->alive()) return;
+  if (share_ != nullptr) share_->leave_to_driver(mapped_);
+  try {
+    default_error_sink()(
+        {error_code::driver_failure,
+         "shared memory leaves " + format_bytes(mapped_) +
+             " to the driver, which refused twice to wait for the work on it or to take it back: "
+             "they are in use until its context ends"});
+  } catch (const std::bad_alloc&) {
+    // No host memory to say it with.
+  }
 }
 
 result<unique_descriptor> shared_memory::export_descriptor() const {

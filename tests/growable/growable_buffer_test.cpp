@@ -2,6 +2,7 @@
 // when a call fails.
 #include "millpond/growable/growable_buffer.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "driver/sim_fixture.hpp"
@@ -189,6 +190,77 @@ TEST_F(growable, a_budget_is_shared_and_given_back) {
   }
   EXPECT_EQ(budget->used_bytes(), 0u);
   EXPECT_EQ(budget->peak_bytes(), 200 * MiB);
+}
+
+TEST_F(growable, others_give_back_past_the_soft_limit_and_before_the_hard_one_refuses) {
+  begin();
+  const auto budget = memory_budget::create({.hard_bytes = 256 * MiB, .soft_bytes = 128 * MiB});
+  std::shared_ptr<memory_budget::member> other;
+  other = budget->join("other", [&](std::uint64_t bytes) {
+    const std::uint64_t given = std::min(bytes, other->bytes());
+    other->give(given);
+    return given;
+  });
+  ASSERT_TRUE(other->try_take(120 * MiB));
+  words b(gpu, 512 * a_mib, s, {.budget = budget});
+  b.resize(32 * a_mib);
+  EXPECT_EQ(other->bytes(), 88 * MiB) << "the soft limit would be passed";
+  EXPECT_EQ(b.memory().bytes(), 32 * MiB);
+  budget->set_limits({.hard_bytes = 256 * MiB});
+  ASSERT_TRUE(other->try_take(100 * MiB));
+  b.resize(150 * a_mib);
+  EXPECT_LE(budget->used_bytes(), 256 * MiB);
+  b.resize(0);
+  b.shrink_to_fit();
+  other->give(other->bytes());
+}
+
+TEST_F(growable, what_the_driver_keeps_at_the_end_stays_counted_by_the_budget) {
+  for (const char* call : {"cuMemUnmap", "cuMemRelease", "cuEventSynchronize", "cuEventRecord"}) {
+    begin();
+    leak_check = false;
+    const auto budget = memory_budget::create({.hard_bytes = 512 * MiB});
+    {
+      words b(gpu, 512 * a_mib, s, {.largest_handle_bytes = 64 * MiB, .budget = budget});
+      b.resize(256 * a_mib);
+      busy(millisecond, b.address(), 1);
+      fault_plan plan;
+      plan.faults.push_back({.call = call, .count = 100, .status = driver_status::unknown});
+      gpu->set_faults(plan);
+      ::testing::internal::CaptureStderr();
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("leaves 256 MiB to the driver"), std::string::npos) << call << ": " << said;
+    EXPECT_EQ(gpu->physical_bytes(), 256 * MiB) << call;
+    EXPECT_EQ(budget->used_bytes(), 256 * MiB) << call;
+    EXPECT_EQ(budget->left_bytes(), 256 * MiB) << call;
+    gpu->set_faults({});
+    words later(gpu, 512 * a_mib, s, {.budget = budget});
+    EXPECT_EQ(later.try_resize(300 * a_mib).error().code, error_code::out_of_memory) << call;
+    later.resize(256 * a_mib);
+    TearDown();
+    forget(s);  // it went with its GPU
+  }
+}
+
+TEST_F(growable, steps_of_any_size_serve) {
+  struct {
+    std::uint64_t step_mib, grown_mib;
+  } const cases[] = {{0, 10}, {48, 48}, {6, 12}, {1024, 512}};
+  begin();
+  for (const auto& each : cases) {
+    words b(gpu, 512 * a_mib, s, {.step_bytes = each.step_mib * MiB});
+    b.resize(9 * a_mib);
+    EXPECT_EQ(b.memory().bytes(), each.grown_mib * MiB) << "by steps of " << each.step_mib;
+    b.resize(100 * a_mib);
+    EXPECT_GE(b.memory().bytes(), 100 * MiB);
+  }
+  for (const std::uint64_t step : {UINT64_MAX, UINT64_MAX - 1, std::uint64_t{1} << 63}) {
+    words b(gpu, 64 * a_mib, s, {.step_bytes = step, .largest_handle_bytes = UINT64_MAX});
+    b.resize(1);
+    EXPECT_EQ(b.memory().bytes(), 64 * MiB) << "all at once";
+    EXPECT_EQ(b.memory().handles(), 1u);
+  }
 }
 
 TEST_F(growable, in_a_capture_it_grows_and_refuses_to_shrink) {

@@ -5,12 +5,18 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <climits>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <vector>
 
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
+#include "support/no_threads.hpp"
 
 namespace millpond {
 namespace {
@@ -118,6 +124,163 @@ TEST_F(pinned_memory, pinning_ahead_stops_at_the_budget_and_says_so) {
   EXPECT_TRUE((*pinner)->free(*at, 0));
 }
 
+TEST_F(pinned_memory, what_is_ready_makes_way_for_a_request_within_the_budget) {
+  host_pinner_options o = options();
+  o.budget_bytes = 64 * MiB;
+  o.keep_ready_bytes = 32 * MiB;
+  auto pinner = host_pinner::create(gpu, o);
+  (*pinner)->wait_until_ready();
+  auto large = (*pinner)->allocate(48 * MiB);
+  ASSERT_TRUE(large) << large.error().message;
+  EXPECT_EQ((*pinner)->usage().pinned_bytes, 48 * MiB);
+  EXPECT_EQ((*pinner)->usage().ready_bytes, 0u);
+  EXPECT_EQ((*pinner)->usage().refused, 0u);
+  // What passes the budget anyway leaves it alone.
+  EXPECT_TRUE((*pinner)->free(*large, 0));
+  (*pinner)->wait_until_ready();
+  EXPECT_EQ((*pinner)->usage().ready_bytes, 32 * MiB) << "something was freed";
+  EXPECT_EQ((*pinner)->allocate(66 * MiB).error().code, error_code::out_of_memory);
+  EXPECT_EQ((*pinner)->usage().ready_bytes, 32 * MiB);
+  EXPECT_EQ((*pinner)->usage().refused, 1u);
+}
+
+TEST_F(pinned_memory, a_request_within_the_budget_waits_for_what_is_just_being_pinned_ahead) {
+  for (int round = 0; round < 20; ++round) {
+    host_pinner_options o = options();
+    o.budget_bytes = 16 * MiB;
+    o.keep_ready_bytes = 8 * MiB;
+    auto pinner = host_pinner::create(gpu, o);
+    auto large = (*pinner)->allocate(16 * MiB);
+    ASSERT_TRUE(large) << "round " << round << ": " << large.error().message;
+    EXPECT_TRUE((*pinner)->free(*large, 0));
+  }
+  EXPECT_EQ(gpu->leaks().registered_ranges, 0u);
+}
+
+TEST_F(pinned_memory, what_the_driver_will_not_unpin_does_not_make_way_and_stays_ready) {
+  host_pinner_options o = options();
+  o.budget_bytes = 64 * MiB;
+  o.keep_ready_bytes = 32 * MiB;
+  auto pinner = host_pinner::create(gpu, o);
+  (*pinner)->wait_until_ready();
+  fault_plan plan;
+  plan.faults.push_back(
+      {.call = "cuMemHostUnregister", .count = 100, .status = driver_status::unknown});
+  gpu->set_faults(plan);
+  EXPECT_EQ((*pinner)->allocate(48 * MiB).error().code, error_code::out_of_memory);
+  gpu->set_faults({});
+  EXPECT_EQ((*pinner)->usage().pinned_bytes, 32 * MiB);
+  auto served = (*pinner)->allocate(32 * MiB);
+  ASSERT_TRUE(served);
+  EXPECT_EQ((*pinner)->usage().served_ready, 1u);
+  EXPECT_TRUE((*pinner)->free(*served, 0));
+}
+
+TEST_F(pinned_memory, pinning_ahead_begins_again_when_the_budget_has_room) {
+  host_pinner_options o = options();
+  o.budget_bytes = 64 * MiB;
+  o.keep_ready_bytes = 32 * MiB;
+  auto pinner = host_pinner::create(gpu, o);
+  std::vector<void*> out;
+  for (int i = 0; i < 2; ++i) {
+    (*pinner)->wait_until_ready();
+    out.push_back((*pinner)->allocate(32 * MiB).value());
+  }
+  (*pinner)->wait_until_ready();  // the budget is full
+  EXPECT_THAT((*pinner)->usage().background_failure, HasSubstr("budget"));
+  for (void* each : out) EXPECT_TRUE((*pinner)->free(each, 0));
+  const std::uint64_t before = (*pinner)->usage().served_ready;
+  for (int i = 0; i < 3; ++i) {
+    (*pinner)->wait_until_ready();
+    EXPECT_EQ((*pinner)->usage().background_failure, "");
+    auto again = (*pinner)->allocate(32 * MiB);
+    ASSERT_TRUE(again);
+    EXPECT_TRUE((*pinner)->free(*again, 0));
+  }
+  EXPECT_EQ((*pinner)->usage().served_ready - before, 3u);
+  EXPECT_EQ((*pinner)->usage().refused, 0u) << "no request was refused";
+}
+
+TEST_F(pinned_memory, without_threads_the_calling_one_pins) {
+  const no_threads now;
+  host_pinner_options o = options();
+  o.keep_ready_bytes = 32 * MiB;
+  auto pinner = host_pinner::create(gpu, o);
+  ASSERT_TRUE(pinner) << pinner.error().message;
+  (*pinner)->wait_until_ready();
+  EXPECT_EQ((*pinner)->usage().ready_bytes, 32 * MiB);
+  EXPECT_THAT((*pinner)->usage().background_failure, HasSubstr("no thread"));
+  auto ready = (*pinner)->allocate(32 * MiB);
+  auto pinned = (*pinner)->allocate(64 * MiB);  // which four threads would touch
+  ASSERT_TRUE(ready && pinned);
+  EXPECT_EQ((*pinner)->usage().served_ready, 1u);
+  (*pinner)->wait_until_ready();
+  EXPECT_TRUE((*pinner)->free(*ready, 0));
+  EXPECT_TRUE((*pinner)->free(*pinned, 0));
+}
+
+TEST_F(pinned_memory, numbers_at_the_end_of_64_bits_are_served_or_said) {
+  host_pinner_options o = options();
+  o.threads = UINT_MAX;
+  o.keep_ready_bytes = UINT64_MAX;
+  auto pinner = host_pinner::create(gpu, o);
+  (*pinner)->wait_until_ready();
+  EXPECT_THAT((*pinner)->usage().background_failure, HasSubstr("budget"));
+  auto at = (*pinner)->allocate(64 * MiB);
+  ASSERT_TRUE(at);
+  EXPECT_TRUE((*pinner)->free(*at, UINT64_MAX));
+  EXPECT_EQ((*pinner)->allocate(UINT64_MAX).error().code, error_code::out_of_memory);
+  o.keep_ready_bytes = 0;
+  o.budget_bytes = UINT64_MAX;
+  pinner = host_pinner::create(gpu, o);
+  EXPECT_EQ((*pinner)->allocate(UINT64_MAX).error().code, error_code::out_of_memory);
+  auto made = make_pinned_pool(gpu, {.pinning = o, .limit_bytes = UINT64_MAX});
+  ASSERT_TRUE(made);
+  (*made)->deallocate((*made)->allocate(MiB, nullptr), MiB, nullptr);
+}
+
+// Whether a forked child gets no copy of the page.
+bool left_out_of_children(const void* at) {
+  const auto wanted = reinterpret_cast<std::uint64_t>(at);
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool here = false;
+  while (std::getline(maps, line)) {
+    unsigned long long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+      here = begin <= wanted && wanted < end;
+    } else if (here && line.starts_with("VmFlags:")) {
+      return line.find(" dc") != std::string::npos;
+    }
+  }
+  return false;
+}
+
+TEST_F(pinned_memory, a_forked_child_gets_no_copy_and_is_refused) {
+  host_pinner_options o = options();
+  o.keep_ready_bytes = 32 * MiB;
+  auto pinner = host_pinner::create(gpu, o);
+  (*pinner)->wait_until_ready();
+  void* const ready = (*pinner)->allocate(32 * MiB).value();
+  void* const pinned = (*pinner)->allocate(8 * MiB).value();
+  EXPECT_TRUE(left_out_of_children(ready));
+  EXPECT_TRUE(left_out_of_children(pinned));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);  // one that waits for a thread that did not come along dies
+    int bad = (*pinner)->allocate(MiB).error().code == error_code::not_permitted ? 0 : 1;
+    bad += (*pinner)->free(pinned, 0).error().code == error_code::not_permitted ? 0 : 2;
+    pinner->reset();
+    ::_exit(bad);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE((*pinner)->free(ready, 0));
+  EXPECT_TRUE((*pinner)->free(pinned, 0));
+}
+
 TEST_F(pinned_memory, a_refused_registration_leaves_nothing) {
   auto pinner = host_pinner::create(gpu, options());
   fault_plan plan;
@@ -206,6 +369,53 @@ TEST_F(pinned_memory, write_combined_pools_come_from_the_driver) {
   EXPECT_EQ(gpu->calls("cuMemHostAlloc"), 1u);
   made->reset();
   EXPECT_EQ(gpu->leaks().host_allocations, 0u);
+}
+
+TEST_F(pinned_memory, write_combined_memory_stays_within_its_limits) {
+  pinned_pool_options o{.pinning = options(), .caching = driver::host_flags::write_combined};
+  for (const std::uint64_t limit : {0u, 96u, 33u}) {
+    o.limit_bytes = limit * MiB;
+    const std::uint64_t most = limit == 0 ? 256 * MiB : limit * MiB;
+    auto made = make_pinned_pool(gpu, o);
+    ASSERT_TRUE(made);
+    std::vector<void*> all;
+    for (;;) {
+      auto got = (*made)->try_allocate(2 * MiB, default_alignment, nullptr);
+      if (!got) {
+        EXPECT_EQ(got.error().code, error_code::out_of_memory);
+        break;
+      }
+      all.push_back(*got);
+      EXPECT_LE(gpu->host_memory_bytes(), most);
+    }
+    EXPECT_GE(all.size() * 2 * MiB, most / 3) << "and it is made use of";
+    for (void* each : all) (*made)->deallocate(each, 2 * MiB, nullptr);
+    made->reset();
+    EXPECT_EQ(gpu->host_memory_bytes(), 0u);
+  }
+  o.limit_bytes = 0;
+  o.initial_bytes = 256 * MiB;
+  const auto refused = make_pinned_pool(gpu, o);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, error_code::out_of_memory);
+  EXPECT_EQ(gpu->host_memory_bytes(), 0u);
+}
+
+TEST_F(pinned_memory, a_pools_end_asks_its_source_twice) {
+  for (const auto how : {driver::host_flags::none, driver::host_flags::write_combined}) {
+    auto made =
+        make_pinned_pool(gpu, {.pinning = options(), .initial_bytes = 32 * MiB, .caching = how});
+    ASSERT_TRUE(made) << made.error().message;
+    fault_plan plan;
+    plan.faults.push_back(
+        {.call = how == driver::host_flags::none ? "cuMemHostUnregister" : "cuMemFreeHost",
+         .status = driver_status::unknown});
+    gpu->set_faults(plan);
+    made->reset();
+    gpu->set_faults({});
+    EXPECT_EQ(gpu->host_memory_bytes(), 0u);
+    EXPECT_EQ(gpu->leaks().registered_ranges + gpu->leaks().host_allocations, 0u);
+  }
 }
 
 TEST_F(pinned_memory, a_control_block_is_seen_by_both_sides) {

@@ -1,9 +1,17 @@
 // Limits, budgets, reservation, admission and giving back by age.
+#include <sys/wait.h>
+#include <unistd.h>
 #include <chrono>
+
+#include <chrono>
+#include <ctime>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "millpond/growable/growable_buffer.hpp"
 #include "millpond/pool/background_give_back.hpp"
+#include "support/no_threads.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -361,6 +369,49 @@ TEST(background, a_thread_gives_back_what_nobody_uses) {
   }
   EXPECT_TRUE((*gpu)->stream_destroy(s).ok());
   EXPECT_EQ((*gpu)->leaks().total(), 0u);
+}
+
+TEST(background, a_period_of_any_length_leaves_the_processor_alone) {
+  auto gpu = simulated_gpu::create({});
+  auto made = pool::create(*gpu, {});
+  const std::uint64_t end = UINT64_MAX;
+  for (const std::uint64_t period : {end, end / 2, end / 2 + 1, std::uint64_t{0}}) {
+    const std::clock_t before = std::clock();
+    {
+      const background_give_back thread(*made, {.period_ns = period, .older_than_ns = end});
+      std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    }
+    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 8) << "of 0.25 s, period " << period;
+  }
+}
+
+TEST(background, without_a_thread_it_says_so) {
+  auto gpu = simulated_gpu::create({});
+  auto made = pool::create(*gpu, {});
+  const no_threads now;
+  try {
+    const background_give_back thread(*made, {});
+    ADD_FAILURE() << "made";
+  } catch (const memory_error& refused) {
+    EXPECT_EQ(refused.code(), error_code::not_permitted);
+    EXPECT_NE(std::string(refused.what()).find("no thread"), std::string::npos) << refused.what();
+  }
+}
+
+TEST(background, in_a_forked_child_it_ends_at_once) {
+  auto gpu = simulated_gpu::create({});
+  auto made = pool::create(*gpu, {});
+  auto thread = std::make_unique<background_give_back>(*made, background_give_back::settings{});
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it waits
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(10);
+    thread.reset();
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
 }
 
 TEST_F(pool_budget, a_report_can_be_asked_for_at_any_time) {

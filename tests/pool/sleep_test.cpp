@@ -1,12 +1,14 @@
 // Sleep and wake: the memory is gone meanwhile, the addresses and the contents are not, and a
 // driver call that fails changes nothing.
 #include <atomic>
+#include <climits>
 #include <map>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "support/failing_driver.hpp"
+#include "support/no_threads.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -371,6 +373,30 @@ TEST_F(pool_sleep, threads_that_call_meanwhile_are_served_or_refused_and_lose_no
   EXPECT_EQ(wrong(), 0u);
   p->check();
   EXPECT_EQ(now().live_blocks, live.size());
+  end();
+}
+
+TEST_F(pool_sleep, without_threads_it_sleeps_and_keeps_everything) {
+  begin();
+  fill();
+  put(64 * MiB);  // which several threads would pin
+  {
+    const no_threads now;
+    const sleep_outcome slept = sleep();
+    EXPECT_GT(slept.pinned_bytes, 64 * MiB);
+    EXPECT_EQ(gpu->physical_bytes(), 0u);
+  }
+  wake();
+  EXPECT_EQ(wrong(), 0u);
+  end();
+}
+
+TEST_F(pool_sleep, stores_of_any_size_and_any_number_of_threads_are_made_or_refused) {
+  begin();
+  store = pinned_store::create(gpu, 32 * MiB, UINT_MAX).value();
+  for (const std::uint64_t bytes : {std::uint64_t{0}, UINT64_MAX, UINT64_MAX - 2 * MiB}) {
+    EXPECT_EQ(pinned_store::create(gpu, bytes).error().code, error_code::invalid_argument);
+  }
   end();
 }
 

@@ -6,11 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 
 #include "made_workloads.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 #include "replay/compare.hpp"
+#include "support/no_threads.hpp"
 
 namespace millpond::replay {
 namespace {
@@ -173,9 +175,11 @@ TEST(run, a_lost_device_is_an_error_and_not_an_outcome) {
 TEST(compare, all_strategies_come_back_in_order_whatever_the_workers) {
   const workload work = random_workload(9, 2, 300);
   std::vector<std::vector<outcome>> answers;
-  for (const unsigned workers : {1u, 3u}) {
+  std::optional<no_threads> none;
+  for (const unsigned workers : {1u, 3u, 4u}) {
     compare_options options;
     options.workers = workers;
+    if (workers == 4) none.emplace();  // then this thread does it all
     std::atomic<std::size_t> reported{0};
     options.progress = [&](std::size_t, std::size_t, std::string_view) { ++reported; };
     auto made = compare(work, [] { return result<std::shared_ptr<driver>>(make_gpu()); }, options);
@@ -187,6 +191,7 @@ TEST(compare, all_strategies_come_back_in_order_whatever_the_workers) {
   for (std::size_t i = 0; i < answers[0].size(); ++i) {
     EXPECT_EQ(answers[0][i].strategy, all_strategies()[i].name);
     EXPECT_EQ(answers[0][i].allocator_ns, answers[1][i].allocator_ns);
+    EXPECT_EQ(answers[0][i].allocator_ns, answers[2][i].allocator_ns);
   }
 }
 

@@ -56,6 +56,28 @@ TEST_F(limit, near_the_largest_number_nothing_wraps) {
   limited.deallocate(block, 64, nullptr);
 }
 
+// Without books: it takes any free, whatever the size.
+class careless_resource final : public memory_resource {
+ public:
+  [[nodiscard]] memory_kind kind() const noexcept override { return memory_kind::device; }
+  [[nodiscard]] driver* gpu() const noexcept override { return nullptr; }
+
+ private:
+  result<void*> do_allocate(std::uint64_t, std::uint64_t, stream_handle) override {
+    return static_cast<void*>(&block_);
+  }
+  result<void> do_deallocate(void*, std::uint64_t, stream_handle) noexcept override { return {}; }
+  int block_ = 0;
+};
+
+TEST_F(adaptors, a_free_with_a_size_that_no_block_has_is_counted_within_the_classes) {
+  careless_resource upstream;
+  statistics_resource counted(upstream, free_sizes::reported);
+  void* const block = counted.allocate(64, nullptr);
+  counted.deallocate(block, std::numeric_limits<std::uint64_t>::max(), nullptr);
+  EXPECT_EQ(counted.statistics().deallocations, 1u);
+}
+
 TEST_F(limit, lowered_below_what_is_live_it_takes_nothing_away) {
   limit_resource limited(device, 1000);
   void* const block = limited.allocate(600, nullptr);
@@ -166,7 +188,8 @@ TEST_F(tracing, each_call_is_an_event_with_its_time_and_duration) {
   options.clock = [&] { return time += 10; };
   options.thread = [] { return 7u; };
   options.first_sequence = 5;
-  trace_resource traced(device, [&](const trace::event& made) { events.push_back(made); }, options);
+  trace_resource traced(
+      device, [&](const trace::event& made) { events.push_back(made); }, options);
   void* const block = traced.allocate(4096, nullptr);
   traced.deallocate(block, 4096, nullptr);
   gpu->fail_call(2);

@@ -80,6 +80,78 @@ TEST_F(trace_file_test, brings_the_events_of_many_threads_into_their_order) {
   for (std::uint64_t n = 0; n < made.events.size(); ++n) ASSERT_EQ(made.events[n].address, n);
 }
 
+TEST_F(trace_file_test, an_event_that_comes_late_holds_nothing_back) {
+  auto file = trace_file::create(path_);
+  ASSERT_TRUE(file);
+  const auto sink = (*file)->sink();
+  const auto tell = [&](std::uint64_t number) {
+    trace::event made;
+    made.what = trace::action::memset;
+    made.sequence = number;
+    made.address = number;
+    sink(made);
+  };
+  for (std::uint64_t n = 0; n < 10000; ++n) {
+    if (n != 5) tell(n);  // a thread is stopped between its number and its event
+  }
+  ASSERT_TRUE((*file)->flush());
+  EXPECT_EQ(read().events.size(), 9999u) << "what was added is readable";
+  tell(5);
+  for (std::uint64_t n = 10000; n < 13000; ++n) tell(n);
+  ASSERT_TRUE((*file)->flush());
+  EXPECT_EQ(read().events.size(), 13000u);
+  for (std::uint64_t n = 13001; n < 13003; ++n) tell(n);
+  ASSERT_TRUE((*file)->flush());
+  tell(13000);
+  tell(13003);
+  tell(13003);  // a number that came twice
+  ASSERT_TRUE((*file)->close());
+  const auto made = read();
+  ASSERT_EQ(made.events.size(), 13005u);
+  for (std::uint64_t n = 6; n < 9999; ++n) ASSERT_EQ(made.events[n].address, n + 1);
+}
+
+TEST_F(trace_file_test, all_events_of_threads_in_a_hurry_come_through_flushes) {
+  auto file = trace_file::create(path_);
+  ASSERT_TRUE(file);
+  const auto sink = (*file)->sink();
+  std::atomic<std::uint64_t> next{0};
+  std::vector<std::thread> threads;
+  for (int n = 0; n < 2; ++n) {
+    threads.emplace_back([&] {
+      for (int each = 0; each < 300; ++each) {
+        trace::event made;
+        made.what = trace::action::memset;
+        made.sequence = next.fetch_add(1);
+        made.address = made.sequence;
+        sink(made);
+      }
+    });
+  }
+  for (int n = 0; n < 20; ++n) EXPECT_TRUE((*file)->flush());
+  for (auto& thread : threads) thread.join();
+  ASSERT_TRUE((*file)->close());
+  EXPECT_EQ(read().events.size(), 600u);
+}
+
+TEST_F(trace_file_test, numbers_go_on_past_the_end_of_64_bits) {
+  auto file = trace_file::create(path_);
+  ASSERT_TRUE(file);
+  const std::uint64_t first = UINT64_MAX - 2;
+  const auto sink = (*file)->sink(first);
+  for (const std::uint64_t place : {1u, 0u, 3u, 2u, 5u, 4u}) {
+    trace::event made;
+    made.what = trace::action::memset;
+    made.sequence = first + place;
+    made.address = place;
+    sink(made);
+  }
+  ASSERT_TRUE((*file)->close());
+  const auto made = read();
+  ASSERT_EQ(made.events.size(), 6u);
+  for (std::uint64_t n = 0; n < 6; ++n) EXPECT_EQ(made.events[n].address, n);
+}
+
 TEST_F(trace_file_test, that_cannot_be_made_says_why) {
   const auto file = trace_file::create("/no/such/folder/a.mpt");
   ASSERT_FALSE(file);

@@ -8,6 +8,8 @@
 
 #include <cstring>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "driver/sim_fixture.hpp"
 #include "millpond/base/units.hpp"
@@ -76,9 +78,7 @@ TEST_F(shared, what_is_sent_arrives_with_its_name_and_takes_no_more_memory) {
   EXPECT_EQ(gpu->physical_bytes(), taken);
   EXPECT_EQ(wrong(got->memory), 0u);
   // Its maker lets go: whoever has it keeps it.
-  {
-    const shared_memory gone = std::move(made).value();
-  }
+  { const shared_memory gone = std::move(made).value(); }
   EXPECT_EQ(wrong(got->memory), 0u);
 }
 
@@ -159,6 +159,86 @@ TEST_F(shared, a_budget_counts_it) {
     EXPECT_EQ(shared_memory::create(gpu, 4 * MiB, budget).error().code, error_code::out_of_memory);
   }
   EXPECT_EQ(budget->used_bytes(), 0u);
+}
+
+// A member of the budget with memory of the device that it does not use.
+struct idle_owner {
+  std::shared_ptr<simulated_gpu> gpu;
+  std::shared_ptr<memory_budget::member> share;
+  std::vector<device_address> blocks;
+  idle_owner(std::shared_ptr<simulated_gpu> of, const std::shared_ptr<memory_budget>& budget)
+      : gpu(std::move(of)), share(budget->join("idle", [this](std::uint64_t bytes) {
+          std::uint64_t given = 0;
+          for (; given < bytes && !blocks.empty(); given += 32 * MiB) {
+            EXPECT_TRUE(gpu->memory_free(blocks.back()).ok());
+            blocks.pop_back();
+            share->give(32 * MiB);
+          }
+          return given;
+        })) {}
+  void take(int count) {
+    for (; count > 0; --count) {
+      ASSERT_TRUE(share->try_take(32 * MiB));
+      ASSERT_TRUE(gpu->memory_allocate(&blocks.emplace_back(), 32 * MiB).ok());
+    }
+  }
+};
+
+TEST_F(shared, others_give_back_what_they_do_not_use_before_it_is_refused) {
+  const auto budget = memory_budget::create({.hard_bytes = 256 * MiB});
+  idle_owner other(gpu, budget);
+  other.take(6);
+  auto made = shared_memory::create(gpu, 128 * MiB, budget);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_LE(budget->used_bytes(), 256 * MiB);
+  const auto refused = shared_memory::create(gpu, 192 * MiB, budget);
+  EXPECT_EQ(refused.error().code, error_code::out_of_memory);
+  EXPECT_NE(refused.error().message.find("budget"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(budget->used_bytes(), 128 * MiB);
+}
+
+TEST_F(shared, others_give_back_where_the_device_has_no_more) {
+  const auto budget = memory_budget::create({});
+  idle_owner other(gpu, budget);
+  other.take(2);
+  gpu->set_faults({.taken_bytes = gpu->info().total_bytes - 100 * MiB});
+  auto made = shared_memory::create(gpu, 64 * MiB, budget);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(other.share->bytes(), 0u);
+}
+
+TEST_F(shared, past_the_soft_limit_others_give_back_first) {
+  const auto budget = memory_budget::create({.hard_bytes = 512 * MiB, .soft_bytes = 128 * MiB});
+  idle_owner other(gpu, budget);
+  other.take(4);
+  auto made = shared_memory::create(gpu, 64 * MiB, budget);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(other.share->bytes(), 64 * MiB);
+  other.share->budget().reclaim(UINT64_MAX, nullptr);
+}
+
+TEST_F(shared, what_the_driver_keeps_at_the_end_stays_counted_by_the_budget) {
+  for (const char* call : {"cuMemUnmap", "cuMemRelease"}) {
+    const auto budget = memory_budget::create({.hard_bytes = 64 * MiB});
+    const std::uint64_t before = gpu->physical_bytes();
+    {
+      auto made = shared_memory::create(gpu, 32 * MiB, budget);
+      ASSERT_TRUE(made);
+      fault_plan plan;
+      plan.faults.push_back({.call = call, .count = 100, .status = driver_status::unknown});
+      gpu->set_faults(plan);
+      ::testing::internal::CaptureStderr();
+    }
+    gpu->set_faults({});
+    EXPECT_NE(::testing::internal::GetCapturedStderr().find("leaves 32.0 MiB to the driver"),
+              std::string::npos)
+        << call;
+    EXPECT_EQ(gpu->physical_bytes() - before, 32 * MiB) << call;
+    EXPECT_EQ(budget->used_bytes(), 32 * MiB) << call;
+    EXPECT_EQ(budget->left_bytes(), 32 * MiB) << call;
+    EXPECT_FALSE(shared_memory::create(gpu, 64 * MiB, budget)) << call;
+  }
+  leak_check = false;
 }
 
 TEST_F(shared, a_device_that_exports_nothing_is_reported) {

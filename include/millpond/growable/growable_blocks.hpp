@@ -17,8 +17,8 @@ struct growable_blocks_options {
   // Addresses reserved for each block, which it can never outgrow; 0: a quarter of the device's
   // memory. Addresses cost nothing, and there are some thousand times the device's memory of them.
   std::uint64_t reserve_bytes = 0;
-  // A block grows by an eighth of itself at least, where there is memory, so that growing bit by
-  // bit costs few calls.
+  // A block grows by this share of itself at least (an eighth), where there is memory, so that
+  // growing bit by bit costs few calls. 0 or more; a large one means all of its addresses.
   double step = 0.125;
 };
 
@@ -27,15 +27,17 @@ struct growable_blocks_options {
 // and serve again; trim gives them back.
 class growable_blocks {
  public:
-  // Errors: not_supported where the device has no virtual memory management.
+  // Errors: not_supported where the device has no virtual memory management, invalid_argument for
+  // options that no device can serve.
   [[nodiscard]] static result<std::shared_ptr<growable_blocks>> create(
       std::shared_ptr<driver> gpu, growable_blocks_options options = {});
   ~growable_blocks();  // gives everything back, live blocks too, after waiting for the device
   growable_blocks(const growable_blocks&) = delete;
   growable_blocks& operator=(const growable_blocks&) = delete;
 
-  // 0 bytes gives nullptr. Aligned to the driver's granularity (2 MiB). Errors: out_of_memory, with
-  // the reason.
+  // 0 bytes gives nullptr. Aligned to the driver's granularity (2 MiB). Served by a kept block
+  // where one is large enough or has the addresses to grow, else by a new one. Errors:
+  // out_of_memory, with the reason; what is kept stays, but for what was given back to make room.
   [[nodiscard]] result<void*> allocate(std::uint64_t bytes);
   // Makes the block at least so large, at the same address; smaller than it is: nothing is done.
   // Errors: out_of_memory (also beyond the reserved addresses) with the block as it was,
@@ -46,8 +48,9 @@ class growable_blocks {
 
   // Bytes mapped at a live block; 0 where it is none of ours.
   [[nodiscard]] std::uint64_t capacity(const void* ptr) const;
-  [[nodiscard]] std::uint64_t reserved_bytes() const;  // physical memory held
-  std::uint64_t trim();                                // freed blocks go; answers their bytes
+  // Physical memory held, with what the driver has refused to take back.
+  [[nodiscard]] std::uint64_t reserved_bytes() const;
+  std::uint64_t trim();  // freed blocks go; answers the bytes that the driver has taken back
   [[nodiscard]] driver& gpu() const noexcept;
 
  private:

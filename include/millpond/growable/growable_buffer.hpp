@@ -24,7 +24,7 @@ namespace millpond {
 
 struct growable_options {
   // Growth is rounded up to a multiple of it, where memory and budget allow; itself rounded up to
-  // the driver's granularity (2 MiB on an H200).
+  // the driver's granularity (2 MiB on an H200), and past max_bytes() it means "all at once".
   std::uint64_t step_bytes = 32 * MiB;
   // Growth by more than this takes several handles, so that shrinking can give parts of it back.
   std::uint64_t largest_handle_bytes = 256 * MiB;
@@ -49,7 +49,8 @@ class growable_memory {
   growable_memory(growable_memory&& other) noexcept;
   growable_memory& operator=(growable_memory&& other) noexcept;
   // Waits on the host until the stream has passed everything put on it so far, then gives all back.
-  // Not while it captures.
+  // Not while it captures. What the driver refuses twice is left to it, reported to the default
+  // error sink, and stays counted by the budget.
   ~growable_memory();
 
   [[nodiscard]] device_address address() const noexcept;

@@ -83,6 +83,7 @@ class managed_core {
   result<void> guard(managed_debug debug);
   enum class guarding : std::uint8_t { off, on };
   void protect(guarding now) noexcept;
+  void guard_again() noexcept;
   void contradict(std::string what);
 
   managed_resource& from_;

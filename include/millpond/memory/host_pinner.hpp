@@ -32,7 +32,7 @@ class host_memory_source {
 };
 
 struct host_pinner_options {
-  unsigned threads = 0;  // that touch; 0: one a processor, at most 16
+  unsigned threads = 0;  // that touch; 0: one a processor, at most 16. Never more than 256
   // The most that may be pinned, as a share of the machine's memory (or of the control group's
   // limit where that is less): what is pinned is gone for every other process. 0 < share <= 1.
   double budget_share = 0.5;
@@ -41,7 +41,9 @@ struct host_pinner_options {
   huge_pages pages = huge_pages::advised;
   int numa_node = -1;  // -1: the device's own, as the driver tells it
   // This much is pinned ahead by a thread of its own and handed out to the next request that it
-  // covers; 0: none.
+  // covers; 0: none. Where it stands in the way of a request within the budget it is unpinned, and
+  // pinned again once something was freed. Where the system has no thread to give, it is pinned
+  // once, by create.
   std::uint64_t keep_ready_bytes = 0;
 };
 
@@ -51,10 +53,12 @@ struct host_pinner_usage {
   std::uint64_t budget_bytes = 0;
   std::uint64_t blocks = 0;             // out
   std::uint64_t served_ready = 0;       // requests that found their memory pinned already
-  std::uint64_t refused = 0;            // by the budget
-  std::string background_failure = {};  // why the thread could not pin ahead; empty: it could
+  std::uint64_t refused = 0;            // requests that the budget had no room for
+  std::string background_failure = {};  // why nothing could be pinned ahead; empty: it could
 };
 
+// What it hands out does not go along into forked children, which get a fault where they
+// touch it; its calls refuse there (not_permitted).
 // Thread-safe. Errors: out_of_memory with the budget and what to change, or with the limit of
 // locked memory where that is in the way; driver_failure naming cuMemHostRegister.
 class host_pinner final : public host_memory_source {
@@ -79,17 +83,24 @@ class host_pinner final : public host_memory_source {
   result<void*> pin(std::uint64_t bytes);
   call_result registered(void* at, std::uint64_t bytes) noexcept;
   result<void> unpin(void* at, std::uint64_t bytes) noexcept;
-  result<void> take_budget(std::uint64_t bytes);
+  [[nodiscard]] bool take_budget(std::uint64_t bytes) noexcept;
+  [[nodiscard]] error over_budget(std::uint64_t bytes) const;
+  [[nodiscard]] bool let_ready_go(std::uint64_t bytes);
+  void pin_ahead();
   void keep_ready();
 
   std::shared_ptr<driver> gpu_;
   host_pinner_options options_;
   std::uint64_t budget_;
+  const std::uint32_t born_in_fork_;
   mutable std::mutex mutex_;  // a leaf: held over no pinning and no driver call
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::map<void*, std::uint64_t> out_;  // blocks handed out, with their pinned size
+  // What is pinned ahead: none is wanted, or no more; it is to be made, is being made, is there; or
+  // the budget had no room for it when it was last wanted.
+  enum class ahead : std::uint8_t { over, wanted, runs, there, waits_for_a_free };
+  ahead ahead_ = ahead::over;
   void* ready_ = nullptr;
-  bool making_ready_ = false;
   bool ending_ = false;
   host_pinner_usage usage_;
   std::thread keeper_;

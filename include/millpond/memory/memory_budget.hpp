@@ -43,6 +43,11 @@ class memory_budget : public std::enable_shared_from_this<memory_budget> {
   [[nodiscard]] std::uint64_t peak_bytes() const noexcept {
     return peak_.load(std::memory_order_relaxed);
   }
+  // Of used_bytes(), what members that are gone have left to the driver: it refused to take that
+  // memory back, and has it until its context ends.
+  [[nodiscard]] std::uint64_t left_bytes() const noexcept {
+    return left_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] std::uint64_t refusals() const noexcept {
     return refusals_.load(std::memory_order_relaxed);
   }
@@ -53,7 +58,7 @@ class memory_budget : public std::enable_shared_from_this<memory_budget> {
 
   // For who takes physical memory: pools and growable buffers join by themselves. `name` appears in
   // reports. `give_back` may be empty. The member leaves when the answer is destroyed; its bytes
-  // are given back then.
+  // are given back then, but for those that it left to the driver.
   [[nodiscard]] std::shared_ptr<member> join(std::string name, reclaimer give_back);
   // Asks the members but `except` until so many bytes are given back; answers how many were.
   std::uint64_t reclaim(std::uint64_t bytes, const member* except);
@@ -70,8 +75,9 @@ class memory_budget : public std::enable_shared_from_this<memory_budget> {
   void give(std::uint64_t bytes) noexcept;
 
   std::atomic<std::uint64_t> hard_, soft_;  // bytes; the largest number where there is no limit
-  std::atomic<std::uint64_t> used_{0}, peak_{0}, refusals_{0};  // sums alone: they publish nothing
-  mutable std::mutex mutex_;                                    // a leaf: the list of members
+  // Sums alone: they publish nothing.
+  std::atomic<std::uint64_t> used_{0}, peak_{0}, refusals_{0}, left_{0};
+  mutable std::mutex mutex_;  // a leaf: the list of members
   std::vector<std::weak_ptr<member>> members_;
 };
 
@@ -86,6 +92,12 @@ class memory_budget::member {
   // False, and nothing taken, where the hard limit would be passed.
   [[nodiscard]] bool try_take(std::uint64_t bytes) noexcept;
   void give(std::uint64_t bytes) noexcept;
+  // try_take, and where the hard limit refuses, or the soft limit would be passed, the others are
+  // asked to give back first. For members that hold no lock of the library's.
+  [[nodiscard]] bool take_from_all(std::uint64_t bytes);
+  // For the end: the driver has refused to take so many of its bytes back. They are the member's no
+  // more and stay counted, since nobody else can have them.
+  void leave_to_driver(std::uint64_t bytes) noexcept;
   [[nodiscard]] std::uint64_t bytes() const noexcept {
     return bytes_.load(std::memory_order_relaxed);
   }

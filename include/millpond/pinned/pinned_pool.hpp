@@ -23,7 +23,8 @@ struct pinned_pool_options {
   std::uint64_t limit_bytes = 0;  // of the pool; 0: the pinning budget
   // write_combined: past the CPU's caches: for blocks that the CPU only writes and the GPU reads;
   // the CPU reads it very slowly. It comes by cuMemHostAlloc, one thread at a time, since
-  // registered memory cannot be so.
+  // registered memory cannot be so. Each piece takes 2 MiB more for its alignment; with those the
+  // sum stays within limit_bytes and the budget as they are when the pool is made.
   driver::host_flags caching = driver::host_flags::none;
   reuse_policy reuse = reuse_policy::idle;
 };

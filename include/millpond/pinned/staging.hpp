@@ -31,8 +31,8 @@ enum class buffer_writes : std::uint8_t {
 };
 
 struct staging_options {
-  unsigned threads =
-      0;  // beside the caller; 0: three quarters of the processors, at least 1, at most 12
+  unsigned threads = 0;  // beside the caller; 0: three quarters of the processors, at least 1, at
+                         // most 12. Never more than 256, and as many as the system has to give
   // Pinned memory that everything passes through, 64 KiB to 4 GiB, rounded up to 64 KiB. A quarter
   // of it goes over the link at once at most.
   std::uint64_t buffer_bytes = std::uint64_t{32} << 20;

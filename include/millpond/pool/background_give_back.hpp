@@ -14,15 +14,17 @@ namespace millpond {
 
 // Calls pool::give_back(older_than_ns, keep_bytes) every period until it is destroyed, which waits
 // for a call in progress (a few milliseconds at most). Holds the pool only while it calls: the pool
-// may end first. Without a clock in the pool's options an age is one period. Do not make one in a
-// process that forks afterwards: the child has no such thread.
+// may end first. Without a clock in the pool's options an age is one period. A forked child has no
+// such thread: there it gives nothing back, and ends at once.
 class background_give_back {
  public:
   struct settings {
+    // At least 1 ms is kept between two calls; a hundred years and more mean never.
     std::uint64_t period_ns = 1'000'000'000;
     std::uint64_t older_than_ns = 10'000'000'000;
     std::uint64_t keep_bytes = 0;
   };
+  // Throws memory_error (not_permitted) where the system has no thread to give.
   background_give_back(const std::shared_ptr<pool>& of, settings how);
   ~background_give_back();
   background_give_back(const background_give_back&) = delete;
@@ -35,8 +37,9 @@ class background_give_back {
   void run();
   const std::weak_ptr<pool> pool_;
   const settings how_;
+  const std::uint32_t born_in_fork_;
   mutable std::mutex mutex_;  // a leaf: the three below; not held over a call of the pool
-  std::condition_variable wake_;
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   bool ends_ = false;
   std::uint64_t given_ = 0;
   std::thread thread_;  // last: it uses all of the above

@@ -21,7 +21,9 @@ namespace millpond {
 // 2026-11-30). One sleeper at a time uses a store. Thread-safe.
 class pinned_store {
  public:
-  // threads: that touch the pages; 0: as many as the machine has, at most 16.
+  // threads: that touch the pages; 0: as many as the machine has, at most 16. Never more than 256;
+  // where the system has fewer to give, those and the caller do it. Errors: invalid_argument for a
+  // size of 0 or over 64 TiB, out_of_memory, driver_failure naming cuMemHostRegister.
   [[nodiscard]] static result<std::shared_ptr<pinned_store>> create(std::shared_ptr<driver> gpu,
                                                                     std::uint64_t bytes,
                                                                     unsigned threads = 0);

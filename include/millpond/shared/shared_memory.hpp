@@ -43,8 +43,8 @@ class unique_descriptor {
 class shared_memory {
  public:
   // Memory of its own, rounded up to the driver's granularity, whose rest past `bytes` goes along.
-  // budget: may be nullptr. Errors: not_supported where the device exports no file descriptors,
-  // out_of_memory.
+  // budget: may be nullptr; its other members give back what they do not use before this is
+  // refused. Errors: not_supported where the device exports no file descriptors, out_of_memory.
   [[nodiscard]] static result<shared_memory> create(
       std::shared_ptr<driver> gpu, std::uint64_t bytes,
       const std::shared_ptr<memory_budget>& budget = {});
@@ -54,7 +54,9 @@ class shared_memory {
                                                     std::uint64_t bytes);
   shared_memory(shared_memory&& other) noexcept;
   shared_memory& operator=(shared_memory&& other) noexcept;
-  // Waits for the device (cuCtxSynchronize), then lets go. Not while a stream captures.
+  // Waits for the device (cuCtxSynchronize), then lets go. Not while a stream captures. What the
+  // driver refuses twice is left to it, reported to the default error sink, and stays counted by
+  // the budget.
   ~shared_memory();
 
   // A new descriptor for another process. The memory stays while anyone holds it, its sender or

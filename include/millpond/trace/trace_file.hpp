@@ -44,7 +44,9 @@ class trace_file {
   [[nodiscard]] trace_resource::sink sink(std::uint64_t first_sequence = 0);
   // Something to find again in the trace: a request, a step.
   void mark(const std::string& words);
-  // What was added is readable from now on, though the program be killed.
+  // What was added is readable from now on, though the program be killed. Where a thread has been
+  // stopped for 2 ms between the number of its event and the event, those after it are written
+  // first.
   result<void> flush();
   // Completes the file; what is added later is dropped. The first error of the file since it was
   // made. Where the program says by `ended` that it is over, blocks that are live are leaks to a

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/bits.hpp"
+#include "base/threads.hpp"
 #include "driver/insist.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
@@ -59,14 +59,16 @@ result<std::shared_ptr<pinned_store>> pinned_store::create(std::shared_ptr<drive
       made->data_, size,
       MADV_DONTFORK);  // the device writes here: a child's copy would be neither cheap nor true
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
+  threads = std::min(threads, most_threads_of_a_call);
   // Whole huge pages a thread, so that no two fault in the same one.
   const std::uint64_t share = align_up(divide_up(size, threads), huge_page);
   {
-    std::vector<std::jthread> workers;
+    joined_threads others;
     for (std::uint64_t from = share; from < size; from += share) {
-      workers.emplace_back([data = made->data_, from, part = std::min(share, size - from)] {
-        touch(data + from, part);
-      });
+      const auto work = [at = made->data_ + from, part = std::min(share, size - from)] {
+        touch(at, part);
+      };
+      if (!others.start(work)) work();  // no thread to be had: slower, and no more
     }
     touch(made->data_, std::min(share, size));
   }

@@ -2,6 +2,7 @@
 // goes and comes back is described in sleeping_memory.hpp; what a call may do while the pool
 // sleeps, in pool.hpp.
 #include <algorithm>
+#include <new>
 
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
@@ -20,6 +21,7 @@ class sleep_plan {
   void make(const heap::heap& of);
 
   std::vector<sleeping_memory::span> spans;
+  std::vector<std::size_t> blocks;  // in each span: parts of blocks that are kept
   std::uint64_t kept_bytes = 0, dropped_bytes = 0;
 
  private:
@@ -55,6 +57,7 @@ void sleep_plan::make(const heap::heap& of) {
   constexpr std::size_t nowhere = ~std::size_t{0};
   std::vector<std::size_t> place_of(of.handles().size(), nowhere);  // in `spans`, by handle
   for (std::size_t i = 0; i < spans.size(); ++i) place_of[spans[i].key] = i;
+  blocks.assign(spans.size(), 0);
   for (const auto& view : of.views()) {
     for (const auto& slot : view.slots) {
       if (slot.span == heap::no_span || !slot.active) continue;
@@ -65,9 +68,11 @@ void sleep_plan::make(const heap::heap& of) {
         if (x->state != heap::extent_state::used || !user_has(x)) continue;
         const std::uint64_t at = std::max(slot.at, x->start());
         add(to, *x, at, std::min(end, x->end()) - at);
+        ++blocks[static_cast<std::size_t>(&to - spans.data())];
       }
     }
   }
+  for (std::size_t i = 0; i < spans.size(); ++i) spans[i].pieces.reserve(blocks[i]);
 }
 
 void sleep_plan::add(sleeping_memory::span& to, const heap::extent& block, std::uint64_t at,
@@ -97,14 +102,20 @@ error pool::core::not_serving() const {
 
 result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
   heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
-  const error not_live{error_code::foreign_pointer,
-                       "set_tag: the pointer is not a live block of this pool"};
-  if (!user_has(block)) return not_live;
+  const auto not_live = [] {
+    return error{error_code::foreign_pointer,
+                 "set_tag: the pointer is not a live block of this pool"};
+  };
+  if (!user_has(block)) return not_live();
   // An arena's blocks change hands under the captures mutex.
   const std::lock_guard lock(captures_mutex_);
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  if (!uses_.set_tag(block, tag, [&] { return make_special(*block); }))
-    return not_live;  // freed meanwhile
+  try {
+    if (!uses_.set_tag(block, tag, [&] { return make_special(*block); }))
+      return not_live();  // freed meanwhile
+  } catch (const std::bad_alloc&) {
+    return no_host_memory();
+  }
   block->holder_note |= block_mark::tagged;
   return {};
 }
@@ -148,7 +159,9 @@ result<std::shared_ptr<pinned_store>> pool::core::store_for(const sleep_options&
   return store;
 }
 
-result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
+// Whatever is thrown for want of host memory comes from the part that changes nothing of the
+// memory: the pool serves on.
+result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
   const std::lock_guard sleep_lock(sleep_mutex_);
   if (!serving())
     return error{error_code::not_permitted,
@@ -162,9 +175,17 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
   const relaxed_capture_scope relaxed(*gpu_);
   if (auto refused = refuse_captures(); !refused) return refused.error();
   // From here on calls are refused; who was in one has left it, or finds the growth lock taken.
-  phase_.store(phase::asleep, std::memory_order_release);
-  const auto stay = [&](const error& why) -> error {
-    phase_.store(phase::serving, std::memory_order_release);
+  struct falling_asleep {
+    std::atomic<phase>& of;
+    bool serves_on = true;
+    explicit falling_asleep(std::atomic<phase>& whose) noexcept : of(whose) {
+      of.store(phase::asleep, std::memory_order_release);
+    }
+    ~falling_asleep() {
+      if (serves_on) of.store(phase::serving, std::memory_order_release);
+    }
+  } falling(phase_);
+  const auto stay = [](const error& why) -> error {
     return {why.code, "sleep, with nothing changed: " + why.message};
   };
   flush_caches_of(nullptr);
@@ -192,6 +213,7 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
     woken();
     return stay(why.what);
   }
+  falling.serves_on = false;
   const std::uint64_t bytes = sleeping_.bytes();
   asleep_bytes_.store(bytes, std::memory_order_relaxed);
   {
@@ -206,9 +228,11 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) {
   counts_.given_back_bytes.fetch_add(bytes, std::memory_order_relaxed);
   out.released_bytes = bytes;
   return out;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
-result<wake_outcome> pool::core::wake() {
+result<wake_outcome> pool::core::wake() try {
   const std::lock_guard sleep_lock(sleep_mutex_);
   if (!asleep())
     return error{error_code::not_permitted, closed() ? "the pool is closed" : "the pool is awake"};
@@ -229,6 +253,8 @@ result<wake_outcome> pool::core::wake() {
   asleep_bytes_.store(0, std::memory_order_relaxed);
   phase_.store(phase::serving, std::memory_order_release);
   return out;
+} catch (const std::bad_alloc&) {
+  return no_host_memory();
 }
 
 sleeping_memory::ways pool::core::sleeping_ways() {

@@ -1,6 +1,9 @@
 #include "pool/sleep/sleeping_memory.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <new>
+#include <string>
 
 #include "driver/insist.hpp"
 #include "millpond/base/units.hpp"
@@ -10,6 +13,22 @@ namespace {
 
 // So many spans may be copied while the host has not yet looked at the first of them.
 constexpr std::size_t in_flight = 8;
+
+// Told when all is undone that can be: words need memory, which may be what was missing.
+void tell(sleeping_memory::failure* why, call_result answer, const char* doing, std::uint64_t bytes,
+          call_result back) noexcept {
+  why->stuck = !back.ok();
+  why->what.code = answer.status == driver_status::out_of_memory ? error_code::out_of_memory
+                                                                 : error_code::driver_failure;
+  try {
+    std::string words = doing;
+    if (bytes != 0) words += " " + format_bytes(bytes);
+    why->what = to_error(answer, words);
+    if (why->stuck) why->what.message += "; going back failed too: " + to_string(back);
+  } catch (const std::bad_alloc&) {
+    // The code has to do.
+  }
+}
 
 }  // namespace
 
@@ -24,7 +43,12 @@ class sleeping_memory::worker {
   worker(const worker&) = delete;
   worker& operator=(const worker&) = delete;
 
-  call_result open(std::size_t events) {
+  call_result open(std::size_t events) noexcept {
+    try {
+      made_.reserve(events);
+    } catch (const std::bad_alloc&) {
+      return {driver_status::out_of_memory, "cuEventCreate"};
+    }
     if (const call_result answer = gpu_.stream_create(&stream_); !answer.ok()) {
       stream_ = nullptr;
       return answer;
@@ -68,18 +92,28 @@ void sleeping_memory::clear() noexcept {
 void sleeping_memory::forget(device_address at, std::uint64_t bytes) noexcept {
   const device_address end = at + bytes;
   for (span& s : spans_) {
-    // A piece may hold several blocks side by side: what lies outside of the freed one stays.
-    std::vector<piece> left;
-    for (const piece& p : s.pieces) {
-      if (p.at >= end || p.at + p.bytes <= at) {
-        left.push_back(p);
-        continue;
+    for (std::size_t i = 0; i < s.pieces.size(); ++i) {
+      piece& p = s.pieces[i];
+      const device_address last = p.at + p.bytes;
+      if (p.at >= end || last <= at) continue;
+      // A piece may hold several blocks side by side: what lies outside of the freed one stays.
+      const piece before{p.at, at > p.at ? at - p.at : 0, p.offset};
+      const piece after{end, last > end ? last - end : 0, p.offset + (end - p.at)};
+      if (before.bytes != 0 && after.bytes != 0) {
+        // Without room for one more the freed block's contents are brought back: nobody has them.
+        if (s.pieces.size() == s.pieces.capacity()) continue;
+        p = before;
+        s.pieces.insert(s.pieces.begin() + static_cast<std::ptrdiff_t>(i) + 1, after);
+        break;
       }
-      if (p.at < at) left.push_back({p.at, at - p.at, p.offset});
-      if (p.at + p.bytes > end)
-        left.push_back({end, p.at + p.bytes - end, p.offset + (end - p.at)});
+      if (before.bytes != 0) {
+        p = before;
+      } else if (after.bytes != 0) {
+        p = after;
+      } else {
+        s.pieces.erase(s.pieces.begin() + static_cast<std::ptrdiff_t>(i--));
+      }
     }
-    s.pieces = std::move(left);
   }
 }
 
@@ -141,11 +175,10 @@ call_result sleeping_memory::save(const ways& by, worker& with) {
 }
 
 bool sleeping_memory::put_away(const ways& by, std::vector<span> spans,
-                               std::shared_ptr<pinned_store> store, failure* why) {
+                               std::shared_ptr<pinned_store> store, failure* why) noexcept {
   spans_ = std::move(spans);
   store_ = std::move(store);
-  const auto undo = [&](call_result answer, const std::string& doing) {
-    why->what = to_error(answer, doing);
+  const auto undo = [&](call_result answer, const char* doing, std::uint64_t bytes = 0) {
     worker with(by.gpu);
     // All spans are held unless a release failed half-way; those released before come back from the
     // store.
@@ -155,8 +188,7 @@ bool sleeping_memory::put_away(const ways& by, std::vector<span> spans,
     if (any_lost)
       back = insist([&] { return with.stream() == nullptr ? with.open(0) : call_result{}; });
     if (back.ok()) back = insist([&] { return restore(by, with); });
-    why->stuck = !back.ok();
-    if (why->stuck) why->what.message += "; going back failed too: " + to_string(back);
+    tell(why, answer, doing, bytes, back);
     return false;
   };
   {
@@ -171,7 +203,7 @@ bool sleeping_memory::put_away(const ways& by, std::vector<span> spans,
   }
   for (span& s : spans_) {
     if (const call_result answer = insist([&] { return release(by, s); }); !answer.ok()) {
-      return undo(answer, "giving back " + format_bytes(s.bytes));
+      return undo(answer, "giving back", s.bytes);
     }
   }
   return true;
@@ -220,30 +252,28 @@ call_result sleeping_memory::restore(const ways& by, worker& with) {
   return {};
 }
 
-bool sleeping_memory::bring_back(const ways& by, failure* why) {
+bool sleeping_memory::bring_back(const ways& by, failure* why) noexcept {
+  constexpr const char* doing = "bringing back";
   worker with(by.gpu);
   call_result answer = with.open(0);
   if (answer.ok()) answer = restore(by, with);
   if (answer.ok()) return true;
-  why->what = to_error(answer, "bringing back " + format_bytes(bytes()));
   if (with.stream() != nullptr) {
     if (const call_result over = insist([&] { return by.gpu.stream_synchronize(with.stream()); });
         !over.ok()) {
       // Copies may still run: what is mapped stays so until the next try.
-      why->stuck = true;
-      why->what.message += "; going back failed too: " + to_string(over);
+      tell(why, answer, doing, bytes(), over);
       return false;
     }
   }
+  call_result first_refusal;
   for (span& s : spans_) {
     if (!s.lost) continue;  // the rest of an earlier failure: its contents are in it
     call_result back = insist([&] { return unmap(by, s); });
     if (back.ok()) back = insist([&] { return release(by, s); });
-    if (!back.ok() && !why->stuck) {
-      why->stuck = true;
-      why->what.message += "; going back failed too: " + to_string(back);
-    }
+    if (first_refusal.ok()) first_refusal = back;
   }
+  tell(why, answer, doing, bytes(), first_refusal);
   return false;
 }
 

@@ -33,6 +33,7 @@ class sleeping_memory {
     bool held = false;  // the handle is a driver object of ours
     bool lost =
         false;  // what the device had is gone or was never brought back: the store alone has it
+    // With room for as many as there are blocks in the span, so that forget() needs no memory.
     std::vector<piece> pieces = {};
   };
   // How memory is had from the driver and given back, within whoever's budget.
@@ -51,12 +52,13 @@ class sleeping_memory {
 
   // `spans` awake, nothing of the device using them; the store, taken for us, holds all pieces
   // (nullptr: there are none). True where all are asleep; otherwise all are awake again, some
-  // perhaps under new handles, unless the failure says `stuck`.
+  // perhaps under new handles, unless the failure says `stuck`. Throws nothing, as bring_back:
+  // where there is no host memory either, the failure has no words.
   [[nodiscard]] bool put_away(const ways& by, std::vector<span> spans,
-                              std::shared_ptr<pinned_store> store, failure* why);
+                              std::shared_ptr<pinned_store> store, failure* why) noexcept;
   // True where all are awake and their contents there; otherwise all are asleep as before, unless
   // `stuck`.
-  [[nodiscard]] bool bring_back(const ways& by, failure* why);
+  [[nodiscard]] bool bring_back(const ways& by, failure* why) noexcept;
   // Gives the handles back that a half-finished call left, without contents. For the end.
   void abandon(const ways& by) noexcept;
 
