@@ -4,6 +4,7 @@
 #include "millpond/base/units.hpp"
 #include "millpond/memory/host_pinner.hpp"
 #include "pool/core.hpp"
+#include "resource/wait.hpp"
 
 namespace millpond {
 namespace {
@@ -20,9 +21,13 @@ bool insist(std::vector<error>& failures, const char* doing, Call&& call) {
 void pool::core::release_handles(std::vector<error>& failures) {
   for (const auto& handle : heap_.handles()) {
     if (!handle.present) continue;
+    bool gone = true;  // a mapping that stays keeps the memory
     for (const auto& m : handle.mappings)
-      insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); });
-    insist(failures, "giving back memory", [&] { return gpu_->physical_release(handle.name); });
+      gone = insist(failures, "unmapping", [&] { return gpu_->unmap(m.at, handle.bytes); }) && gone;
+    gone = insist(failures, "giving back memory",
+                  [&] { return gpu_->physical_release(handle.name); }) &&
+           gone;
+    if (gone) give_budget(handle.bytes);
   }
 }
 
@@ -31,13 +36,17 @@ void pool::core::release_chunks(std::vector<error>& failures) {
     if (options_.host_memory) {
       auto freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
       if (!freed) freed = options_.host_memory->free(reinterpret_cast<void*>(start), bytes);
-      if (!freed) failures.push_back(freed.error());
+      if (freed)
+        give_budget(bytes);
+      else
+        failures.push_back(freed.error());
       continue;
     }
-    insist(failures, "giving back memory", [&] {
+    const bool gone = insist(failures, "giving back memory", [&] {
       return options_.kind == memory_kind::pinned ? gpu_->host_free(reinterpret_cast<void*>(start))
                                                   : gpu_->memory_free(start);
     });
+    if (gone) give_budget(bytes);
   }
 }
 
@@ -69,12 +78,13 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
   phase_.store(phase::closed, std::memory_order_release);
   const relaxed_capture_scope relaxed(*gpu_);
   if (!insist(failures, "waiting for the device before the pool's memory goes",
-              [&] { return gpu_->context_synchronize(); }) &&
+              [&] { return wait_for_device(*gpu_); }) &&
       gpu_->alive()) {
     // Work may still run on the memory: it is left to the driver, which gives it back when the
     // context ends.
     failures.push_back({error_code::driver_failure,
                         "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
+    if (budget_ != nullptr) budget_->leave_to_driver(budget_->bytes());
     return;
   }
   {
@@ -98,7 +108,8 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
     }
   }
   reservations_.clear();
-  if (budget_ != nullptr) budget_->give(budget_->bytes());
+  // What the driver would not take back stays counted: nobody else can have it.
+  if (budget_ != nullptr) budget_->leave_to_driver(budget_->bytes());
   for (const event_handle e : events_.take_all()) {
     insist(failures, "destroying an event", [&] { return gpu_->event_destroy(e); });
   }

@@ -90,7 +90,9 @@ result<heap::extent*> pool::core::under_pressure(const request& what) {
     if (heap::extent* const block = ladder.carved_or_grown()) return block;
   }
 
-  const std::uint64_t deadline = options_.clock ? options_.clock() + options_.max_wait_ns : 0;
+  const std::uint64_t begun = options_.clock ? options_.clock() : 0;
+  const std::uint64_t deadline =
+      begun + std::min(options_.max_wait_ns, ~std::uint64_t{0} - begun);  // "for ever" stays so
   if (options_.max_wait_ns > 0 && options_.reuse != reuse_policy::same_stream) {
     for (bool passed = true; passed;) {
       ladder.freeing_step("waiting", [&] { passed = wait_for_a_fence(deadline); });

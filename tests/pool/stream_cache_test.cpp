@@ -15,7 +15,7 @@ namespace millpond {
 namespace {
 
 constexpr unsigned page_class = class_of(4 * KiB);
-constexpr std::uint64_t no_limit = ~std::uint64_t{0};
+constexpr std::uint64_t any_bytes = ~std::uint64_t{0};
 
 // Records as the heap would hand them out.
 class records {
@@ -48,7 +48,7 @@ std::vector<std::uint32_t> ids(const stream_cache::chain& of) {
 TEST(stream_cache, a_chain_comes_out_as_it_went_in) {
   stream_cache s;
   records r(5);
-  ASSERT_TRUE(s.put(page_class, r.chain(0, 4), no_limit));
+  ASSERT_TRUE(s.put(page_class, r.chain(0, 4), any_bytes));
   EXPECT_EQ(s.bytes(), 20 * KiB);
   EXPECT_EQ(s.take(page_class + 1, 100).head, nullptr);
   const stream_cache::chain out = s.take(page_class, 100);
@@ -61,14 +61,14 @@ TEST(stream_cache, a_chain_comes_out_as_it_went_in) {
 TEST(stream_cache, chains_are_joined_and_cut) {
   stream_cache s;
   records r(9);
-  ASSERT_TRUE(s.put(page_class, r.chain(0, 2), no_limit));
-  ASSERT_TRUE(s.put(page_class, r.chain(3, 5), no_limit));
-  ASSERT_TRUE(s.put(page_class, r.chain(6, 8), no_limit));
+  ASSERT_TRUE(s.put(page_class, r.chain(0, 2), any_bytes));
+  ASSERT_TRUE(s.put(page_class, r.chain(3, 5), any_bytes));
+  ASSERT_TRUE(s.put(page_class, r.chain(6, 8), any_bytes));
   const stream_cache::chain some = s.take(page_class, 4);
   EXPECT_EQ(some.count, 4u);
   EXPECT_EQ(ids(some), (std::vector<std::uint32_t>{7, 8, 9, 4}));
   EXPECT_EQ(s.bytes(), 20 * KiB);
-  const stream_cache::chain rest = s.take(page_class, no_limit);
+  const stream_cache::chain rest = s.take(page_class, any_bytes);
   EXPECT_EQ(rest.count, 5u);
   EXPECT_EQ(ids(rest), (std::vector<std::uint32_t>{5, 6, 1, 2, 3}));
 }
@@ -86,10 +86,10 @@ TEST(stream_cache, large_blocks_go_by_exact_size) {
   stream_cache s;
   records three(2, 3 * MiB);
   records other(1, 3 * MiB + 512);
-  ASSERT_TRUE(s.put_large(three[0], no_limit));
-  ASSERT_TRUE(s.put_large(three[1], no_limit));
+  ASSERT_TRUE(s.put_large(three[0], any_bytes));
+  ASSERT_TRUE(s.put_large(three[1], any_bytes));
   other[0].id = 77;
-  ASSERT_TRUE(s.put_large(other[0], no_limit));
+  ASSERT_TRUE(s.put_large(other[0], any_bytes));
   EXPECT_EQ(s.bytes(), 9 * MiB + 512);
   EXPECT_EQ(s.take_large(3 * MiB + 1024), 0u);
   EXPECT_EQ(s.take_large(3 * MiB + 512), 77u);
@@ -105,19 +105,19 @@ TEST(stream_cache, large_blocks_are_bounded_by_bytes_and_by_count) {
   unsigned kept = 0;
   for (std::size_t i = 0; i < 64; ++i) kept += s.put_large(r[i], 10 * MiB) ? 1 : 0;
   EXPECT_EQ(kept, 10u);
-  for (std::size_t i = 10; i < 64; ++i) kept += s.put_large(r[i], no_limit) ? 1 : 0;
+  for (std::size_t i = 10; i < 64; ++i) kept += s.put_large(r[i], any_bytes) ? 1 : 0;
   EXPECT_EQ(kept, 16u);
   // Larger than a word can say.
   records huge(1, std::uint64_t{1} << 42);
-  EXPECT_FALSE(s.put_large(huge[0], no_limit));
+  EXPECT_FALSE(s.put_large(huge[0], any_bytes));
 }
 
 TEST(stream_cache, emptying_takes_everything) {
   stream_cache s;
   records r(4);
   records large(3, 2 * MiB);
-  ASSERT_TRUE(s.put(page_class, r.chain(0, 3), no_limit));
-  for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(s.put_large(large[i], no_limit));
+  ASSERT_TRUE(s.put(page_class, r.chain(0, 3), any_bytes));
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_TRUE(s.put_large(large[i], any_bytes));
   std::size_t small_ones = 0;
   std::vector<std::uint32_t> large_ones;
   s.empty([&](const stream_cache::chain& c) { small_ones += c.count; },
@@ -167,7 +167,7 @@ TEST(stream_cache, threads_put_and_take_and_no_block_is_lost_or_doubled) {
           if (out.tail == nullptr) out.tail = m;
           out.head = m;
         }
-        ASSERT_TRUE(s.put(page_class, out, no_limit));
+        ASSERT_TRUE(s.put(page_class, out, any_bytes));
       } else {
         for (heap::extent* m = s.take(page_class, count).head; m != nullptr;) {
           heap::extent* const next = m->link;
@@ -181,7 +181,7 @@ TEST(stream_cache, threads_put_and_take_and_no_block_is_lost_or_doubled) {
         heap::extent& m = large[mine_large.back() - 1];
         if (m.requested != t + 1) doubled.fetch_add(1);
         m.requested = 0;
-        if (s.put_large(m, no_limit))
+        if (s.put_large(m, any_bytes))
           mine_large.pop_back();
         else
           m.requested = t + 1;

@@ -188,8 +188,7 @@ TEST_F(tracing, each_call_is_an_event_with_its_time_and_duration) {
   options.clock = [&] { return time += 10; };
   options.thread = [] { return 7u; };
   options.first_sequence = 5;
-  trace_resource traced(
-      device, [&](const trace::event& made) { events.push_back(made); }, options);
+  trace_resource traced(device, [&](const trace::event& made) { events.push_back(made); }, options);
   void* const block = traced.allocate(4096, nullptr);
   traced.deallocate(block, 4096, nullptr);
   gpu->fail_call(2);

@@ -78,7 +78,9 @@ TEST_F(shared, what_is_sent_arrives_with_its_name_and_takes_no_more_memory) {
   EXPECT_EQ(gpu->physical_bytes(), taken);
   EXPECT_EQ(wrong(got->memory), 0u);
   // Its maker lets go: whoever has it keeps it.
-  { const shared_memory gone = std::move(made).value(); }
+  {
+    const shared_memory gone = std::move(made).value();
+  }
   EXPECT_EQ(wrong(got->memory), 0u);
 }
 
