@@ -1,5 +1,6 @@
 // Profiles: the built-in one, files of them, and how a bad file is refused.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -13,7 +14,8 @@ namespace {
 
 class sim_profile : public ::testing::Test {
  protected:
-  std::string path = ::testing::TempDir() + "/millpond_profile_test.toml";
+  std::string path =
+      ::testing::TempDir() + "/millpond_profile_" + std::to_string(::getpid()) + ".toml";
   void TearDown() override { std::remove(path.c_str()); }
   std::string saved() {
     EXPECT_TRUE(save_profile(gpu_profile::h200(), path).has_value());

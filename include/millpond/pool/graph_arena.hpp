@@ -6,7 +6,9 @@
 // them needs.
 //
 // What the program promises: graphs of one arena never run at the same time. A launch is put behind
-// the end of every launch of the others, on one stream or by events. Then
+// the end of every launch of the others, on one stream or by events, and behind its own work
+// outside graphs that uses a result which the graph's capture, or a later one, freed: a later
+// capture has such a block at once. Then
 //  - what a graph allocates and frees within its capture is its own while it runs;
 //  - a block that stays allocated keeps its contents until it is freed, as long as only graphs
 //    captured after its allocation are launched. An earlier graph's launch may write it: when that

@@ -80,8 +80,15 @@ result<std::shared_ptr<capture_state>> pool::core::open_capture(
 }
 
 heap::owner_id pool::core::owner_in(capture_state& capture, std::uint64_t key) {
-  heap::owner_id& owner = capture.owners[key];
-  if (owner == heap::anyone) owner = new_owner();
+  if (const auto known = capture.owners.find(key); known != capture.owners.end())
+    return known->second;
+  const heap::owner_id owner = new_owner();
+  try {
+    capture.owners.emplace(key, owner);
+  } catch (const std::bad_alloc&) {
+    drop_owner(owner);
+    throw;
+  }
   return owner;
 }
 
@@ -137,8 +144,7 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
   }
   block->holder = arena.get();
   block_owners_.forget(block->start());  // whoever frees it looks at its state
-  error refused{error_code::not_permitted,
-                "the capture's graph is gone: nothing more can be allocated for it"};
+  bool noted = true;
   try {
     const std::lock_guard lock(captures_mutex_);
     if (!arena->ended.load(std::memory_order_relaxed)) {
@@ -146,15 +152,19 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
       return block;
     }
   } catch (const std::bad_alloc&) {
-    refused = no_host_memory();
+    noted = false;
   }
   // Another thread threw the capture away meanwhile, or there is no room to note the block. It may
   // be of the arena, whose last graph may still run: a fence over the context covers that.
-  const std::lock_guard lock(heap_mutex_);
-  carved_ -= block->bytes;
-  set_state(*block, block_state::none);
-  heap_.release(block, limbo_.owner, limbo_.batches->join(block->bytes), heap::absorb_idle::no);
-  return refused;
+  {
+    const std::lock_guard lock(heap_mutex_);
+    carved_ -= block->bytes;
+    set_state(*block, block_state::none);
+    heap_.release(block, limbo_.owner, limbo_.batches->join(block->bytes), heap::absorb_idle::no);
+  }
+  if (!noted) return no_host_memory();
+  return error{error_code::not_permitted,
+               "the capture's graph is gone: nothing more can be allocated for it"};
 }
 
 result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::uint64_t bytes,
@@ -200,12 +210,6 @@ stream_state* pool::core::free_in_capture(heap::extent* block, stream_handle str
   const auto running =
       known && now.status == capture_status::active ? captures_.find(now.id) : captures_.end();
   const bool here = running != captures_.end() && running->second->arena.get() == &arena;
-  if (here && !used_outside && arena.capture_of(block) != now.id) {
-    // A result of an earlier graph: outside any graph it may still be read, which no order within
-    // this capture covers.
-    arena.keep(block, limbo_.batches, limbo_.batches->join(block->bytes));
-    return nullptr;
-  }
   if (arena.number != 0 && (used_outside || (!here && freed_on != nullptr))) {
     // In another arena's capture it is that graph's too, and nobody knows when that will run.
     if (used_outside || !known || now.status != capture_status::none) {

@@ -106,11 +106,6 @@ struct arena_state {
     place.emplace(block, made.begin());
     out.splice(out.end(), made);
   }
-  // The capture that a block which is out was carved for; 0: none.
-  [[nodiscard]] std::uint64_t capture_of(heap::extent* block) const noexcept {
-    const auto found = place.find(block);
-    return found == place.end() ? 0 : found->second->capture;
-  }
   void remove(heap::extent* block) noexcept {
     const auto found = place.find(block);
     if (found == place.end()) return;
