@@ -9,6 +9,7 @@
 #include "millpond/base/units.hpp"
 #include "report/live.hpp"
 #include "report/table.hpp"
+#include "trace/event_views.hpp"
 
 namespace millpond::report {
 namespace {

@@ -169,7 +169,7 @@ TEST_F(sim_basics, the_same_seed_gives_the_same_run) {
   const auto run = [&](std::uint64_t seed) {
     simulated_gpu_options options;
     options.seed = seed;
-    auto one = std::move(*simulated_gpu::create(options));
+    auto one = simulated_gpu::create(options).value();
     stream_handle s = nullptr;
     (void)one->stream_create(&s);
     for (int i = 0; i < 200; ++i) {

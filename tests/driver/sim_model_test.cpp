@@ -238,7 +238,7 @@ std::vector<std::string> seen_of(simulated_gpu_options::contents mode, std::uint
   options.mode = mode;
   options.seed = seed;
   options.memory_bytes = 64 * MiB;
-  auto gpu = std::move(*simulated_gpu::create(options));
+  auto gpu = simulated_gpu::create(options).value();
   random numbers(seed);
   const auto note = [&](call_result answer) {
     out.push_back(to_string(answer) + " at " + std::to_string(gpu->now_ns()));

@@ -149,7 +149,7 @@ TEST_F(pinned_order, no_transfer_takes_the_marks_of_an_earlier_one_for_its_own) 
   for (const unsigned bits : {16u, 24u, 32u, 40u}) {
     const auto through = made_over(std::make_shared<copies_at_once>(gpu),
                                    {.threads = 1, .buffer_bytes = bytes, .least_bytes = 1});
-    for (const unsigned char value : {1, 2}) {
+    for (unsigned char value = 1; value <= 2; ++value) {
       std::fill(from.begin(), from.end(), value);
       ASSERT_TRUE(through->to_device(reinterpret_cast<device_address>(to.data()), from.data(),
                                      bytes, stream));

@@ -168,27 +168,6 @@ TEST_P(pool_border, a_block_of_one_arena_freed_in_a_capture_of_another) {
   hungry(b);
 }
 
-// The launch is behind the work that still reads the result, as graph_arena asks.
-TEST_P(pool_border, a_result_of_an_arena_freed_in_a_later_capture_serves_that_one) {
-  start_narrow();
-  const stream_handle a = stream();
-  auto arena = p->make_graph_arena();
-  begin(arena, a);
-  void* const x = take(bytes(), a);
-  ASSERT_NE(x, nullptr);
-  work(x, a, 1 * microsecond, bytes());
-  const graph_exec_handle first = finish(a);
-  ok(gpu->graph_launch(first, a));
-  work(x, a, 5 * millisecond, bytes());  // outside any graph
-  begin(arena, a);
-  give(x, a);
-  hungry(a, 3);
-  const graph_exec_handle second = finish(a);
-  ok(gpu->graph_launch(second, a));
-  for (const graph_exec_handle each : {first, second}) ok(gpu->graph_exec_destroy(each));
-  gpu->advance(1000 * millisecond);
-}
-
 INSTANTIATE_TEST_SUITE_P(sizes, pool_border,
                          testing::Values(512, 64 * KiB, 1 * MiB, 8 * MiB, 40 * MiB),
                          [](const auto& each) { return std::to_string(each.param / 512); });

@@ -175,7 +175,9 @@ TEST_F(pool_host_memory, a_capture_begins_to_allocate_whole_or_not_at_all) {
         } catch (const std::bad_alloc&) {
         }
       }
-      if (!served) EXPECT_EQ(read().live_blocks, before.live_blocks);
+      if (!served) {
+        EXPECT_EQ(read().live_blocks, before.live_blocks);
+      }
       p->check();
     }
     graph_handle graph = nullptr;

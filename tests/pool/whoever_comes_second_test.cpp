@@ -252,7 +252,9 @@ TEST_F(pool_second, a_capture_that_goes_while_it_allocates_takes_no_other_stream
     }).join();  // the first that the pool hears of that stream
   };
   const auto second = p->try_allocate(64 * MiB, default_alignment, s);
-  if (second) EXPECT_NE(*second, eager) << "its stream has not passed the free";
+  if (second) {
+    EXPECT_NE(*second, eager) << "its stream has not passed the free";
+  }
   p->check();
   arena = {};
   expect_all_back();
