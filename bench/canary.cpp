@@ -13,6 +13,7 @@
 // arena and launches them (canary_graphs.hpp).
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -192,6 +193,19 @@ int main(int count, char** arguments) {
   std::vector<canary::handover> handovers(threads);  // each thread's to the one beside it
   bench::start_line stopped(threads), read(threads);
   const std::uint64_t end = bench::now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+  // Looks at the pool from outside as an exporter of metrics does, and now and then trims: each
+  // look takes every cache's lock.
+  std::atomic<bool> watched_enough{false};
+  std::uint64_t looks = 0;
+  std::thread watcher([&] {
+    static_cast<void>(gpu.bind_thread());
+    for (; !watched_enough; ++looks) {
+      static_cast<void>((*made)->statistics());
+      if (looks % 16 == 0) static_cast<void>((*made)->explain());
+      if (looks % 64 == 0) static_cast<void>((*made)->trim(options.limit_bytes / 2));
+      std::this_thread::yield();
+    }
+  });
   bench::on_threads(gpu, threads, [&](unsigned t) {
     const std::uint64_t seed = h.settings().seed * 1000 + t;
     churner mine(gpu, **made, report, sums, seed, streams_a_thread);
@@ -212,6 +226,8 @@ int main(int count, char** arguments) {
     graphs.finish();
     mine.finish();
   });
+  watched_enough = true;
+  watcher.join();
   // The driver tells of graphs that are gone when it likes.
   pool_statistics s = (*made)->statistics();
   for (int i = 0; i < 2000 && s.captures + s.graph_arenas != 0; ++i) {
@@ -220,7 +236,17 @@ int main(int count, char** arguments) {
     s = (*made)->statistics();
   }
   (*made)->check();
+  // All is freed: what does not come back is lost.
+  const std::uint64_t peak_reserved = s.peak_reserved_bytes;
+  std::uint64_t lost = ~std::uint64_t{0};
+  for (int i = 0; i < 2000 && lost != 0; ++i) {
+    static_cast<void>((*made)->synchronize());
+    static_cast<void>((*made)->trim(0));
+    lost = (*made)->statistics().reserved_bytes;
+  }
   h.add({{"seconds", seconds},
+         {"looks_from_outside", looks},
+         {"lost_bytes", lost},
          {"threads", threads},
          {"streams", threads * streams_a_thread},
          {"operations", sums.operations.load()},
@@ -238,7 +264,7 @@ int main(int count, char** arguments) {
          {"failures", sums.failures.load()},
          {"mismatches", report->mismatches},
          {"live_blocks_left", s.live_blocks},
-         {"reserved", s.peak_reserved_bytes},
+         {"reserved", peak_reserved},
          {"thread_cache_hits", s.thread_cache_hits},
          {"allocations", s.allocations},
          {"seals", s.seals},
@@ -246,7 +272,7 @@ int main(int count, char** arguments) {
          {"streams_kept", s.streams},
          {"caches_kept", s.thread_caches},
          {"deallocation_errors", (*made)->deallocation_errors()}});
-  const bool bad = report->mismatches != 0 || s.live_blocks != 0 ||
+  const bool bad = report->mismatches != 0 || s.live_blocks != 0 || lost != 0 ||
                    s.captures + s.graph_arenas != 0 || (*made)->deallocation_errors() != 0;
   if (report->mismatches != 0) {
     std::printf("MISMATCH: identity %llu expected at 0x%llx, found word 0x%llx\n",
