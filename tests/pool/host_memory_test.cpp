@@ -14,6 +14,11 @@ namespace millpond {
 namespace {
 
 struct pool_host_memory : pool_test {
+  void SetUp() override {
+#if defined(MILLPOND_AUDIT)
+    GTEST_SKIP() << "the audit's own walks take host memory in the middle of each change";
+#endif
+  }
   void begin(pool_options options = {}) {
     make(steady());
     add_pool(std::move(options), std::make_shared<sparing_driver>(gpu));

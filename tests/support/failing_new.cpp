@@ -52,6 +52,24 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return get(bytes, alignment);
 }
+// A sanitizer's own would not come through those above.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return fails() ? nullptr : std::malloc(bytes > 0 ? bytes : 1);
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t& none) noexcept {
+  return operator new(bytes, none);
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  void* out = nullptr;
+  const auto at = static_cast<std::size_t>(alignment);
+  if (fails() || ::posix_memalign(&out, at < sizeof(void*) ? sizeof(void*) : at, bytes) != 0)
+    return nullptr;
+  return out;
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment,
+                     const std::nothrow_t& none) noexcept {
+  return operator new(bytes, alignment, none);
+}
 void operator delete(void* at) noexcept {
   std::free(at);
 }
