@@ -37,7 +37,8 @@ enum class reuse_policy : std::uint8_t {
 // last is fenced so too, when a new stream comes or the pool would pass its slack, where it is an
 // eighth of the pool or more. That call breaks a capture that runs in the context, and CUDA offers
 // no question that finds every capture: the pool knows those that allocated from it, and those on
-// blocking streams.
+// blocking streams. Nor can the question and the event be one step: a capture that another thread
+// begins between the two is broken. A program that cannot bear that takes context_fences::never.
 enum class context_fences : std::uint8_t {
   when_no_known_capture,
   never,  // for programs that capture on non-blocking streams without allocating: such memory then
