@@ -61,10 +61,7 @@ result<void*> pool::core::allocate_from(thread_cache& in, std::uint64_t bytes,
 // block, or the call sees the sleep here and takes the block back.
 bool pool::core::fell_asleep(thread_cache& in, heap::extent& block) noexcept {
   if (__builtin_expect(serving(), 1)) return false;
-  const auto entered = in.lock.enter();
-  in.counts.deallocations.add(1);
-  in.counts.bytes_in.add(block.requested);
-  in.lock.leave(entered);
+  count_free(&in, block.requested);
   set_state(block, block_state::cached);
   block.link = nullptr;
   flush_chain(*in.stream, &block);

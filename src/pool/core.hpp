@@ -305,7 +305,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
     thread_cache* counted = nullptr;
   };
   result<freer> who_frees(stream_handle stream, thread_cache* in, passing_cache& passing) noexcept;
+  // counted: nullptr where no cache has the books.
   void count_free(thread_cache* counted, std::uint64_t bytes) noexcept;
+  void count_uncached(std::uint64_t bytes) noexcept;
   result<void> free_special(heap::extent* block, std::uint64_t bytes, stream_handle stream,
                             const freer& who) noexcept;
   void free_used(heap::extent* block, stream_state& freed_on) noexcept;
@@ -436,7 +438,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   stream_state* free_in_capture(heap::extent* block, stream_handle stream,
                                 stream_state* freed_on) noexcept;
   void seal_kept(stream_state* freed_on) noexcept;
-  void put_back(heap::extent& block, heap::owner_id owner) noexcept;
+  void put_back(heap::extent& block, heap::owner_id owner,
+                std::uint64_t batch = arena_batch::used) noexcept;
   void drain_released() noexcept;
   std::shared_ptr<arena_state> next_over() noexcept;
   // Arenas that captures share (capture/graph_arena.cpp).

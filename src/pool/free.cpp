@@ -10,6 +10,7 @@
 #include "base/quote.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "pool/core.hpp"
+#include "resource/quiet_stream.hpp"
 
 namespace millpond {
 
@@ -43,7 +44,7 @@ result<pool::core::freer> pool::core::who_frees(stream_handle stream, thread_cac
       }
     }
     // The pool's fences cover its own context alone.
-    if (names_many(stream) && !gpu_->in_own_context()) {
+    if (detail::of_another_context(*gpu_, stream)) {
       return error{error_code::not_permitted,
                    "pool::deallocate on the stream " +
                        in_hex(reinterpret_cast<const void*>(stream)) +
@@ -51,7 +52,7 @@ result<pool::core::freer> pool::core::who_frees(stream_handle stream, thread_cac
                        "allocated; free it on a stream of the pool's context"};
     }
   } catch (const std::bad_alloc&) {
-    if (names_many(stream) && !gpu_->in_own_context()) return error{error_code::out_of_memory, {}};
+    if (detail::of_another_context(*gpu_, stream)) return no_host_memory();
   }
   return freer{&limbo_, nullptr};
 }
@@ -67,6 +68,14 @@ void pool::core::count_free(thread_cache* counted, std::uint64_t bytes) noexcept
   const std::lock_guard lock(caches_mutex_);
   past_.deallocations.add(1);
   past_.bytes_in.add(bytes);
+}
+
+// An allocation that no cache counts.
+void pool::core::count_uncached(std::uint64_t bytes) noexcept {
+  const std::lock_guard lock(caches_mutex_);
+  past_.allocations.add(1);
+  past_.misses.add(1);
+  past_.bytes_out.add(bytes);
 }
 
 result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
@@ -223,7 +232,7 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
       return not_live();  // freed meanwhile
     return {};
   } catch (const std::bad_alloc&) {
-    return error{error_code::out_of_memory, {}};
+    return no_host_memory();
   }
 }
 

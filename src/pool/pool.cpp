@@ -115,10 +115,7 @@ result<void*> pool::core::allocate_unidentified(std::uint64_t bytes, std::uint64
   block->holder_number = 0;
   block_owners_.forget(block->start());
   set_state(*block, block_state::live);
-  const std::lock_guard lock(caches_mutex_);
-  past_.allocations.add(1);
-  past_.misses.add(1);
-  past_.bytes_out.add(bytes);
+  count_uncached(bytes);
   return reinterpret_cast<void*>(block->start());
 }
 

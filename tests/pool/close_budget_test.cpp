@@ -1,6 +1,5 @@
 // What the driver will not take back at a pool's end stays counted by its budget.
-#include <thread>
-
+#include "support/others_capture.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -64,23 +63,12 @@ TEST_F(pool_close, a_pool_ends_beside_the_capture_of_another_thread) {
   start();
   const stream_handle s = stream();
   give(take(MiB, s), s);
-  const auto elsewhere = [](auto&& step) {
-    std::thread([&] {
-      simulated_gpu::set_thread(7);
-      step();
-    }).join();
-  };
-  elsewhere([&] { ok(gpu->capture_begin(per_thread_stream, capture_mode::global)); });
+  others_capture capture(*gpu, capture_mode::global, per_thread_stream);
   {
     const simulated_gpu::library_scope library;
     p.reset();
   }
-  elsewhere([&] {
-    graph_handle graph = nullptr;
-    const call_result ended = gpu->capture_end(per_thread_stream, &graph);
-    EXPECT_TRUE(ended.ok()) << to_string(ended);
-    if (ended.ok()) ok(gpu->graph_destroy(graph));
-  });
+  ok(capture.end());
 }
 
 }  // namespace

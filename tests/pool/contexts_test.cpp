@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "support/others_capture.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -219,32 +220,7 @@ TEST_F(pool_contexts, a_stream_whose_work_no_fence_covers_is_refused_with_the_re
 
 // While another thread captures a blocking stream, the legacy stream cannot be asked anything: even
 // its identity breaks that capture.
-struct pool_beside_a_capture : pool_test {
-  static constexpr int other_thread = 7;
-  template <class Step>
-  static void on_other_thread(Step&& step) {
-    std::thread([&] {
-      simulated_gpu::set_thread(other_thread);
-      step();
-    }).join();
-  }
-  void begin(capture_mode mode) {
-    on_other_thread([&] {
-      ok(gpu->capture_begin(per_thread_stream, mode));
-      kernel_description kernel;
-      kernel.name = "captured";
-      ok(gpu->launch(std::move(kernel), per_thread_stream));
-    });
-  }
-  void end_whole() {
-    on_other_thread([&] {
-      graph_handle graph = nullptr;
-      const call_result ended = gpu->capture_end(per_thread_stream, &graph);
-      EXPECT_TRUE(ended.ok()) << to_string(ended);
-      if (ended.ok()) ok(gpu->graph_destroy(graph));
-    });
-  }
-};
+using pool_beside_a_capture = pool_test;
 
 TEST_F(pool_beside_a_capture, the_legacy_stream_is_served_and_freed_in_every_mode) {
   for (const capture_mode mode :
@@ -255,14 +231,14 @@ TEST_F(pool_beside_a_capture, the_legacy_stream_is_served_and_freed_in_every_mod
         const stream_handle other = stream();
         give(take(MiB, other), other);  // two streams: the pool fences frees
         if (warm) give(take(MiB, s), s);
-        begin(mode);
+        others_capture capture(*gpu, mode, per_thread_stream);
         void* const small = take(MiB, s);
         void* const large = take(64 * MiB, s);
         EXPECT_NE(small, nullptr) << refusal.message;
         EXPECT_NE(large, nullptr) << refusal.message;
         give(small, s);
         give(large, s);
-        end_whole();
+        ok(capture.end());
         expect_all_back();
         end_pool();
       }
@@ -275,12 +251,12 @@ TEST_F(pool_beside_a_capture, a_use_on_the_legacy_stream_is_taken_and_waited_for
   const stream_handle s = stream();
   void* const block = take(3 * MiB, s);
   work(block, legacy_stream, 5 * millisecond);
-  begin(capture_mode::thread_local_);
+  others_capture capture(*gpu, capture_mode::thread_local_, per_thread_stream);
   use(block, legacy_stream);
   give(block, s);
   void* const next = take(3 * MiB, s);
   EXPECT_NE(next, block);
-  end_whole();
+  ok(capture.end());
   give(next, s);
   expect_all_back();
 }

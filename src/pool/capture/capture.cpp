@@ -158,9 +158,7 @@ result<heap::extent*> pool::core::acquire_captured(const capture_info& capture, 
   // be of the arena, whose last graph may still run: a fence over the context covers that.
   {
     const std::lock_guard lock(heap_mutex_);
-    carved_ -= block->bytes;
-    set_state(*block, block_state::none);
-    heap_.release(block, limbo_.owner, limbo_.batches->join(block->bytes), heap::absorb_idle::no);
+    put_back(*block, limbo_.owner, limbo_.batches->join(block->bytes));
   }
   if (!noted) return no_host_memory();
   return error{error_code::not_permitted,
@@ -183,18 +181,15 @@ result<void*> pool::core::allocate_in_capture(const capture_info& capture, std::
   heap::extent* const block = *found;
   block->requested = bytes;
   set_state(*block, block_state::special);
-  const std::lock_guard lock(caches_mutex_);
-  past_.allocations.add(1);
-  past_.misses.add(1);
-  past_.bytes_out.add(bytes);
+  count_uncached(bytes);
   return reinterpret_cast<void*>(block->start());
 }
 
 // Under the heap mutex.
-void pool::core::put_back(heap::extent& block, heap::owner_id owner) noexcept {
+void pool::core::put_back(heap::extent& block, heap::owner_id owner, std::uint64_t batch) noexcept {
   carved_ -= block.bytes;
   set_state(block, block_state::none);
-  heap_.release(&block, owner, arena_batch::used, heap::absorb_idle::no);
+  heap_.release(&block, owner, batch, heap::absorb_idle::no);
 }
 
 // Who may have the block next: the same stream of a capture of the arena that runs now; captures

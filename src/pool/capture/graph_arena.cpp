@@ -142,10 +142,7 @@ void pool::core::end_arena(arena_state& gone) noexcept {
     const std::lock_guard lock(heap_mutex_);
     const std::uint64_t batch = limbo_.batches->join(0);
     for (const arena_state::held_block& each : out) {
-      heap::extent* const block = each.block;
-      carved_ -= block->bytes;
-      set_state(*block, block_state::none);
-      heap_.release(block, limbo_.owner, batch, heap::absorb_idle::no);
+      put_back(*each.block, limbo_.owner, batch);
     }
     heap_.reassign(gone.parked, arena_batch::all, limbo_.owner, batch);
     free_owners_.push_back(gone.parked);

@@ -299,9 +299,7 @@ result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
       static_cast<void>(free_in_capture(block, stream, nullptr));
     } else {
       const std::lock_guard heap_lock(heap_mutex_);
-      carved_ -= block->bytes;
-      set_state(*block, block_state::none);
-      heap_.release(block, heap::anyone, 0, heap::absorb_idle::no);
+      put_back(*block, heap::anyone, 0);
     }
   }
   count_free(nullptr, freed);
