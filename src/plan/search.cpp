@@ -78,7 +78,7 @@ class runner {
     }
     all_single_ = ranges_.size() == count_;
     set_orders(number, any);
-    for (auto* by_section : {&ends_, &floor_, &at_floor_, &level_})
+    for (auto* by_section : {&ends_, &floor_, &at_floor_, &level_, &to_come_})
       by_section->resize(of.section_count);
     failures_.assign(of.section_count, 1);
     crossing_.assign(of.section_count + 1, 0);
@@ -91,6 +91,7 @@ class runner {
     for (std::size_t b = 0; b < count_; ++b) {
       const Size lowest = fixed_[b] >= 0 ? fixed_[b] : 0;
       stack_.push_back({lowest, static_cast<index>(b), false});
+      add_to_come(static_cast<index>(b), size_[b]);
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) ++crossing_[k];
     }
     std::stable_sort(stack_.begin(), stack_.end(),
@@ -161,6 +162,17 @@ class runner {
     return over == 0 ? value : static_cast<Size>(value + (alignment - over));
   }
 
+  void add_to_come(index b, Size size) {
+    for (index r = range_start_[b]; r < range_start_[b + 1]; ++r)
+      for (index s = ranges_[r].first; s < ranges_[r].last; ++s) to_come_[s] += size;
+  }
+
+  // Bytes that may stay empty on the section's floor. More than the capacity leaves above `ends_`:
+  // where a buffer to come starts above the others' tops, what is wasted below it costs nothing.
+  [[nodiscard]] Size spare(index section) const {
+    return static_cast<Size>(capacity_ - floor_[section] - to_come_[section]);
+  }
+
   // For each section of the range: where the buffers to come end at least, its floor, and how many
   // of them may start there. False, and the section counted, where one ends past the capacity.
   bool measure(std::size_t begin, std::size_t end, section_range in) {
@@ -221,7 +233,7 @@ class runner {
       // Where a buffer on uneven ground could start at the floor too, its offset is not known yet.
       if (ends_[s] < 0 || at_floor_[s] != level_[s]) continue;
       const Size slack = static_cast<Size>(capacity_ - ends_[s]);
-      const auto answers = static_cast<double>(level_[s]) + (slack > 0 ? 1 : 0);
+      const auto answers = static_cast<double>(level_[s]) + (spare(s) > 0 ? 1 : 0);
       double score = 0;
       if (answers > 1) {
         switch (choice_) {
@@ -367,7 +379,7 @@ class runner {
 
   bool branch(std::size_t begin, std::size_t end, section_range in, index section) {
     const Size floor = floor_[section];
-    const Size slack = static_cast<Size>(capacity_ - ends_[section]);
+    const Size most_waste = spare(section);
     std::vector<std::size_t> candidates;
     for (std::size_t e = begin; e < end && stack_[e].lowest <= floor; ++e)
       if (stack_[e].level && stack_[e].lowest == floor && live(stack_[e].buffer, section))
@@ -378,8 +390,8 @@ class runner {
       return first_[x] != first_[y] ? first_[x] > first_[y] : x < y;
     });
     Size next = std::numeric_limits<Size>::max();
-    if (slack > 0) next = next_offset(begin, end, section);
-    const bool may_waste = next <= capacity_ && next - floor <= slack;
+    if (most_waste > 0) next = next_offset(begin, end, section);
+    const bool may_waste = next <= capacity_ && next - floor <= most_waste;
     if (candidates.empty() && !may_waste) failures_[section] += 1;
     const std::size_t height = stack_.size();
     for (std::size_t c = 0; c < candidates.size(); ++c) {
@@ -391,11 +403,13 @@ class runner {
       at_[b] = floor;
       descend(begin, end, candidates[c], static_cast<Size>(floor + size_[b]),
               [&](index o) { return overlap(o, b); });
+      add_to_come(b, static_cast<Size>(-size_[b]));
       bool falls_apart = false;
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) falls_apart |= --crossing_[k] == 0;
       const bool found = falls_apart ? split_and_solve(height, stack_.size(), in)
                                      : solve(height, stack_.size(), in);
       for (index k = hull_[b].first + 1; k < hull_[b].last; ++k) ++crossing_[k];
+      add_to_come(b, size_[b]);
       stack_.resize(height);
       if (found) return true;
       if (aborted_) return false;
@@ -422,6 +436,7 @@ class runner {
   bool all_single_ = true;  // no buffer has a gap
   // By section; good only between `measure` and the next descent.
   std::vector<Size> ends_, floor_, at_floor_, level_;
+  std::vector<Size> to_come_;  // by section: bytes of the buffers still to be placed
   std::vector<double> failures_;
   std::vector<std::uint32_t>
       crossing_;  // by section: buffers to come that are live on both sides of its start

@@ -13,8 +13,9 @@
 // - each section is a machine with release dates: the buffers still to come, in order of their
 // lowest
 //   offsets, each after the one before and not below its own lowest offset, must end within the
-//   capacity (Jackson's bound, exact for one machine); the difference is the section's slack, and
-//   waste needs slack;
+//   capacity (Jackson's bound, exact for one machine); the difference is the section's slack;
+// - waste needs room: the buffers to come must fit above it. Slack says too little here, since
+//   below a buffer that starts high anyway there may be room that costs nothing;
 // - sections between which no buffer still to be placed is live fall apart, and are solved one
 // after the other, the
 //   tightest first; one that fails fails all;

@@ -42,15 +42,44 @@ void expect_optimal_and_tight(problem of) {
 TEST(plan_solve, is_optimal_on_small_problems_and_proves_it) {
   EXPECT_TRUE(rc::check("as brute force", [](std::uint64_t seed) {
     random any(seed);
-    for (int k = 0; k < 10; ++k) expect_optimal_and_tight(small_problem(any, 7, features::plain));
+    for (int k = 0; k < 20; ++k) expect_optimal_and_tight(small_problem(any, 7, features::plain));
   }));
 }
 
 TEST(plan_solve, is_optimal_with_alignments_gaps_and_fixed_offsets) {
   EXPECT_TRUE(rc::check("as brute force", [](std::uint64_t seed) {
     random any(seed);
-    for (int k = 0; k < 10; ++k) expect_optimal_and_tight(small_problem(any, 6, features::all));
+    for (int k = 0; k < 40; ++k) expect_optimal_and_tight(small_problem(any, 6, features::all));
   }));
+}
+
+// In the best plan of each, bytes stay empty on a section's floor below a buffer that starts high
+// for another reason. One in ten thousand of the problems above is like that.
+TEST(plan_solve, is_optimal_where_waste_below_a_high_buffer_costs_nothing) {
+  const problem aligned{{{"0", 1, 5, 3, 3, {{2, 4}}, std::nullopt},
+                         {"1", 7, 11, 7, 3, {{8, 10}}, std::nullopt},
+                         {"2", 1, 7, 8, 1, {{2, 6}}, std::nullopt},
+                         {"3", 7, 10, 2, 2, {}, std::nullopt},
+                         {"4", 6, 10, 1, 1, {}, std::nullopt},
+                         {"5", 4, 8, 5, 3, {}, std::nullopt}},
+                        {}};
+  const problem one_fixed{{{"0", 1, 6, 6, 4, {{2, 5}}, std::nullopt},
+                           {"1", 5, 11, 2, 1, {}, std::nullopt},
+                           {"2", 6, 8, 4, 1, {}, 0},
+                           {"3", 1, 7, 8, 4, {}, std::nullopt},
+                           {"4", 0, 3, 7, 2, {}, std::nullopt},
+                           {"5", 3, 5, 7, 1, {}, std::nullopt}},
+                          {}};
+  const problem no_gaps{{{"0", 7, 10, 6, 4, {}, std::nullopt},
+                         {"1", 6, 11, 1, 1, {}, std::nullopt},
+                         {"2", 7, 11, 9, 3, {}, std::nullopt},
+                         {"3", 5, 6, 9, 3, {}, std::nullopt},
+                         {"4", 3, 7, 7, 1, {}, std::nullopt}},
+                        {}};
+  const auto smallest = [](const problem& of) { return solve(of, {})->peak; };
+  EXPECT_EQ(smallest(aligned), 16u);
+  EXPECT_EQ(smallest(one_fixed), 22u);
+  EXPECT_EQ(smallest(no_gaps), 17u);
 }
 
 class capacity_instance : public ::testing::TestWithParam<const char*> {};
