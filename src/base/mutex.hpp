@@ -3,6 +3,7 @@
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 #include <mutex>
+#include <shared_mutex>
 
 #if defined(__clang__)
 #define MILLPOND_THREAD_SAFETY(attribute) __attribute__((attribute))
@@ -37,6 +38,46 @@ class MILLPOND_THREAD_SAFETY(scoped_lockable) mutex_lock {
 
  private:
   mutex& of_;
+};
+
+// One that several readers may hold at once.
+class MILLPOND_THREAD_SAFETY(capability("mutex")) shared_mutex {
+ public:
+  void lock() MILLPOND_THREAD_SAFETY(acquire_capability()) { in_.lock(); }
+  void unlock() MILLPOND_THREAD_SAFETY(release_capability()) { in_.unlock(); }
+  void lock_shared() MILLPOND_THREAD_SAFETY(acquire_shared_capability()) { in_.lock_shared(); }
+  void unlock_shared() MILLPOND_THREAD_SAFETY(release_shared_capability()) { in_.unlock_shared(); }
+
+ private:
+  std::shared_mutex in_;
+};
+
+// std::shared_lock and std::lock_guard for it.
+class MILLPOND_THREAD_SAFETY(scoped_lockable) shared_mutex_lock {
+ public:
+  explicit shared_mutex_lock(shared_mutex& of) MILLPOND_THREAD_SAFETY(acquire_shared_capability(of))
+      : of_(of) {
+    of_.lock_shared();
+  }
+  ~shared_mutex_lock() MILLPOND_THREAD_SAFETY(release_generic_capability()) { of_.unlock_shared(); }
+  shared_mutex_lock(const shared_mutex_lock&) = delete;
+  shared_mutex_lock& operator=(const shared_mutex_lock&) = delete;
+
+ private:
+  shared_mutex& of_;
+};
+class MILLPOND_THREAD_SAFETY(scoped_lockable) exclusive_mutex_lock {
+ public:
+  explicit exclusive_mutex_lock(shared_mutex& of) MILLPOND_THREAD_SAFETY(acquire_capability(of))
+      : of_(of) {
+    of_.lock();
+  }
+  ~exclusive_mutex_lock() MILLPOND_THREAD_SAFETY(release_capability()) { of_.unlock(); }
+  exclusive_mutex_lock(const exclusive_mutex_lock&) = delete;
+  exclusive_mutex_lock& operator=(const exclusive_mutex_lock&) = delete;
+
+ private:
+  shared_mutex& of_;
 };
 
 }  // namespace millpond

@@ -27,7 +27,13 @@ std::unordered_map<const heap::extent*, bool> cross_stream_uses::tagged(
 
 void cross_stream_uses::wait(std::list<waiting>& one) noexcept {
   const mutex_lock lock(mutex_);
+  for (const waiting& w : one) waiting_bytes_ += w.block->bytes;
   waiting_.splice(waiting_.end(), one);
+}
+
+std::uint64_t cross_stream_uses::waiting_bytes() noexcept {
+  const mutex_lock lock(mutex_);
+  return waiting_bytes_;
 }
 
 std::list<cross_stream_uses::waiting> cross_stream_uses::poll(driver& gpu,
@@ -40,7 +46,10 @@ std::list<cross_stream_uses::waiting> cross_stream_uses::poll(driver& gpu,
       at->events.pop_back();
     }
     const auto next = std::next(at);
-    if (at->events.empty()) passed.splice(passed.end(), waiting_, at);
+    if (at->events.empty()) {
+      waiting_bytes_ -= at->block->bytes;
+      passed.splice(passed.end(), waiting_, at);
+    }
     at = next;
   }
   return passed;
@@ -60,6 +69,7 @@ void cross_stream_uses::drain(order::event_cache& events) noexcept {
     for (const event_handle e : w.events) events.put(e);
   }
   waiting_.clear();
+  waiting_bytes_ = 0;
 }
 
 }  // namespace millpond

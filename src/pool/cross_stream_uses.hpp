@@ -71,6 +71,8 @@ class cross_stream_uses {
   void wait(std::list<waiting>& one) noexcept;
   // Those whose events have all passed.
   [[nodiscard]] std::list<waiting> poll(driver& gpu, order::event_cache& events) noexcept;
+  // Of the blocks that wait.
+  [[nodiscard]] std::uint64_t waiting_bytes() noexcept;
   // The event of one that waits; nullptr where none does.
   [[nodiscard]] event_handle nearest() noexcept;
   // Gives the events back without asking: the device was synchronised.
@@ -85,6 +87,7 @@ class cross_stream_uses {
   mutex mutex_;
   std::unordered_map<heap::extent*, record> records_ MILLPOND_GUARDED_BY(mutex_);
   std::list<waiting> waiting_ MILLPOND_GUARDED_BY(mutex_);
+  std::uint64_t waiting_bytes_ MILLPOND_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace millpond

@@ -1,187 +1,257 @@
-// Fences: asking which batches have passed, and what to do where a stream's own event cannot tell.
+// Fences: sealing batches, asking which have passed, and what to do where a stream's own event
+// cannot tell.
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <thread>
 
 #include "driver/relaxed_capture.hpp"
-#include "pool/core.hpp"
+#include "millpond/base/units.hpp"
+#include "pool/cache/thread_cache.hpp"
+#include "pool/stream_directory.hpp"
 
 namespace millpond {
-namespace {
 
-// One of 64 for a key of capturing_.
-constexpr std::uint64_t bit_of(std::uint64_t key) noexcept {
-  return std::uint64_t{1} << ((key * 0x9e3779b97f4a7c15ULL) >> 58);
-}
-
-}  // namespace
-
-// Nothing where the heap knows already: with many streams the heap's lock would be taken for each
-// of them.
-void pool::core::retire_in_heap(stream_state& stream) {
-  const std::uint64_t completed = stream.batches->completed();
-  if (stream.retired.load(std::memory_order_relaxed) >= completed) return;
-  const std::lock_guard lock(heap_mutex_);
-  heap_.retire(stream.owner, completed);
-  stream.retired.store(completed, std::memory_order_relaxed);
-}
-
-// Callers hold a relaxed_capture_scope: a capture in global mode forbids cuEventQuery to all
-// threads.
-bool pool::core::poll_fences() noexcept {
-  try {
-    return poll_all_fences();
-  } catch (const std::bad_alloc&) {  // no words for what failed; the batches stand
-    return true;
-  }
-}
-
-bool pool::core::poll_all_fences() {
-  std::uint64_t queries = 0;
-  call_result failure;
-  bool progress = context_fence_.poll(*gpu_, events_, &queries, &failure);
-  {
-    const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) {
-      const bool passed = stream->batches->poll(*gpu_, events_, &queries, &failure);
-      retire_in_heap(*stream);
-      progress = progress || passed;
-    }
-  }
-  retire_in_heap(limbo_);
-  if (!failure.ok()) note_fence_failure(to_error(failure, "asking whether a fence has passed"));
-  counts_.fence_queries.fetch_add(queries, std::memory_order_relaxed);
-  return poll_guarded() || progress;
-}
-
-bool pool::core::poll_guarded() noexcept {
-  const std::list<cross_stream_uses::waiting> passed = uses_.poll(*gpu_, events_);
-  for (const cross_stream_uses::waiting& g : passed) {
-    {
-      const std::lock_guard lock(heap_mutex_);
-      guarded_bytes_ -= g.block->bytes;
-    }
-    g.block->link = nullptr;
-    flush_chain(*g.freed_on, g.block);
-    g.freed_on->holders.fetch_sub(1, std::memory_order_acq_rel);
-  }
-  return !passed.empty();
-}
-
-// Whether a capture may run: cuCtxRecordEvent would break it. No stream handle but the one in the
-// caller's hand may be asked (every driver call on a destroyed stream's handle ends the process:
-// seen on an H200, driver 580.159), so a capture counts as running until its stream is seen not
-// capturing or its graph is gone. Captures that never asked this pool for memory are known only
-// where the legacy stream tells of them, which it does for blocking streams.
-bool pool::core::captures_running() {
-  capture_info capture;
-  if (!gpu_->stream_capture(legacy_stream, &capture).ok()) return true;
-  return capturing_count_.load(std::memory_order_relaxed) != 0;
-}
-
-// The capture's number is kept where it is known, so that the end of its graph tells too.
-void pool::core::note_capturing(stream_handle stream, std::uint64_t capture_id) {
-  const std::lock_guard lock(captures_mutex_);
-  auto& known = capturing_[capture_key(stream)];
-  if (capture_id != 0) known = capture_id;
-  capturing_changed();
-}
-
-// Under the captures mutex.
-void pool::core::capturing_changed() noexcept {
-  std::uint64_t bits = 0;
-  for (const auto& [key, id] : capturing_) bits |= bit_of(key);
-  capturing_bits_.store(bits, std::memory_order_relaxed);
-  capturing_count_.store(capturing_.size(), std::memory_order_relaxed);
-}
-
-bool pool::core::may_capture(stream_handle stream) const noexcept {
-  const std::uint64_t bits = capturing_bits_.load(std::memory_order_relaxed);
-  return bits != 0 && (bits & bit_of(capture_key(stream))) != 0;
-}
-
-// Called where the user's own call names the stream.
-void pool::core::look_for_capture_end(stream_handle stream) {
-  if (!may_capture(stream)) return;
-  capture_info capture;
-  if (!gpu_->stream_capture(stream, &capture).ok() || capture.status != capture_status::none)
+template <class Work>
+void stream_directory::when_free(Work&& work) noexcept {
+  if (at_fences_.load(std::memory_order_relaxed) ||
+      at_fences_.exchange(true, std::memory_order_acquire))
     return;
-  note_not_capturing(stream);
+  struct leave {
+    std::atomic<bool>& at;
+    ~leave() { at.store(false, std::memory_order_release); }
+  } const when_done{at_fences_};
+  work();
 }
 
-// 0, 1 and 2 are other streams on other threads, so there the thread is part of the key.
-std::uint64_t pool::core::capture_key(stream_handle stream) noexcept {
-  static thread_local const char here = 0;
-  const auto value = reinterpret_cast<std::uintptr_t>(stream);
-  return names_many(stream) ? (reinterpret_cast<std::uintptr_t>(&here) << 2) + value : value;
+void stream_directory::note_failure(call_result answer, const char* doing) noexcept {
+  try {
+    error what = to_error(answer, doing);
+    const mutex_lock lock(failure_mutex_);
+    last_failure_ = std::move(what);
+  } catch (const std::bad_alloc&) {  // no memory for the words
+  }
+}
+error stream_directory::last_failure() const {
+  const mutex_lock lock(failure_mutex_);
+  return last_failure_;
 }
 
-// A stream seen outside: whatever capture it was in has ended, for all of the capture's streams.
-void pool::core::note_not_capturing(stream_handle stream) {
-  if (!may_capture(stream)) return;
-  const std::lock_guard lock(captures_mutex_);
-  const std::uint64_t key = capture_key(stream);
-  const auto found = capturing_.find(key);
-  if (found == capturing_.end()) return;
-  const std::uint64_t ended = found->second;
-  std::erase_if(capturing_,
-                [&](const auto& c) { return c.first == key || (ended != 0 && c.second == ended); });
-  capturing_changed();
+// Sealing
+// ----------------------------------------------------------------------------
+
+bool stream_directory::seal_if_due(stream_state& stream) noexcept {
+  if (!blocks_.many_streams() || !stream.batches->dirty()) return false;
+  const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
+  const bool asked = stream.seals_seen.load(std::memory_order_relaxed) != wish;
+  if (!asked && stream.batches->dirty_bytes() <
+                    std::min<std::uint64_t>(blocks_.reserved_lately() / 128, 4 * MiB))
+    return false;
+  bool gone = false;
+  when_free([&] { gone = seal(stream); });
+  return gone;
 }
 
-bool pool::core::any_gone() const {
-  if (limbo_.batches->dirty()) return true;
-  const std::shared_lock lock(streams_mutex_);
-  for (const auto& [id, stream] : streams_) {
-    if (stream->batches->gone() && stream->batches->dirty()) return true;
+bool stream_directory::seal(stream_state& stream) noexcept {
+  const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
+  const relaxed_capture_scope relaxed(gpu_);
+  const stream_handle handle = stream.batches->handle();
+  call_result failure;
+  switch (stream.batches->seal(gpu_, events_, &failure)) {
+    case order::seal_outcome::sealed:
+      seals_.fetch_add(1, std::memory_order_relaxed);
+      stream.seals_seen.store(wish, std::memory_order_relaxed);
+      captures_.note_end(handle);
+      break;
+    case order::seal_outcome::gone: return !names_many(handle);
+    case order::seal_outcome::capturing: captures_.note(handle, 0); break;
+    case order::seal_outcome::beside_a_capture:
+    case order::seal_outcome::nothing: break;
+    case order::seal_outcome::failed: note_failure(failure, "sealing a batch of frees"); break;
   }
   return false;
 }
 
-// One context event behind everything that is freed and not sealed. False where it could not be.
-bool pool::core::seal_context() noexcept {
+bool stream_directory::worth_a_context_fence(unsealed which, const stream_state* named) const {
+  const shared_mutex_lock lock(mutex_);
+  if (which == unsealed::of_gone) {
+    return limbo_.batches->dirty() ||
+           std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+             return entry.second->batches->gone() && entry.second->batches->dirty();
+           });
+  }
+  // A stream that makes calls seals a few MiB. One that has fallen silent may have had most of the
+  // pool by its streak; and as long as there was one stream nothing was sealed at all.
+  std::uint64_t bytes = 0;
+  const block_store::locked books(blocks_);
+  for (const auto& [id, stream] : streams_) {
+    if (stream.get() == named || !stream->batches->dirty()) continue;
+    if (which == unsealed::much_uncached && stream->holders.load(std::memory_order_relaxed) != 0)
+      continue;
+    bytes += std::min(stream->batches->dirty_bytes(), books.heap().free_bytes(stream->owner));
+  }
+  return bytes >= std::max<std::uint64_t>(8 * MiB, books.reserved() / 8);
+}
+
+bool stream_directory::fence_context() noexcept {
   try {
-    return seal_over_context();
+    return seal_context();
   } catch (const std::bad_alloc&) {  // later, then
     return false;
   }
 }
 
-bool pool::core::seal_over_context() {
+bool stream_directory::seal_context() {
   std::vector<std::shared_ptr<order::stream_batches>> lines;
   if (limbo_.batches->dirty()) lines.push_back(limbo_.batches);
-  {
-    const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) {
-      if (stream->batches->dirty()) lines.push_back(stream->batches);
-    }
-  }
+  each([&](const stream_state& stream) {
+    if (stream.batches->dirty()) lines.push_back(stream.batches);
+  });
   if (lines.empty()) return true;
   if (options_.fences == context_fences::never) return false;
-  const relaxed_capture_scope relaxed(*gpu_);
-  if (captures_running()) {
-    note_fence_failure(
-        {error_code::not_permitted,
-         "frees whose stream makes no call wait for a capture to end that this pool has seen"});
+  const relaxed_capture_scope relaxed(gpu_);
+  if (captures_.may_run()) {
+    const mutex_lock lock(failure_mutex_);
+    last_failure_ = {
+        error_code::not_permitted,
+        "frees whose stream makes no call wait for a capture to end that this pool has seen"};
     return false;
   }
   call_result failure;
-  if (!context_fence_.seal(*gpu_, events_, lines, &failure)) {
-    note_fence_failure(to_error(failure, "a fence over the whole context"));
+  if (!context_fence_.seal(gpu_, events_, lines, &failure)) {
+    note_failure(failure, "a fence over the whole context");
     return false;
   }
-  counts_.seals.fetch_add(1, std::memory_order_relaxed);
+  seals_.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+// Asking
+// ----------------------------------------------------------------------------
+
+bool stream_directory::poll() noexcept {
+  try {
+    return poll_all();
+  } catch (const std::bad_alloc&) {  // no words for what failed; the batches stand
+    return true;
+  }
+}
+
+bool stream_directory::poll_all() {
+  std::uint64_t queries = 0;
+  call_result failure;
+  bool progress = context_fence_.poll(gpu_, events_, &queries, &failure);
+  each([&](stream_state& stream) {
+    const bool passed = stream.batches->poll(gpu_, events_, &queries, &failure);
+    blocks_.retire(stream);
+    progress = progress || passed;
+  });
+  blocks_.retire(limbo_);
+  if (!failure.ok()) note_failure(failure, "asking whether a fence has passed");
+  queries_.fetch_add(queries, std::memory_order_relaxed);
+  return poll_uses() || progress;
+}
+
+bool stream_directory::poll_uses() noexcept {
+  const std::list<cross_stream_uses::waiting> passed = uses_.poll(gpu_, events_);
+  for (const cross_stream_uses::waiting& w : passed) {
+    w.block->link = nullptr;
+    blocks_.release(*w.freed_on, w.block);
+    w.freed_on->holders.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  return !passed.empty();
+}
+
+void stream_directory::poll_when_free() noexcept {
+  when_free([&] {
+    const relaxed_capture_scope relaxed(gpu_);
+    poll();
+  });
+}
+
+// The event of some batch that has not been seen to pass, or nullptr.
+event_handle stream_directory::nearest() {
+  if (const event_handle wide = context_fence_.nearest(); wide != nullptr) return wide;
+  {
+    const shared_mutex_lock lock(mutex_);
+    for (const auto& [id, stream] : streams_) {
+      if (const event_handle own = stream->batches->nearest(); own != nullptr) return own;
+    }
+  }
+  return uses_.nearest();
+}
+
+// The event may be given back and recorded anew by another thread's poll meanwhile; then this waits
+// for a later fence of the pool, which is still one, and what the other thread found counts as
+// found.
+bool stream_directory::wait_for_one(std::uint64_t deadline_ns) {
+  const relaxed_capture_scope relaxed(gpu_);
+  const event_handle first = nearest();
+  if (first == nullptr) return false;
+  host_waits_.fetch_add(1, std::memory_order_relaxed);
+  for (;;) {
+    if (poll() || nearest() != first) return true;
+    if (options_.clock && options_.clock() >= deadline_ns) return false;
+    if (!options_.clock || gpu_.simulated()) {  // virtual time moves by waiting only
+      if (const call_result answer = gpu_.event_synchronize(first); !answer.ok()) {
+        note_failure(answer, "waiting for a fence");
+        return false;
+      }
+      return poll() || nearest() != first;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+// Where that helped the next time gets more, where it did not less, so that a program whose queue
+// is long does not pay for it.
+heap::extent* stream_directory::block_by_asking(const block_request& what) {
+  static constexpr std::uint32_t most_questions = 1024;
+  static constexpr std::uint32_t least_questions = 8;
+  const std::uint32_t patience = patience_.load(std::memory_order_relaxed);
+  // Where others queue behind this thread each question also costs more, and they all wait for the
+  // answer.
+  std::uint64_t left = patience / (1 + blocks_.queue().others());
+  while (left > 0 && any_pending()) {
+    const std::uint64_t asked = queries_.load(std::memory_order_relaxed);
+    const bool passed = poll();
+    left -= std::min(left,
+                     std::max<std::uint64_t>(1, queries_.load(std::memory_order_relaxed) - asked));
+    if (!passed) continue;
+    if (heap::extent* const block = blocks_.carve(what)) {
+      patience_.store(std::min(most_questions, 2 * patience), std::memory_order_relaxed);
+      return block;
+    }
+  }
+  if (left == 0)
+    patience_.store(std::max(least_questions, patience / 2), std::memory_order_relaxed);
+  return nullptr;
+}
+
+heap::extent* stream_directory::block_behind_a_wait(const block_request& what) {
+  const shared_mutex_lock lock(mutex_);
+  for (const auto& [id, other] : streams_) {
+    if (other.get() == what.stream) continue;
+    {
+      const block_store::locked books(blocks_);
+      if (books.heap().largest_free(other->owner) < what.size) continue;
+    }
+    call_result failure;
+    const std::uint64_t batch = other->batches->make_wait(gpu_, what.handle, &failure);
+    if (batch == 0) continue;
+    stream_waits_.fetch_add(1, std::memory_order_relaxed);
+    // Behind the wait the frees up to this batch are in this stream's order: they are its own now.
+    const block_store::locked books(blocks_);
+    books.heap().reassign(other->owner, batch, what.owner, what.stream->batches->join(0));
+    if (heap::extent* const block = books.carve(what, true)) return block;
+  }
+  return nullptr;
 }
 
 // What is freed before its batch is closed here is behind the wait; later frees join the next
 // batch.
-result<void> pool::core::synchronize() {
-  const relaxed_capture_scope relaxed(*gpu_);
-  drain_released();
-  empty_arenas();
-  flush_caches_of(nullptr);
-  if (captures_running()) {
+result<void> stream_directory::synchronize() {
+  if (captures_.may_run()) {
     return error{
         error_code::not_permitted,
         "synchronize: a capture runs or may run, and waiting for the device would break it"};
@@ -192,58 +262,28 @@ result<void> pool::core::synchronize() {
   };
   std::vector<closed_batch> closed;
   {
-    const std::shared_lock lock(streams_mutex_);
+    const shared_mutex_lock lock(mutex_);
     closed.reserve(streams_.size() + 1);  // a batch that is closed must be known below
     closed.push_back({limbo_.batches, limbo_.batches->close_open()});
     for (const auto& [id, stream] : streams_)
       closed.push_back({stream->batches, stream->batches->close_open()});
   }
-  if (const call_result waited = gpu_->context_synchronize(); !waited.ok()) {
+  if (const call_result waited = gpu_.context_synchronize(); !waited.ok()) {
     for (const closed_batch& c : closed) {
       if (c.batch != 0) c.batches->join(0);  // dirty again: a later fence covers it
     }
     return to_error(waited, "waiting for the device");
   }
   for (const closed_batch& c : closed) c.batches->complete(c.batch);
-  poll_fences();
-  const std::shared_lock lock(streams_mutex_);
-  for (const auto& [id, stream] : streams_) retire_in_heap(*stream);
+  poll();
+  each([&](stream_state& stream) { blocks_.retire(stream); });
   return {};
 }
 
-// The event of some batch that has not been seen to pass, or nullptr.
-event_handle pool::core::nearest_fence() {
-  if (const event_handle wide = context_fence_.nearest(); wide != nullptr) return wide;
-  {
-    const std::shared_lock lock(streams_mutex_);
-    for (const auto& [id, stream] : streams_) {
-      if (const event_handle own = stream->batches->nearest(); own != nullptr) return own;
-    }
-  }
-  return uses_.nearest();
-}
-
-// Waits for the nearest fence, at most until the deadline. False where there is nothing to wait
-// for. The event may be given back and recorded anew by another thread's poll meanwhile; then this
-// waits for a later fence of the pool, which is still one, and what the other thread found counts
-// as found.
-bool pool::core::wait_for_a_fence(std::uint64_t deadline_ns) {
-  const relaxed_capture_scope relaxed(*gpu_);
-  const event_handle nearest = nearest_fence();
-  if (nearest == nullptr) return false;
-  counts_.host_waits.fetch_add(1, std::memory_order_relaxed);
-  for (;;) {
-    if (poll_fences() || nearest_fence() != nearest) return true;
-    if (options_.clock && options_.clock() >= deadline_ns) return false;
-    if (!options_.clock || gpu_->simulated()) {  // virtual time moves by waiting only
-      if (const call_result answer = gpu_->event_synchronize(nearest); !answer.ok()) {
-        note_fence_failure(to_error(answer, "waiting for a fence"));
-        return false;
-      }
-      return poll_fences() || nearest_fence() != nearest;
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  }
+void stream_directory::drain() {
+  each([&](const stream_state& stream) { stream.batches->drain(events_); });
+  context_fence_.drain(events_);
+  uses_.drain(events_);
 }
 
 }  // namespace millpond

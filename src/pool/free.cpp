@@ -9,7 +9,7 @@
 
 #include "base/quote.hpp"
 #include "driver/relaxed_capture.hpp"
-#include "pool/core.hpp"
+#include "pool/fast_path.hpp"
 #include "resource/quiet_stream.hpp"
 
 namespace millpond {
@@ -36,7 +36,7 @@ result<pool::core::freer> pool::core::who_frees(stream_handle stream, thread_cac
                                         : asked.status != driver_status::invalid_context;
     if (!may_capture) {
       if (const auto id = identity(stream)) {
-        auto made = make_cache(stream, *id);
+        auto made = caches_.make(stream, *id);
         if (!made) return made.error();
         thread_cache* const counted = made->get();
         passing.cache = attach(stream, std::move(*made));
@@ -54,35 +54,35 @@ result<pool::core::freer> pool::core::who_frees(stream_handle stream, thread_cac
   } catch (const std::bad_alloc&) {
     if (detail::of_another_context(*gpu_, stream)) return no_host_memory();
   }
-  return freer{&limbo_, nullptr};
+  return freer{&streams_.limbo(), nullptr};
 }
 
-void pool::core::count_free(thread_cache* counted, std::uint64_t bytes) noexcept {
-  if (counted != nullptr) {
-    const auto entered = counted->lock.enter();
-    counted->counts.deallocations.add(1);
-    counted->counts.bytes_in.add(bytes);
-    counted->lock.leave(entered);
-    return;
-  }
-  const std::lock_guard lock(caches_mutex_);
-  past_.deallocations.add(1);
-  past_.bytes_in.add(bytes);
+result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
+  thread_cache* in = cache_of_free(stream);
+  if (in != nullptr && caches_.push(*in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, stream, in);
 }
 
-// An allocation that no cache counts.
-void pool::core::count_uncached(std::uint64_t bytes) noexcept {
-  const std::lock_guard lock(caches_mutex_);
-  past_.allocations.add(1);
-  past_.misses.add(1);
-  past_.bytes_out.add(bytes);
+result<void> pool::core::deallocate_to(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
+  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, in.handle);
+  if (caches_.push(in, ptr, bytes)) return {};
+  return slow_free(ptr, bytes, in.handle, &in);
+}
+
+result<void> pool::core::deallocate_to(captured_cache& in, void* ptr,
+                                       std::uint64_t bytes) noexcept {
+  if (serving() && push_here(in, ptr, bytes)) return {};
+  // Another arena's block, the program's own, or one that another stream uses too: as by the plain
+  // call.
+  return deallocate(ptr, bytes, in.handle);
 }
 
 result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle stream,
                                    thread_cache* in) noexcept {
-  look_for_capture_end(stream);
-  drain_released();
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  watch_.look_for_end(stream);
+  captures_.drain_released();
+  heap::extent* const block = blocks_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto may_be_freed = [&] {
     return user_has(block) && (bytes == 0 || bytes == block->requested);
   };
@@ -91,19 +91,20 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   const auto who = who_frees(stream, in, passing);
   if (!who) return who.error();
   const auto [freed_on, counted] = *who;
-  if (counted != nullptr && counted != in && push(*counted, ptr, bytes)) return {};
+  if (counted != nullptr && counted != in && caches_.push(*counted, ptr, bytes)) return {};
   if (!may_be_freed()) return refuse_free(ptr, bytes, stream);
   const std::uint64_t freed = block->requested;
   if (state_of(*block) == block_state::special) return free_special(block, bytes, stream, *who);
   // The cache was busy with a stranger, or there is none. Its own thread, which is here, is the one
   // that frees its blocks without a check.
-  if (counted == nullptr || counted != in || block->holder_number != in->number) check_frees();
+  if (counted == nullptr || counted != in || block->holder_number != in->number)
+    caches_.check_frees();
   if (!change_state(*block, block_state::live, block_state::cached))
     return refuse_free(ptr, bytes, stream);
-  count_free(counted, freed);
+  caches_.count_free(counted, freed);
   block->link = nullptr;
-  flush_chain(*freed_on, block);
-  if (freed_on != &limbo_) seal_if_wanted(*freed_on);
+  blocks_.release(*freed_on, block);
+  if (freed_on != &streams_.limbo()) caches_.seal_if_due(*freed_on);
   return {};
 }
 
@@ -111,21 +112,12 @@ result<void> pool::core::free_special(heap::extent* block, std::uint64_t bytes,
                                       stream_handle stream, const freer& who) noexcept {
   void* const ptr = reinterpret_cast<void*>(block->start());
   const std::uint64_t freed = block->requested;
-  bool arenas = false;
   stream_state* to_seal = nullptr;
-  {
-    // The end of an arena claims its blocks under this mutex too: what is claimed here has its
-    // arena for as long as it is held.
-    const std::lock_guard lock(captures_mutex_);
-    if (!change_state(*block, block_state::special, block_state::guarded))
-      return refuse_free(ptr, bytes, stream);
-    arenas = block->holder != nullptr;
-    if (arenas) static_cast<void>(uses_.take(block));
-    if (arenas) to_seal = free_in_capture(block, stream, who.on);
-  }
-  count_free(who.counted, freed);
-  if (arenas)
-    seal_kept(to_seal);
+  const capture_directory::freed was = captures_.free_special(block, stream, who.on, &to_seal);
+  if (!was.claimed) return refuse_free(ptr, bytes, stream);
+  caches_.count_free(who.counted, freed);
+  if (was.arenas)
+    captures_.seal_kept(to_seal);
   else
     free_used(block, *who.on);
   return {};
@@ -153,34 +145,30 @@ void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept
     if (!covered) break;
     {
       const relaxed_capture_scope relaxed(*gpu_);
-      covered = events_.get(&event).ok();
+      covered = streams_.events().get(&event).ok();
     }
     if (!covered) break;
     covered = gpu_->event_record(event, other).ok();
     if (!covered) {
-      events_.put(event);
+      streams_.events().put(event);
       break;
     }
     waits.back().events.push_back(event);
   }
   if (!covered) {
     for (const cross_stream_uses::waiting& g : waits) {
-      for (const event_handle e : g.events) events_.put(e);
+      for (const event_handle e : g.events) streams_.events().put(e);
     }
     block->link = nullptr;
-    flush_chain(limbo_, block);
+    blocks_.release(streams_.limbo(), block);
     return;
   }
   waits.back().block = block;
   waits.back().freed_on = &freed_on;
   freed_on.holders.fetch_add(1, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(heap_mutex_);
-    guarded_bytes_ += block->bytes;
-  }
   uses_.wait(waits);
   const relaxed_capture_scope relaxed(*gpu_);
-  poll_guarded();
+  streams_.poll_uses();
 }
 
 result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
@@ -189,19 +177,12 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
                  "record_use: the pointer is not a live block of this pool"};
   };
   try {
-    heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+    heap::extent* const block = blocks_.find(reinterpret_cast<std::uintptr_t>(ptr));
     if (!user_has(block)) return not_live();
     capture_info capture;
     const call_result asked = gpu_->stream_capture(stream, &capture);
     const bool captures = asked.ok() && capture.status != capture_status::none;
-    {
-      const std::lock_guard lock(captures_mutex_);
-      if (state_of(*block) == block_state::special && block->holder != nullptr) {
-        // An arena's: others never have it before the end, but its own captures might.
-        block->holder_note |= captures ? block_mark::used_in_capture : block_mark::used_outside;
-        return {};
-      }
-    }
+    if (captures_.note_use(block, captures)) return {};
     if (captures) {
       return error{
           error_code::not_permitted,
@@ -226,8 +207,8 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
                 "and name that"};
       }
     }
-    if (auto own = of_own_context(stream, id, "record_use"); !own) return own;
-    block_owners_.forget(block->start());  // whoever frees it looks at its state
+    if (auto own = streams_.of_own_context(stream, id, "record_use"); !own) return own;
+    caches_.forget_owner(*block);  // whoever frees it looks at its state
     if (!uses_.add_use(block, {stream, id}, [&] { return make_special(*block); }))
       return not_live();  // freed meanwhile
     return {};
@@ -237,8 +218,8 @@ result<void> pool::core::record_use(void* ptr, stream_handle stream) noexcept {
 }
 
 result<pool::block_range> pool::core::find(const void* ptr) {
-  const std::lock_guard lock(heap_mutex_);
-  const heap::extent* const block = heap_.covering(reinterpret_cast<std::uintptr_t>(ptr));
+  const block_store::locked books(blocks_);
+  const heap::extent* const block = books.heap().covering(reinterpret_cast<std::uintptr_t>(ptr));
   if (!user_has(block)) {
     return error{error_code::foreign_pointer, "the address is in no live block of this pool"};
   }

@@ -1,4 +1,4 @@
-// The pool's face, and its plain calls.
+// The pool's face.
 #include "millpond/pool/pool.hpp"
 
 #include <new>
@@ -7,131 +7,6 @@
 #include "pool/fast_path.hpp"
 
 namespace millpond {
-void* pool::core::pop(thread_cache& in, std::uint64_t bytes) noexcept {
-  return pop_here(in, bytes);
-}
-
-bool pool::core::push(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
-  return push_here(in, ptr, bytes);
-}
-
-std::unique_ptr<thread_cache> pool::core::attach(stream_handle stream,
-                                                 std::unique_ptr<thread_cache> made) noexcept {
-  return thread_caches::put(shared_from_this(), stream, std::move(made));
-}
-
-// The plain calls
-// ---------------------------------------------------------------------------------------
-
-// Not for a stream that captures: cuStreamGetId refuses those (seen on an H200, driver 580.159), so
-// whoever may have one asks for the capture first.
-result<std::uint64_t> pool::core::identity(stream_handle stream) {
-  std::uint64_t id = 0;
-  call_result answer = gpu_->stream_id(stream, &id);
-  if (__builtin_expect(answer.status == driver_status::invalid_context, 0)) {
-    // The stream's fault, or the first call of a thread that has no context: a call without a
-    // stream tells.
-    std::uint64_t free = 0;
-    std::uint64_t total = 0;
-    if (gpu_->memory_info(&free, &total).status == driver_status::invalid_context &&
-        gpu_->bind_thread().ok()) {
-      answer = gpu_->stream_id(stream, &id);
-    }
-  }
-  if (__builtin_expect(!answer.ok(), 0)) {
-    return error{
-        answer.status == driver_status::invalid_handle ||
-                answer.status == driver_status::invalid_context
-            ? error_code::invalid_argument
-            : error_code::driver_failure,
-        "the stream is not usable (destroyed, or of another context): " + to_string(answer)};
-  }
-  return id;
-}
-
-// Whatever is unusual about the call is found out here; usual_cache has the short way.
-result<void*> pool::core::allocate(std::uint64_t bytes, std::uint64_t alignment,
-                                   stream_handle stream) {
-  if (__builtin_expect(!serving(), 0)) return not_serving();
-  capture_info capture;
-  if (const call_result answer = gpu_->stream_capture(stream, &capture);
-      __builtin_expect(!answer.ok(), 0)) {
-    // A destroyed stream or a thread without a context: identity() knows the words and the way.
-    if (answer.status != driver_status::invalid_handle &&
-        answer.status != driver_status::invalid_context) {
-      if (names_many(stream)) return allocate_unidentified(bytes, alignment, stream);
-      return to_error(answer, "asking whether the stream captures");
-    }
-    const auto id = identity(stream);
-    if (!id) return id.error();
-    if (!gpu_->stream_capture(stream, &capture).ok())
-      return to_error(answer, "asking whether the stream captures");
-  }
-  if (__builtin_expect(capture.status == capture_status::active, 0)) {
-    return allocate_in_capture(capture, bytes, alignment, stream);
-  }
-  if (capture.status == capture_status::invalidated) {
-    return error{error_code::not_permitted,
-                 "the stream's capture has been invalidated: end it before allocating"};
-  }
-  const auto id = identity(stream);
-  if (!id) return id.error();
-  if (__builtin_expect(capturing_bits_.load(std::memory_order_relaxed) != 0, 0))
-    note_not_capturing(stream);
-  thread_cache* in = thread_caches::find(this, stream);
-  if (in == nullptr || in->stream_id != *id) {
-    auto made = make_cache(stream, *id);
-    if (!made) return made.error();
-    in = made->get();
-    const passing_cache passing{*this, attach(stream, std::move(*made))};
-    return allocate_from(*in, bytes, alignment);
-  }
-  if (alignment <= heap::granule) {
-    if (void* const ptr = pop(*in, bytes)) return ptr;
-  }
-  return allocate_from(*in, bytes, alignment);
-}
-
-// On a default stream that cannot be asked anything: a blocking stream captures, and the question
-// itself would break that capture. In the pool's own context the thread's cache for the handle is
-// of the same stream as ever; where there is none, memory that anyone may have is in every stream's
-// order.
-result<void*> pool::core::allocate_unidentified(std::uint64_t bytes, std::uint64_t alignment,
-                                                stream_handle stream) {
-  if (thread_cache* const in = cache_of_free(stream); in != nullptr) {
-    if (alignment <= heap::granule) {
-      if (void* const ptr = pop(*in, bytes)) return ptr;
-    }
-    return allocate_from(*in, bytes, alignment);
-  }
-  request what(bytes, alignment);
-  what.size_class = large_class;  // no cache keeps it
-  what.size = align_up(bytes, heap::granule);
-  what.handle = stream;
-  const auto found = acquire(what, nullptr);
-  if (!found) return found.error();
-  heap::extent* const block = *found;
-  block->requested = bytes;
-  block->holder_number = 0;
-  block_owners_.forget(block->start());
-  set_state(*block, block_state::live);
-  count_uncached(bytes);
-  return reinterpret_cast<void*>(block->start());
-}
-
-result<void> pool::core::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
-  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, stream);
-  thread_cache* in = cache_of_free(stream);
-  if (in != nullptr && push(*in, ptr, bytes)) return {};
-  return slow_free(ptr, bytes, stream, in);
-}
-
-result<void> pool::core::deallocate_to(thread_cache& in, void* ptr, std::uint64_t bytes) noexcept {
-  if (__builtin_expect(!serving(), 0)) return free_unserved(ptr, bytes, in.handle);
-  if (push(in, ptr, bytes)) return {};
-  return slow_free(ptr, bytes, in.handle, &in);
-}
-
 // The face
 // ----------------------------------------------------------------------------------------------
 
@@ -201,17 +76,13 @@ void pool::deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noex
 result<void*> pool::do_allocate(std::uint64_t bytes, std::uint64_t alignment,
                                 stream_handle stream) {
   report_refused();
-  try {
-    if (alignment <= heap::granule && core_->serving()) {
-      if (thread_cache* const in = core_->usual_cache(stream)) {
-        if (void* const ptr = core_->pop(*in, bytes)) return ptr;
-        return core_->allocate_from(*in, bytes, alignment);
-      }
+  if (alignment <= heap::granule && core_->serving()) {
+    if (thread_cache* const in = core_->usual_cache(stream)) {
+      if (void* const ptr = core_->pop_here(*in, bytes)) return ptr;
+      return core_->allocate_from(*in, bytes, alignment);
     }
-    return core_->allocate(bytes, alignment, stream);
-  } catch (const std::bad_alloc&) {
-    return no_host_memory();
   }
+  return core_->allocate(bytes, alignment, stream);
 }
 result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle stream) noexcept {
   report_refused();
@@ -220,9 +91,7 @@ result<void> pool::do_deallocate(void* ptr, std::uint64_t bytes, stream_handle s
 
 pool::cache_handle pool::cache(stream_handle stream) {
   if (forked()) throw memory_error(refused_in_child());
-  const auto id = core_->identity(stream);
-  if (!id) throw memory_error(id.error());
-  auto made = core_->make_cache(stream, *id);
+  auto made = core_->make_cache(stream);
   if (!made) throw memory_error(made.error());
   return {*this, core_, std::move(*made)};
 }

@@ -38,6 +38,7 @@ class graph_arena {
 
  private:
   friend class pool;
+  friend class capture_directory;
   struct hold;  // src/pool/capture/capture_state.hpp
   explicit graph_arena(std::shared_ptr<const hold> held) noexcept : held_(std::move(held)) {}
   std::shared_ptr<const hold> held_;

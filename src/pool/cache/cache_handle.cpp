@@ -1,6 +1,4 @@
 // The handles of caches that their user keeps, of a stream's and of a capture's.
-#include <new>
-
 #include "base/check.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/fast_path.hpp"
@@ -79,14 +77,7 @@ void* pool::basic_cache_handle<Cache>::allocate_slowly(std::uint64_t bytes) {
   if (!core_->serving()) throw memory_error(core_->not_serving());
   if (bytes > max_bytes) throw out_of_memory(format_bytes(bytes) + " is more than any device has");
   owner_->report_refused();
-  const auto got = [&]() -> result<void*> {
-    try {
-      return core_->allocate_from(*cache_, bytes);
-    } catch (const std::bad_alloc&) {
-      return no_host_memory();
-    }
-  };
-  return or_throw(got());
+  return or_throw(core_->allocate_from(*cache_, bytes));
 }
 
 template <class Cache>

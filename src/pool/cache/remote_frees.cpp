@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <new>
 
-#include "pool/core.hpp"
+#include "pool/cache/cache_directory.hpp"
 
 namespace millpond {
 namespace {
@@ -25,8 +25,8 @@ constexpr std::uint64_t box_share = 16;
 
 // A free of a block whose owner is known: it goes there by its address, and its record is
 // not touched. False where it does not go.
-bool pool::core::post(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept {
-  const std::uint32_t number = bytes == 0 ? 0 : block_owners_.owner_of(address);
+bool cache_directory::post(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept {
+  const std::uint32_t number = bytes == 0 ? 0 : owners_.owner_of(address);
   if (number == 0 || number == in.number || !in.lock.owner_lock()) return false;
   const remote_routes::route* const route = in.remote.to(number);
   const bool goes = route != nullptr && route->box != nullptr && !in.has(thread_cache::is_dead) &&
@@ -42,8 +42,8 @@ bool pool::core::post(thread_cache& in, std::uint64_t address, std::uint64_t byt
 // From now on each free in the pool changes its block's state by compare and exchange. The caches'
 // owners read the flag under their locks, which are all taken here, so no free that does not check
 // is under way afterwards.
-void pool::core::check_frees() noexcept {
-  const std::lock_guard lock(caches_mutex_);
+void cache_directory::check_frees() noexcept {
+  const mutex_lock lock(mutex_);
   if (checks_frees_) return;
   for (thread_cache* const l : caches_) l->lock.foreign_begin();
   process_barrier();
@@ -57,7 +57,7 @@ void pool::core::check_frees() noexcept {
 
 // A block that another cache handed out was freed on this one. False where it was not live any
 // more. Under the cache's lock, which is given back.
-bool pool::core::send(thread_cache& in, heap::extent* block, std::uint64_t bytes) noexcept {
+bool cache_directory::send(thread_cache& in, heap::extent* block, std::uint64_t bytes) noexcept {
   if (!in.has(thread_cache::checks_frees)) {
     // Its own cache may free it too, at this moment.
     in.lock.owner_unlock();
@@ -90,23 +90,23 @@ bool pool::core::send(thread_cache& in, heap::extent* block, std::uint64_t bytes
 }
 
 // A block of another cache, or of the heap, is handed out by this one.
-void pool::core::change_hands(thread_cache& to, heap::extent& block) noexcept {
+void cache_directory::change_hands(thread_cache& to, heap::extent& block) noexcept {
   block.holder_number = to.number;
-  block_owners_.forget(block.start());
+  owners_.forget(block.start());
 }
 
 // What was freed with this address and so many bytes, as a block that this cache keeps from now on.
 // nullptr where that was no block of those bytes, or one that is free: then the free is taken back
 // and will be reported. Under the cache's lock, whoever has it.
-heap::extent* pool::core::accept(thread_cache& in, std::uint64_t address,
-                                 std::uint64_t bytes) noexcept {
-  heap::extent* const block = heap_.find(address);
+heap::extent* cache_directory::accept(thread_cache& in, std::uint64_t address,
+                                      std::uint64_t bytes) noexcept {
+  heap::extent* const block = blocks_.find(address);
   const block_state state = block == nullptr ? block_state::none : state_of(*block);
   if (__builtin_expect((state == block_state::live || state == block_state::sent) &&
                            block->requested == bytes &&
                            change_state(*block, state, block_state::cached),
                        1)) {
-    block_owners_.note(address, in.number);
+    owners_.note(address, in.number);
     return block;
   }
   in.counts.deallocations.add(~std::uint64_t{0});
@@ -117,7 +117,7 @@ heap::extent* pool::core::accept(thread_cache& in, std::uint64_t address,
 }
 
 // All remote frees that were sent to the cache. Under its lock, whoever has it.
-void pool::core::drain_remote(thread_cache& in) noexcept {
+void cache_directory::drain_remote(thread_cache& in) noexcept {
   for (const auto& box : in.remote.in) {
     if (box == nullptr) continue;
     box->open_all(
@@ -129,8 +129,8 @@ void pool::core::drain_remote(thread_cache& in) noexcept {
 // The first block that serves the request; what lies before and behind it goes into the cache.
 // Where the cache has no room, one block is put out for the sake of those behind it. No more at
 // once than one allocation should pay for. Under the cache's lock.
-heap::extent* pool::core::from_remote(thread_cache& in, std::uint64_t bytes,
-                                      heap::extent** surplus) noexcept {
+heap::extent* cache_directory::from_remote(thread_cache& in, std::uint64_t bytes,
+                                           heap::extent** surplus) noexcept {
   static constexpr std::size_t most_at_once = 16;
   heap::extent* out = nullptr;
   std::size_t left = most_at_once;
@@ -164,8 +164,8 @@ heap::extent* pool::core::from_remote(thread_cache& in, std::uint64_t bytes,
 // A route from this cache to the one of that number, or a note that there is none: that cache is
 // gone, serves another stream or has as many senders as it takes. Called by the cache's owner,
 // outside its lock.
-void pool::core::connect(thread_cache& in, std::uint32_t number) noexcept {
-  const std::lock_guard lock(caches_mutex_);
+void cache_directory::connect(thread_cache& in, std::uint32_t number) noexcept {
+  const mutex_lock lock(mutex_);
   // Caches lie in the order of their numbers.
   const auto found =
       std::lower_bound(caches_.begin(), caches_.end(), number,
@@ -182,7 +182,7 @@ void pool::core::connect(thread_cache& in, std::uint32_t number) noexcept {
   if (to != nullptr && room &&
       std::find(to->remote.in.begin(), to->remote.in.end(), nullptr) != to->remote.in.end()) {
     try {
-      if (block_owners_.open()) made = std::make_shared<remote_free_queue>(in, *to);
+      if (owners_.open()) made = std::make_shared<remote_free_queue>(in, *to);
       later = made == nullptr;
     } catch (const std::bad_alloc&) {
       later = true;
@@ -226,10 +226,10 @@ void pool::core::connect(thread_cache& in, std::uint32_t number) noexcept {
 
 // The cache sends and receives no more. What it sent and nobody took goes to the heap; what was
 // sent to it is still in its queues.
-void pool::core::disconnect(thread_cache& of) noexcept {
+void cache_directory::disconnect(thread_cache& of) noexcept {
   heap::extent* chain = nullptr;
   {
-    const std::lock_guard lock(caches_mutex_);
+    const mutex_lock lock(mutex_);
     of.leaving = true;  // nobody makes a route to it any more
     std::array<thread_cache*, 2 * remote_routes::most + 1> all{&of};
     std::size_t count = 1;
@@ -269,7 +269,7 @@ void pool::core::disconnect(thread_cache& of) noexcept {
     }
     for (std::size_t i = 0; i < count; ++i) all[i]->lock.foreign_unlock();
   }
-  if (chain != nullptr && !closed()) flush_chain(*of.stream, chain);
+  if (chain != nullptr && !phase_.closed()) blocks_.release(*of.stream, chain);
 }
 
 }  // namespace millpond

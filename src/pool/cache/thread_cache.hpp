@@ -60,6 +60,12 @@ inline void set_state(heap::extent& block, block_state to) noexcept {
       seen, static_cast<std::uint8_t>(to), std::memory_order_relaxed, std::memory_order_relaxed);
 }
 
+// From now on the block's free takes the slow path. False where it is not live any more.
+[[nodiscard]] inline bool make_special(heap::extent& block) noexcept {
+  return state_of(block) == block_state::special ||
+         change_state(block, block_state::live, block_state::special);
+}
+
 // False for nullptr too: no block.
 [[nodiscard]] inline bool user_has(const heap::extent* block) noexcept {
   if (block == nullptr) return false;

@@ -6,31 +6,31 @@
 // capture memory is reused in its own streams' order alone. Between graphs no order is needed,
 // since the program runs only one at a time.
 #include "driver/relaxed_capture.hpp"
-#include "pool/core.hpp"
+#include "pool/capture/capture_directory.hpp"
 
 namespace millpond {
 
-graph_arena pool::core::make_graph_arena() {
+graph_arena capture_directory::make_arena() {
   auto made = std::make_shared<arena_state>();
   made->held = true;
-  made->parked = new_owner();
-  const std::lock_guard lock(captures_mutex_);
+  made->parked = blocks_.new_owner();
+  const mutex_lock lock(mutex_);
   made->number = next_arena_++;
   auto held = std::make_shared<const graph_arena::hold>(released_, made->number);
   arenas_.emplace(made->number, std::move(made));
   return graph_arena(std::move(held));
 }
 
-result<void> pool::core::capture_into(const graph_arena::hold& arena, stream_handle stream) {
+result<void> capture_directory::capture_into(const graph_arena::hold& arena, stream_handle stream) {
   if (arena.queue != released_)
     return error{error_code::invalid_argument, "capture_into: the graph arena is another pool's"};
-  const auto capture = begin_capture_call(stream, "capture_into", ": begin it first");
+  const auto capture = begin_call(stream, "capture_into", ": begin it first");
   if (!capture) return capture.error();
   {
-    const relaxed_capture_scope relaxed(*gpu_);
-    poll_fences();  // what was freed outside captures may have become the arena's again
+    const relaxed_capture_scope relaxed(gpu_);
+    streams_.poll();  // what was freed outside captures may have become the arena's again
   }
-  const std::lock_guard lock(captures_mutex_);
+  const mutex_lock lock(mutex_);
   const std::shared_ptr<arena_state> into = arenas_.at(arena.number);  // the caller holds it
   if (const auto known = captures_.find(capture->id); known != captures_.end()) {
     if (known->second->arena == into) return {};
@@ -40,19 +40,19 @@ result<void> pool::core::capture_into(const graph_arena::hold& arena, stream_han
                        "attach it before"
                      : "capture_into: the capture is attached to another graph arena"};
   }
-  const auto opened = open_capture(*capture, into);
+  const auto opened = open(*capture, into);
   if (!opened) return opened.error();
-  inherit(**opened, owner_in(**opened, capture_key(stream)));
+  inherit(**opened, owner_in(**opened, capture_watch::key_of(stream)));
   return {};
 }
 
 // Everything that is free in the arena, for the capture's first stream until another needs it.
-void pool::core::inherit(capture_state& capture, heap::owner_id first) {
+void capture_directory::inherit(capture_state& capture, heap::owner_id first) {
   arena_state& arena = *capture.arena;
   settle_kept(arena);
-  const std::lock_guard lock(heap_mutex_);
+  const block_store::locked books(blocks_);
   const auto hand_on = [&](heap::owner_id from) {
-    heap_.reassign(from, arena_batch::all, first, arena_batch::untouched);
+    books.heap().reassign(from, arena_batch::all, first, arena_batch::untouched);
   };
   hand_on(arena.parked);
   for (const std::uint64_t id : arena.graphs) {
@@ -65,68 +65,64 @@ void pool::core::inherit(capture_state& capture, heap::owner_id first) {
 }
 
 // Blocks freed outside captures whose stream has passed the free.
-void pool::core::settle_kept(arena_state& arena) {
+void capture_directory::settle_kept(arena_state& arena) {
   arena.kept.remove_if([&](const arena_state::held_block& k) {
     if (k.batches == nullptr || k.batches->completed() < k.batch) return false;
-    const std::lock_guard lock(heap_mutex_);
-    put_back(*k.block, arena.parked);
+    block_store::locked(blocks_).put_back(*k.block, arena.parked, arena_batch::used);
     return true;
   });
 }
 
 // Its graph is gone: what it had free waits in the arena for the next capture. Under the captures
 // mutex.
-void pool::core::end_capture(capture_state& gone) noexcept {
+void capture_directory::end_capture(capture_state& gone) noexcept {
   gone.arena->graphs.erase(gone.id);
   gone.ended = true;
   if (gone.allocating == 0) let_go_of_owners(gone);
 }
 
 // Under the captures mutex, as end_capture.
-void pool::core::let_go_of_owners(capture_state& gone) noexcept {
-  const std::lock_guard lock(heap_mutex_);
+void capture_directory::let_go_of_owners(capture_state& gone) noexcept {
+  const stream_state& limbo = streams_.limbo();
+  const block_store::locked books(blocks_);
   // Its arena may have ended before the last call did, and has no owner any more.
   const bool over = gone.arena->ended.load(std::memory_order_relaxed);
-  const heap::owner_id to = over ? limbo_.owner : gone.arena->parked;
+  const heap::owner_id to = over ? limbo.owner : gone.arena->parked;
   for (const auto& [key, owner] : gone.owners) {
-    heap_.reassign(owner, arena_batch::all, to, over ? limbo_.batches->join(0) : arena_batch::used);
-    free_owners_.push_back(owner);
+    books.heap().reassign(owner, arena_batch::all, to,
+                          over ? limbo.batches->join(0) : arena_batch::used);
+    books.drop_owner(owner);
   }
 }
 
-// Free memory of arenas that are held while no graph of theirs is left: nothing can be launched on
-// it. A fence over the whole context is to cover it, as in end_arena.
-void pool::core::empty_arenas() noexcept {
-  const std::lock_guard lock(captures_mutex_);
+void capture_directory::empty_arenas() noexcept {
+  const stream_state& limbo = streams_.limbo();
+  const mutex_lock lock(mutex_);
   for (const auto& [number, arena] : arenas_) {
     if (!arena->graphs.empty()) continue;
     settle_kept(*arena);
-    const std::lock_guard heap_lock(heap_mutex_);
-    if (heap_.free_bytes(arena->parked) == 0) continue;
-    heap_.reassign(arena->parked, arena_batch::all, limbo_.owner, limbo_.batches->join(0));
+    const block_store::locked books(blocks_);
+    if (books.heap().free_bytes(arena->parked) == 0) continue;
+    books.heap().reassign(arena->parked, arena_batch::all, limbo.owner, limbo.batches->join(0));
   }
 }
 
-// Marked as ended, so that nobody adds to it. No lock is held.
-void pool::core::end_arena(arena_state& gone) noexcept {
-  {
-    // Held over the caches' locks: a cache is deleted only after it left this list. What a cache
-    // has is in `out` as well.
-    const std::lock_guard lock(caches_mutex_);
-    for (captured_cache* const l : capture_caches_) {
-      if (l->arena.get() != &gone) continue;
-      l->lock.foreign_lock();
-      static_cast<void>(l->empty());
-      l->set(thread_cache::is_dead);
-      l->lock.foreign_unlock();
-    }
-  }
-  // What is live is claimed here: a free of one that comes later finds it freed.
+// Marked as ended, so that nobody adds to it.
+void capture_directory::end_arena(arena_state& gone) noexcept {
   std::list<arena_state::held_block> out;
   std::uint64_t orphaned = 0;
   std::uint64_t orphaned_bytes = 0;
   {
-    const std::lock_guard lock(captures_mutex_);
+    const mutex_lock lock(mutex_);
+    // What a cache has is in `out` as well.
+    for (captured_cache* const c : all_caches_) {
+      if (c->arena.get() != &gone) continue;
+      c->lock.foreign_lock();
+      static_cast<void>(c->empty());
+      c->set(thread_cache::is_dead);
+      c->lock.foreign_unlock();
+    }
+    // What is live is claimed here: a free of one that comes later finds it freed.
     gone.place.clear();
     out.splice(out.end(), gone.out);
     out.splice(out.end(), gone.kept);
@@ -138,18 +134,36 @@ void pool::core::end_arena(arena_state& gone) noexcept {
       static_cast<void>(uses_.take(each.block));
     }
   }
+  const stream_state& limbo = streams_.limbo();
   {
-    const std::lock_guard lock(heap_mutex_);
-    const std::uint64_t batch = limbo_.batches->join(0);
-    for (const arena_state::held_block& each : out) {
-      put_back(*each.block, limbo_.owner, batch);
-    }
-    heap_.reassign(gone.parked, arena_batch::all, limbo_.owner, batch);
-    free_owners_.push_back(gone.parked);
+    const block_store::locked books(blocks_);
+    const std::uint64_t batch = limbo.batches->join(0);
+    for (const arena_state::held_block& each : out) books.put_back(*each.block, limbo.owner, batch);
+    books.heap().reassign(gone.parked, arena_batch::all, limbo.owner, batch);
+    books.drop_owner(gone.parked);
   }
-  const std::lock_guard lock(caches_mutex_);
-  past_.deallocations.add(orphaned);
-  past_.bytes_in.add(orphaned_bytes);
+  caches_.count_frees(orphaned, orphaned_bytes);
+}
+
+void capture_directory::count(pool_statistics& out) {
+  const mutex_lock lock(mutex_);
+  cache_counters sum;
+  for (const captured_cache* const c : all_caches_) sum.add(c->counts);
+  caches_.count(out, sum);
+  out.captures = captures_.size();
+  out.graph_arenas = arenas_.size();
+  const block_store::locked books(blocks_);
+  const auto add = [&](const arena_state& arena) {
+    for (const auto& held : arena.out) out.capture_bytes += held.block->bytes;
+    for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
+    out.capture_bytes += books.heap().free_bytes(arena.parked);
+  };
+  for (const auto& [number, arena] : arenas_) add(*arena);
+  for (const auto& [id, capture] : captures_) {
+    if (capture->arena->number == 0) add(*capture->arena);
+    for (const auto& [stream, owner] : capture->owners)
+      out.capture_bytes += books.heap().free_bytes(owner);
+  }
 }
 
 }  // namespace millpond

@@ -5,7 +5,7 @@
 #include "pool/core.hpp"
 
 namespace millpond {
-memory_report pool::core::explain(const request* what, std::vector<ladder_step> ladder) {
+memory_report pool::core::explain(const block_request* what, std::vector<ladder_step> ladder) {
   memory_report out;
   const pool_statistics now = statistics();
   out.pool = options_.name;
@@ -16,10 +16,10 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
   out.reserved_bytes = now.reserved_bytes;
   out.peak_reserved_bytes = now.peak_reserved_bytes;
   out.asleep_bytes = now.asleep_bytes;
-  out.limit_bytes = limit_bytes();
+  out.limit_bytes = memory_.limit_bytes();
   out.soft_limit_bytes = options_.soft_limit_bytes;
-  if (budget_ != nullptr) {
-    const memory_budget& shared = budget_->budget();
+  if (memory_.budget() != nullptr) {
+    const memory_budget& shared = memory_.budget()->budget();
     out.budget_hard_bytes = shared.limits().hard_bytes;
     out.budget_soft_bytes = shared.limits().soft_bytes;
     out.budget_used_bytes = shared.used_bytes();
@@ -42,11 +42,12 @@ memory_report pool::core::explain(const request* what, std::vector<ladder_step> 
   }
   const heap::owner_id owner = what != nullptr ? what->owner : heap::anyone;
   {
-    const std::lock_guard lock(heap_mutex_);
-    out.largest_bytes = std::max(heap_.largest_free(owner), heap_.largest_free(heap::anyone));
-    out.last_failure = last_failure_.message;
-    out.fence_failure = last_fence_failure_.message;
+    const block_store::locked books(blocks_);
+    out.largest_bytes =
+        std::max(books.heap().largest_free(owner), books.heap().largest_free(heap::anyone));
   }
+  out.last_failure = memory_.last_failure().message;
+  out.fence_failure = streams_.last_failure().message;
   if (what != nullptr) {
     out.asked_bytes = what->bytes;
     out.asked_alignment = what->alignment;

@@ -11,14 +11,14 @@ namespace millpond {
 class pool::core::keeper_survey {
  public:
   explicit keeper_survey(core& of) : of_(of) {
-    owners_[of.limbo_.owner] = {keeper_kind::dead_stream, 0, 0, 0};
+    owners_[of_.streams_.limbo().owner] = {keeper_kind::dead_stream, 0, 0, 0};
   }
   void ask_streams();
   void ask_caches();
   void ask_captures();
-  // The rest under the heap mutex, when the others have been asked.
-  void walk_heap();
-  void write(memory_report& out);
+  // When the others have been asked.
+  void walk_heap(const block_store::locked& books);
+  void write(const block_store::locked& books, memory_report& out);
 
  private:
   struct owner_facts {
@@ -66,28 +66,36 @@ void pool::core::keeper_survey::add(keeper_kind kind, const owner_facts& whose, 
 }
 
 void pool::core::keeper_survey::ask_streams() {
-  const std::shared_lock lock(of_.streams_mutex_);
-  for (const auto& [id, stream] : of_.streams_) {
-    const owner_facts facts{stream->batches->gone() ? keeper_kind::dead_stream : keeper_kind::fence,
-                            id, reinterpret_cast<std::uintptr_t>(stream->batches->handle()), 0};
-    owners_[stream->owner] = facts;
-    streams_[stream.get()] = facts;
-    const std::uint64_t bytes = stream->shared.bytes();
+  of_.streams_.each([&](const stream_state& stream) {
+    const order::stream_batches& batches = *stream.batches;
+    const owner_facts facts{batches.gone() ? keeper_kind::dead_stream : keeper_kind::fence,
+                            batches.id(), reinterpret_cast<std::uintptr_t>(batches.handle()), 0};
+    owners_[stream.owner] = facts;
+    streams_[&stream] = facts;
+    const std::uint64_t bytes = stream.shared.bytes();
     if (bytes > 0) add(keeper_kind::stream_cache, facts, bytes, 1, bytes);
-  }
+  });
 }
 
 void pool::core::keeper_survey::ask_caches() {
-  const std::lock_guard lock(of_.caches_mutex_);
   struct held {
     const stream_state* stream;
     std::uint64_t kept, sent;
   };
   std::vector<held> all;
-  all.reserve(of_.caches_.size());
-  of_.with_caches_locked(nullptr, [&](thread_cache& l) {
-    all.push_back({l.stream, l.small_bytes + l.large_bytes, l.remote_bytes()});
-  });
+  // Room for all of them, since the visit may allocate nothing.
+  for (bool complete = false; !complete;) {
+    all.clear();
+    all.reserve(2 * of_.caches_.count() + 8);
+    complete = true;
+    of_.caches_.each_locked([&](const thread_cache& l) {
+      if (all.size() == all.capacity()) {
+        complete = false;
+        return;
+      }
+      all.push_back({l.stream, l.small_bytes + l.large_bytes, l.remote_bytes()});
+    });
+  }
   for (const held& each : all) {
     const owner_facts& whose = streams_[each.stream];
     if (each.kept > 0) add(keeper_kind::cache, whose, each.kept, 1, each.kept);
@@ -104,17 +112,15 @@ void pool::core::keeper_survey::note_arena(const arena_state& arena, std::uint64
 }
 
 void pool::core::keeper_survey::ask_captures() {
-  const std::lock_guard lock(of_.captures_mutex_);
-  for (const auto& [number, arena] : of_.arenas_) note_arena(*arena, 0);
-  for (const auto& [id, capture] : of_.captures_) {
-    if (capture->arena->number == 0) note_arena(*capture->arena, id);
-    for (const auto& [stream, owner] : capture->owners)
-      owners_[owner] = {keeper_kind::graph, 0, 0, id};
-  }
+  of_.captures_.each(
+      [&](const arena_state& arena, std::uint64_t capture_id) { note_arena(arena, capture_id); },
+      [&](heap::owner_id owner, std::uint64_t capture_id) {
+        owners_[owner] = {keeper_kind::graph, 0, 0, capture_id};
+      });
 }
 
-void pool::core::keeper_survey::walk_heap() {
-  const heap::heap& all = of_.heap_;
+void pool::core::keeper_survey::walk_heap(const block_store::locked& books) {
+  const heap::heap& all = books.heap();
   neighbours_.resize(all.handles().size());
   loose_.resize(all.handles().size());
   for (heap::handle_id id = 0; id < neighbours_.size(); ++id) {
@@ -178,15 +184,15 @@ void pool::core::keeper_survey::count_used(const part& here) {
   }
 }
 
-void pool::core::keeper_survey::write(memory_report& out) {
+void pool::core::keeper_survey::write(const block_store::locked& books, memory_report& out) {
   for (const memory_neighbour& n : neighbours_) {
     if (n.free_bytes > 0 && n.block_bytes > 0) out.neighbours.push_back(n);
   }
-  if (of_.granularity_ == 0) {
+  if (of_.memory_.granularity() == 0) {
     std::uint64_t chunks = 0;
-    for (const auto& handle : of_.heap_.handles()) chunks += handle.present ? handle.bytes : 0;
-    if (of_.reserved_ > chunks) {
-      const std::uint64_t lost = of_.reserved_ - chunks;
+    for (const auto& handle : books.heap().handles()) chunks += handle.present ? handle.bytes : 0;
+    if (books.reserved() > chunks) {
+      const std::uint64_t lost = books.reserved() - chunks;
       add(keeper_kind::alignment, {}, lost, 1, lost);
     }
   }
@@ -203,9 +209,9 @@ void pool::core::find_keepers(memory_report& out) {
   survey.ask_streams();
   survey.ask_caches();
   survey.ask_captures();
-  const std::lock_guard lock(heap_mutex_);
-  survey.walk_heap();
-  survey.write(out);
+  const block_store::locked books(blocks_);
+  survey.walk_heap(books);
+  survey.write(books, out);
 }
 
 }  // namespace millpond

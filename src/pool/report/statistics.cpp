@@ -19,111 +19,36 @@ std::string name_of_free(const void* ptr, memory_kind kind, stream_handle stream
 
 pool_statistics pool::core::statistics() {
   pool_statistics out;
-  count_caches(out);
-  count_streams(out);
-  count_captures(out);
-  count_heap(out);
-  for (const auto& [to, from] : std::initializer_list<
-           std::pair<std::uint64_t pool_statistics::*, std::atomic<std::uint64_t> counters::*>>{
-           {&pool_statistics::growths, &counters::growths},
-           {&pool_statistics::stitches, &counters::stitches},
-           {&pool_statistics::stitch_reuses, &counters::stitch_reuses},
-           {&pool_statistics::seals, &counters::seals},
-           {&pool_statistics::fence_queries, &counters::fence_queries},
-           {&pool_statistics::stream_waits, &counters::stream_waits},
-           {&pool_statistics::host_waits, &counters::host_waits},
-           {&pool_statistics::thread_caches_flushed, &counters::thread_caches_flushed},
-           {&pool_statistics::pressure_callbacks, &counters::pressure_callbacks},
-           {&pool_statistics::out_of_memory, &counters::out_of_memory},
-           {&pool_statistics::soft_limit_passes, &counters::soft_limit_passes},
-           {&pool_statistics::given_back_bytes, &counters::given_back_bytes}}) {
-    out.*to = (counts_.*from).load(std::memory_order_relaxed);
-  }
-  out.lock_waits = heap_mutex_.waits();
-  out.asleep_bytes = asleep_bytes_.load(std::memory_order_relaxed);
+  captures_.count(out);
+  streams_.count(out);
+  memory_.count(out);
+  count_blocks(out);
+  out.pressure_callbacks = pressure_callbacks_.load(std::memory_order_relaxed);
+  out.out_of_memory = out_of_memory_.load(std::memory_order_relaxed);
   return out;
 }
 
-void pool::core::count_caches(pool_statistics& out) {
-  cache_counters sum;
-  {
-    const std::lock_guard lock(caches_mutex_);
-    sum.add(past_);
-    with_caches_locked(nullptr, [&](thread_cache& l) {
-      out.cached_bytes += l.small_bytes + l.large_bytes + l.remote_bytes();
-      for (const auto& box : l.remote.in)
-        out.metadata_bytes += box != nullptr ? sizeof(remote_free_queue) : 0;
-    });
-    for (const thread_cache* const l : caches_)
-      sum.add(l->counts);  // behind the remote frees, of which some may have been refused
-    out.thread_caches = caches_.size();
-    out.metadata_bytes += out.thread_caches * sizeof(thread_cache) + block_owners_.bytes();
-    for (const captured_cache* const l : capture_caches_) sum.add(l->counts);
-  }
-  out.allocations = sum.allocations.get();
-  out.deallocations = sum.deallocations.get();
-  out.stream_cache_hits = sum.stream_cache_hits.get();
-  out.heap_hits = sum.heap_hits.get();
-  // A free on one thread may be counted before its allocation on another: what is in flight, never
-  // a negative number.
-  const auto past = [](std::uint64_t all, std::uint64_t less) {
-    return all > less ? all - less : 0;
-  };
-  out.live_bytes = past(sum.bytes_out.get(), sum.bytes_in.get());
-  out.live_blocks = past(out.allocations, out.deallocations);
-  out.thread_cache_hits = past(out.allocations, sum.misses.get());
-}
-
-void pool::core::count_streams(pool_statistics& out) {
-  const std::shared_lock lock(streams_mutex_);
-  out.streams = streams_.size();
-  for (const auto& [id, stream] : streams_) {
-    out.cached_bytes += stream->shared.bytes();
-    const std::lock_guard heap_lock(heap_mutex_);
-    out.pending_bytes += heap_.free_bytes(stream->owner);
-  }
-  out.metadata_bytes += streams_.size() * sizeof(stream_state);
-}
-
-void pool::core::count_captures(pool_statistics& out) {
-  const std::lock_guard lock(captures_mutex_);
-  out.captures = captures_.size();
-  out.graph_arenas = arenas_.size();
-  const std::lock_guard heap_lock(heap_mutex_);
-  const auto add = [&](const arena_state& arena) {
-    for (const auto& held : arena.out) out.capture_bytes += held.block->bytes;
-    for (const auto& kept : arena.kept) out.capture_bytes += kept.block->bytes;
-    out.capture_bytes += heap_.free_bytes(arena.parked);
-  };
-  for (const auto& [number, arena] : arenas_) add(*arena);
-  for (const auto& [id, capture] : captures_) {
-    if (capture->arena->number == 0) add(*capture->arena);
-    for (const auto& [stream, owner] : capture->owners)
-      out.capture_bytes += heap_.free_bytes(owner);
-  }
-}
-
-void pool::core::count_heap(pool_statistics& out) {
-  const std::lock_guard lock(heap_mutex_);
-  out.reserved_bytes = reserved_;
-  out.peak_reserved_bytes = peak_reserved_;
-  out.peak_out_bytes = std::max(peak_out_, peak_carved_);
-  out.idle_bytes = heap_.free_bytes(heap::anyone);
-  out.pending_bytes += heap_.free_bytes(limbo_.owner) + guarded_bytes_;
-  out.metadata_bytes += sizeof(*this) + heap_.metadata_bytes();
-  for (const auto& handle : heap_.handles())
-    out.mapped_bytes += handle.bytes * handle.mappings.size();
+void pool::core::count_blocks(pool_statistics& out) {
+  out.pending_bytes += uses_.waiting_bytes();
+  out.lock_waits = blocks_.lock_waits();
+  const block_store::locked books(blocks_);
+  const heap::heap& in = books.heap();
+  out.reserved_bytes = books.reserved();
+  out.peak_reserved_bytes = books.peak_reserved();
+  out.peak_out_bytes = books.peak_of_all();
+  out.idle_bytes = in.free_bytes(heap::anyone);
+  out.metadata_bytes += sizeof(*this) + in.metadata_bytes();
+  for (const auto& handle : in.handles()) out.mapped_bytes += handle.bytes * handle.mappings.size();
 }
 
 void pool::core::check() {
-  const std::lock_guard lock(heap_mutex_);
-  heap_.check();
+  block_store::locked(blocks_).heap().check();
 }
 
 error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream) {
   const std::uint64_t address = reinterpret_cast<std::uintptr_t>(ptr);
   const std::string who = name_of_free(ptr, options_.kind, stream);
-  if (const heap::extent* const block = heap_.find(address); block != nullptr) {
+  if (const heap::extent* const block = blocks_.find(address); block != nullptr) {
     switch (state_of(*block)) {
       case block_state::live:
       case block_state::special:
@@ -140,8 +65,8 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
     }
   }
   {
-    const std::lock_guard lock(heap_mutex_);
-    if (const heap::extent* const block = heap_.covering(address); block != nullptr) {
+    const block_store::locked books(blocks_);
+    if (const heap::extent* const block = books.heap().covering(address); block != nullptr) {
       if (block->start() != address) {
         return {error_code::interior_pointer,
                 who + "it points " + std::to_string(address - block->start()) +
@@ -150,7 +75,7 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
       }
       return {error_code::double_free, who + "the block was freed before"};
     }
-    if (heap_.contains(address)) {
+    if (books.heap().contains(address)) {
       return {
           error_code::double_free,
           who + "the address lies in free memory of this pool: freed before, or never handed out"};
@@ -168,10 +93,9 @@ error pool::core::explain_bad_free(const void* ptr, std::uint64_t bytes, stream_
 
 // A free that was refused when its remote free queue was opened, by what the block's record said
 // then.
-error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uint64_t requested,
-                                  stream_handle stream, block_state state) {
-  const std::string who = name_of_free(ptr, options_.kind, stream);
-  switch (state) {
+error pool::core::explain_refused(const refused_frees::refused& one) {
+  const std::string who = name_of_free(one.ptr, options_.kind, one.stream);
+  switch (one.state) {
     case block_state::special:
       return {
           error_code::invalid_argument,
@@ -181,25 +105,22 @@ error pool::core::explain_refused(const void* ptr, std::uint64_t bytes, std::uin
     case block_state::live:
     case block_state::sent:
       return {error_code::invalid_argument,
-              who + "freed with " + std::to_string(bytes) + " bytes, allocated with " +
-                  std::to_string(requested) + "; the block stays allocated"};
+              who + "freed with " + std::to_string(one.bytes) + " bytes, allocated with " +
+                  std::to_string(one.requested) + "; the block stays allocated"};
     case block_state::cached:
     case block_state::guarded:
       return {error_code::double_free, who + "it was freed before (a block of " +
-                                           std::to_string(requested) +
+                                           std::to_string(one.requested) +
                                            " bytes) and not allocated since"};
     case block_state::none: break;
   }
-  return explain_bad_free(ptr, bytes, stream);
+  return explain_bad_free(one.ptr, one.bytes, one.stream);
 }
 
 std::vector<error> pool::core::take_refused() {
-  const refused_frees::taken refused = refused_.take();
+  const refused_frees::taken refused = caches_.take_refused();
   std::vector<error> out;
-  for (std::size_t i = 0; i < refused.count; ++i) {
-    const refused_frees::refused& each = refused.all[i];
-    out.push_back(explain_refused(each.ptr, each.bytes, each.requested, each.stream, each.state));
-  }
+  for (std::size_t i = 0; i < refused.count; ++i) out.push_back(explain_refused(refused.all[i]));
   if (refused.more > 0)
     out.push_back(
         {error_code::double_free,
@@ -208,7 +129,7 @@ std::vector<error> pool::core::take_refused() {
   return out;
 }
 
-error pool::core::out_of_memory_report(const request& what, std::vector<ladder_step> ladder) {
+error pool::core::out_of_memory_report(const block_request& what, std::vector<ladder_step> ladder) {
   const memory_report report = explain(&what, std::move(ladder));
   return {error_code::out_of_memory, to_text(report), to_json(report)};
 }

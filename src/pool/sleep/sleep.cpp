@@ -94,34 +94,26 @@ void sleep_plan::add(sleeping_memory::span& to, const heap::extent& block, std::
 
 }  // namespace
 
-error pool::core::not_serving() const {
-  return asleep() ? error{error_code::not_permitted,
-                          "the pool sleeps: wake it before allocating from it"}
-                  : error{error_code::not_permitted, "the pool is closed"};
-}
-
 result<void> pool::core::set_tag(void* ptr, std::string_view tag) {
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = blocks_.find(reinterpret_cast<std::uintptr_t>(ptr));
   const auto not_live = [] {
     return error{error_code::foreign_pointer,
                  "set_tag: the pointer is not a live block of this pool"};
   };
   if (!user_has(block)) return not_live();
-  // An arena's blocks change hands under the captures mutex.
-  const std::lock_guard lock(captures_mutex_);
-  block_owners_.forget(block->start());  // whoever frees it looks at its state
+  caches_.forget_owner(*block);  // whoever frees it looks at its state
   try {
-    if (!uses_.set_tag(block, tag, [&] { return make_special(*block); }))
-      return not_live();  // freed meanwhile
+    const bool tagged = captures_.tag(
+        block, [&] { return uses_.set_tag(block, tag, [&] { return make_special(*block); }); });
+    if (!tagged) return not_live();  // freed meanwhile
   } catch (const std::bad_alloc&) {
     return no_host_memory();
   }
-  block->holder_note |= block_mark::tagged;
   return {};
 }
 
 // A sleep that waits for the device breaks a capture, so it is refused where one may run. As
-// captures_running(), with the driver's words.
+// capture_watch::may_run(), with the driver's words.
 result<void> pool::core::refuse_captures() {
   capture_info capture;
   if (const call_result asked = gpu_->stream_capture(legacy_stream, &capture); !asked.ok()) {
@@ -130,7 +122,7 @@ result<void> pool::core::refuse_captures() {
                  "device would break it: " +
                      to_string(asked)};
   }
-  if (capturing_count_.load(std::memory_order_relaxed) != 0) {
+  if (watch_.count() != 0) {
     return error{error_code::not_permitted,
                  "sleep, with nothing changed: a capture runs that allocated from this pool, and "
                  "waiting for the device would break it"};
@@ -166,7 +158,7 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
   if (!serving())
     return error{error_code::not_permitted,
                  asleep() ? "the pool sleeps already" : "the pool is closed"};
-  if (granularity_ == 0 || options_.kind != memory_kind::device) {
+  if (memory_.granularity() == 0 || options_.kind != memory_kind::device) {
     return error{error_code::not_supported,
                  std::string("sleep: a ") + to_string(options_.kind) +
                      " pool whose addresses cannot outlive their memory; expected a device pool "
@@ -176,32 +168,29 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
   if (auto refused = refuse_captures(); !refused) return refused.error();
   // From here on calls are refused; who was in one has left it, or finds the growth lock taken.
   struct falling_asleep {
-    std::atomic<phase>& of;
+    pool_phase& of;
     bool serves_on = true;
-    explicit falling_asleep(std::atomic<phase>& whose) noexcept : of(whose) {
-      of.store(phase::asleep, std::memory_order_release);
+    explicit falling_asleep(pool_phase& whose) noexcept : of(whose) {
+      of.set(pool_phase::is::asleep);
     }
     ~falling_asleep() {
-      if (serves_on) of.store(phase::serving, std::memory_order_release);
+      if (serves_on) of.set(pool_phase::is::serving);
     }
   } falling(phase_);
   const auto stay = [](const error& why) -> error {
     return {why.code, "sleep, with nothing changed: " + why.message};
   };
-  flush_caches_of(nullptr);
+  caches_.flush(nullptr);
   if (const call_result answer = gpu_->context_synchronize(); !answer.ok())
     return stay(to_error(answer, "waiting for the device"));
-  seal_context();
-  poll_fences();
-  give_back(0);  // what nobody uses need not come back
+  streams_.fence_context();
+  streams_.poll();
+  memory_.give_back(0);  // what nobody uses need not come back
 
   const auto dropped = uses_.tagged(options.drop);
-  const std::lock_guard growing(growth_mutex_);
+  const auto nothing_moves = memory_.hold();
   sleep_plan plan(options, dropped);
-  {
-    const std::lock_guard lock(heap_mutex_);
-    plan.make(heap_);
-  }
+  plan.make(block_store::locked(blocks_).heap());
   sleep_outcome out;
   out.kept_bytes = plan.kept_bytes;
   out.dropped_bytes = plan.dropped_bytes;
@@ -215,17 +204,13 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
   }
   falling.serves_on = false;
   const std::uint64_t bytes = sleeping_.bytes();
-  asleep_bytes_.store(bytes, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(heap_mutex_);
-    reserved_ -= bytes;
-  }
+  memory_.fell_asleep(bytes);
   if (why.stuck)
     return error{
         why.what.code,
         "sleep, half done, with all contents kept; the pool sleeps until wake() succeeds: " +
             why.what.message};
-  counts_.given_back_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  memory_.count_given_back(bytes);
   out.released_bytes = bytes;
   return out;
 } catch (const std::bad_alloc&) {
@@ -237,72 +222,52 @@ result<wake_outcome> pool::core::wake() try {
   if (!asleep())
     return error{error_code::not_permitted, closed() ? "the pool is closed" : "the pool is awake"};
   const relaxed_capture_scope relaxed(*gpu_);
-  const std::lock_guard growing(growth_mutex_);
+  const auto nothing_moves = memory_.hold();
   sleeping_memory::failure why;
   if (!sleeping_.bring_back(sleeping_ways(), &why)) {
     return error{why.what.code,
                  "wake, and the pool still sleeps with all contents kept: " + why.what.message};
   }
   const wake_outcome out{sleeping_.bytes(), sleeping_.kept_bytes()};
-  {
-    const std::lock_guard lock(heap_mutex_);
-    reserved_ += out.taken_bytes;
-    peak_reserved_ = std::max(peak_reserved_, reserved_);
-  }
   woken();
-  asleep_bytes_.store(0, std::memory_order_relaxed);
-  phase_.store(phase::serving, std::memory_order_release);
+  memory_.woke(out.taken_bytes);
+  phase_.set(pool_phase::is::serving);
   return out;
 } catch (const std::bad_alloc&) {
   return no_host_memory();
 }
 
 sleeping_memory::ways pool::core::sleeping_ways() {
-  return {*gpu_, location(),
-          [this](physical_handle* out, std::uint64_t bytes) { return create_physical(out, bytes); },
+  return {*gpu_, memory_.location(),
+          [this](physical_handle* out, std::uint64_t bytes) { return memory_.create(out, bytes); },
           [this](physical_handle handle, std::uint64_t bytes) {
-            return release_physical(handle, bytes);
+            return memory_.release(handle, bytes);
           }};
 }
 
 // Spans that went and came back have new handles.
 void pool::core::woken() {
   {
-    const std::lock_guard lock(heap_mutex_);
+    const block_store::locked books(blocks_);
     for (const auto& s : sleeping_.spans())
-      heap_.rename_handle(static_cast<heap::handle_id>(s.key), s.handle);
+      books.heap().rename_handle(static_cast<heap::handle_id>(s.key), s.handle);
   }
   sleeping_.clear();
 }
 
-// Nothing of the device uses the pool's memory while it sleeps, so the block is free for anyone at
-// once.
 result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
                                        stream_handle stream) noexcept {
   const std::lock_guard sleep_lock(sleep_mutex_);  // a sleep or wake that runs ends first
   if (closed()) return not_serving();
   if (serving()) return slow_free(ptr, bytes, stream, nullptr);
-  heap::extent* const block = heap_.find(reinterpret_cast<std::uintptr_t>(ptr));
+  heap::extent* const block = blocks_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (!user_has(block) || (bytes != 0 && bytes != block->requested))
     return refuse_free(ptr, bytes, stream);
   const std::uint64_t freed = block->requested;
-  check_frees();
-  {
-    const std::lock_guard lock(captures_mutex_);
-    const block_state was = state_of(*block);
-    if ((was != block_state::live && was != block_state::special) ||
-        !change_state(*block, was, block_state::guarded))
-      return refuse_free(ptr, bytes, stream);
-    static_cast<void>(uses_.take(block));
-    sleeping_.forget(block->start(), block->bytes);
-    if (block->holder != nullptr) {
-      static_cast<void>(free_in_capture(block, stream, nullptr));
-    } else {
-      const std::lock_guard heap_lock(heap_mutex_);
-      put_back(*block, heap::anyone, 0);
-    }
-  }
-  count_free(nullptr, freed);
+  caches_.check_frees();
+  const auto forget = [&] { sleeping_.forget(block->start(), block->bytes); };
+  if (!captures_.free_asleep(block, stream, forget)) return refuse_free(ptr, bytes, stream);
+  caches_.count_free(nullptr, freed);
   return {};
 }
 
