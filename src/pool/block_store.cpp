@@ -40,7 +40,7 @@ void block_store::locked::take(heap::extent& block, const block_request& what) c
   of_.carved_ += block.bytes;
   of_.peak_carved_ = std::max(of_.peak_carved_, of_.carved_);
   ++of_.carvings_;
-  of_.reclaims_.carved();
+  of_.misses_.carved();
   if (of_.carved_ > of_.peak_carved_ / 2) of_.was_busy_ = true;
   of_.reserved_lately_.store(of_.reserved_, std::memory_order_relaxed);
   if (__builtin_expect(of_.ages_ != nullptr, 0)) of_.ages_->touch(block.start(), block.bytes);
@@ -62,7 +62,7 @@ void block_store::locked::forget_peak() const noexcept {
   of_.peak_of_all_ = peak_of_all();
   of_.peak_carved_ = of_.carved_;
   of_.fallen_ = 0;
-  of_.reclaims_.forget();
+  of_.misses_.forget_reclaims();
 }
 
 std::uint64_t block_store::locked::slack_bytes(std::uint64_t size,
@@ -72,20 +72,19 @@ std::uint64_t block_store::locked::slack_bytes(std::uint64_t size,
   return std::max(static_cast<std::uint64_t>(of_.slack_ * times * peak), least_slack);
 }
 
-// Where threads queue, all of them wait for what a reclaim costs: there the slack counts once for
-// each. Where reclaiming does not end the slack counts from what is reserved.
+// Where threads queue the slack counts once for each. Where reclaiming does not end it counts from
+// what is reserved.
 std::uint64_t block_store::locked::allowed_bytes(std::uint64_t size) const noexcept {
   const std::uint64_t peak = std::max(of_.peak_carved_, of_.carved_ + size);
-  const std::uint64_t granted =
-      std::min(of_.reclaims_.granted_bytes(),
-               peak + slack_bytes(size, contention_estimate::most_slack_times));
-  return std::max(peak + slack_bytes(size, of_.queue_.slack_times()), granted);
+  const std::uint64_t granted = std::min(of_.misses_.granted_bytes(),
+                                         peak + slack_bytes(size, miss_budget::most_slack_times));
+  return std::max(peak + slack_bytes(size, of_.misses_.slack_times()), granted);
 }
 
 bool block_store::locked::passes_slack(std::uint64_t size, std::uint64_t new_bytes) const noexcept {
   const auto passes = [&] { return of_.reserved_ + new_bytes > allowed_bytes(size); };
   if (!passes()) return false;
-  of_.reclaims_.reclaimed(of_.reserved_, slack_bytes(size, 1));
+  of_.misses_.reclaimed(of_.reserved_, slack_bytes(size, 1));
   return passes();
 }
 

@@ -13,9 +13,8 @@
 #include "heap/heap.hpp"
 #include "millpond/pool/pool.hpp"
 #include "pool/block_request.hpp"
-#include "pool/contention_estimate.hpp"
-#include "pool/growth/reclaim_budget.hpp"
 #include "pool/growth/span_ages.hpp"
+#include "pool/miss_budget.hpp"
 #include "pool/phase.hpp"
 #include "pool/stream_state.hpp"
 
@@ -100,8 +99,8 @@ class block_store {
     return lull_.load(std::memory_order_relaxed) &&
            lull_.exchange(false, std::memory_order_relaxed);
   }
-  // Threads whose requests the heap could not serve at once.
-  [[nodiscard]] contention_estimate& queue() noexcept { return queue_; }
+  // What a request that is not served at once may cost.
+  [[nodiscard]] miss_budget& misses() noexcept { return misses_; }
   // How often a thread found the lock taken.
   [[nodiscard]] std::uint64_t lock_waits() const noexcept { return mutex_.waits(); }
 
@@ -124,7 +123,7 @@ class block_store {
   std::atomic<std::uint64_t> reserved_lately_{0};
   std::atomic<bool> many_streams_{false};
   std::atomic<bool> lull_{false};
-  contention_estimate queue_;
+  miss_budget misses_;
 
   // The rest under the lock, except that find() and by_id() of the heap take none.
   alignas(64) brief_mutex mutex_;
@@ -138,7 +137,6 @@ class block_store {
   std::uint64_t fallen_ = 0;       // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;          // more than half of the peak has been out since the last lull
   std::uint64_t carvings_ = 0;     // since the last lull
-  reclaim_budget reclaims_;        // since the last trim to nothing
   std::vector<heap::owner_id> free_owners_;
   heap::owner_id next_owner_ = 1;
   std::unique_ptr<span_ages> ages_;

@@ -203,15 +203,9 @@ bool stream_directory::wait_for_one(std::uint64_t deadline_ns) {
   }
 }
 
-// Where that helped the next time gets more, where it did not less, so that a program whose queue
-// is long does not pay for it.
 heap::extent* stream_directory::block_by_asking(const block_request& what) {
-  static constexpr std::uint32_t most_questions = 1024;
-  static constexpr std::uint32_t least_questions = 8;
-  const std::uint32_t patience = patience_.load(std::memory_order_relaxed);
-  // Where others queue behind this thread each question also costs more, and they all wait for the
-  // answer.
-  std::uint64_t left = patience / (1 + blocks_.queue().others());
+  miss_budget& budget = blocks_.misses();
+  std::uint64_t left = budget.questions();
   while (left > 0 && any_pending()) {
     const std::uint64_t asked = queries_.load(std::memory_order_relaxed);
     const bool passed = poll();
@@ -219,12 +213,11 @@ heap::extent* stream_directory::block_by_asking(const block_request& what) {
                      std::max<std::uint64_t>(1, queries_.load(std::memory_order_relaxed) - asked));
     if (!passed) continue;
     if (heap::extent* const block = blocks_.carve(what)) {
-      patience_.store(std::min(most_questions, 2 * patience), std::memory_order_relaxed);
+      budget.asked(true);
       return block;
     }
   }
-  if (left == 0)
-    patience_.store(std::max(least_questions, patience / 2), std::memory_order_relaxed);
+  if (left == 0) budget.asked(false);
   return nullptr;
 }
 

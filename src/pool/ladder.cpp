@@ -115,7 +115,7 @@ result<heap::extent*> pool::core::acquire(const block_request& what, thread_cach
 }
 
 result<heap::extent*> pool::core::climb::walk() {
-  const contention_estimate::visit queueing(in_.blocks_.queue());
+  const miss_budget::visit queueing(in_.blocks_.misses());
   const relaxed_capture_scope relaxed(*in_.gpu_);
   bool slack_known = false;
   bool passes_slack = false;
@@ -159,7 +159,7 @@ heap::extent* pool::core::climb::asked_fences() {
 
 // What caches keep may be what holds a stretch in pieces.
 heap::extent* pool::core::climb::caches() {
-  const bool flushes = many_ || in_.caches_.flush_is_due();
+  const bool flushes = many_ || in_.blocks_.misses().may_flush();
   using unsealed = stream_directory::unsealed;
   const bool much = many_ && what_.stream != nullptr &&
                     in_.streams_.worth_a_context_fence(unsealed::much_of_others, what_.stream);
@@ -171,7 +171,7 @@ heap::extent* pool::core::climb::caches() {
     in_.streams_.poll();
   }
   heap::extent* const block = carved();
-  if (flushes) in_.caches_.flush_helped(block != nullptr);
+  if (flushes) in_.blocks_.misses().flushed(block != nullptr);
   return block;
 }
 
@@ -181,7 +181,7 @@ heap::extent* pool::core::climb::stitched() {
   if (heap::extent* const block = in_.memory_.stitched(what_)) return block;
   flush();
   heap::extent* const block = carved();
-  in_.caches_.flush_helped(block != nullptr);
+  in_.blocks_.misses().flushed(block != nullptr);
   return block;
 }
 

@@ -119,8 +119,7 @@ class stream_directory {
   [[nodiscard]] bool any_pending() { return nearest() != nullptr; }
   // Makes the request's stream wait for another one that has freed what it needs, or nullptr.
   heap::extent* block_behind_a_wait(const block_request& what);
-  // Asks the fences for about as long as growth would take, until the request is served. asking is
-  // the clock: a question costs about 0.2 us (H200).
+  // Asks the fences for as long as the budget of a miss allows, until the request is served.
   heap::extent* block_by_asking(const block_request& what);
   // Waits for the device; what was freed before is anyone's then.
   result<void> synchronize();
@@ -162,7 +161,6 @@ class stream_directory {
   mutable mutex failure_mutex_;                              // a leaf
   error last_failure_ MILLPOND_GUARDED_BY(failure_mutex_);
 
-  std::atomic<std::uint32_t> patience_{512};  // questions to fences before the pool grows
   std::atomic<std::uint64_t> seal_wish_{0};
   std::atomic<std::uint64_t> seals_{0}, queries_{0}, stream_waits_{0}, host_waits_{0};
   // A thread seals or asks fences, where it need not at once. Threads that record and ask events

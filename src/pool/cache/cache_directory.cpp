@@ -18,7 +18,6 @@ constexpr std::uint64_t small_pool_a_cache =
     32 * MiB;  // up to here what caches keep is most of what there is
 constexpr std::uint64_t least_small_share = 256 * KiB;
 constexpr std::uint64_t least_large_share = 1 * MiB;
-constexpr std::uint32_t most_flushes_skipped = 15;
 
 }  // namespace
 
@@ -349,21 +348,6 @@ void cache_directory::retire(stream_state& gone) noexcept {
   gone.batches->set_gone();
   flush(&gone);
   if (!names_many(gone.batches->handle())) captures_.note_end(gone.batches->handle());
-}
-
-bool cache_directory::flush_is_due() noexcept {
-  const std::uint32_t skip = flushes_to_skip_.load(std::memory_order_relaxed);
-  if (skip == 0) return true;
-  flushes_to_skip_.store(skip - 1, std::memory_order_relaxed);
-  return false;
-}
-
-void cache_directory::flush_helped(bool helped) noexcept {
-  const std::uint32_t pause =
-      helped ? 0
-             : std::min(most_flushes_skipped, 2 * flush_pause_.load(std::memory_order_relaxed) + 1);
-  flush_pause_.store(pause, std::memory_order_relaxed);
-  flushes_to_skip_.store(pause, std::memory_order_relaxed);
 }
 
 // Counts

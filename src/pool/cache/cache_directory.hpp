@@ -94,12 +94,6 @@ class cache_directory {
   void flush_for_memory() noexcept;
   // The stream is gone: its caches are emptied for good.
   void retire(stream_state& gone) noexcept;
-  // Emptying all caches makes the next requests of all threads slow, so that on one stream it is
-  // done less often where it did not help: at once after a help, at last once in 16 occasions. With
-  // several streams each holds what another needs, and skipping it cost 4% of the peak on a
-  // recorded trace of four.
-  [[nodiscard]] bool flush_is_due() noexcept;
-  void flush_helped(bool helped) noexcept;
   // Whether streams may keep large blocks by their streaks. Not where the options say what a cache
   // keeps, nor with one stream, whose heap nobody else reads. Nor where nothing could fence what a
   // stream kept that has fallen silent.
@@ -185,9 +179,7 @@ class cache_directory {
   refused_frees refused_;
   std::atomic<std::uint64_t> small_limit_, large_limit_;  // that caches get
   std::atomic<std::uint64_t> flushed_{0};                 // caches, for memory
-  // Counts of a heuristic: threads may overwrite each other's.
-  std::atomic<std::uint32_t> flushes_to_skip_{0}, flush_pause_{0};
-  std::atomic<std::uint64_t> count_{0};  // of caches_, for a look without the lock
+  std::atomic<std::uint64_t> count_{0};                   // of caches_, for a look without the lock
 
   mutex mutex_;
   std::vector<thread_cache*> caches_ MILLPOND_GUARDED_BY(mutex_);  // by their numbers

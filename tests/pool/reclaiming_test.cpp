@@ -1,40 +1,38 @@
 // Reclaiming for a request is on a budget: a program that settles is never granted more, one that
 // does not ends up being served.
-#include "pool/growth/reclaim_budget.hpp"
+#include "pool/miss_budget.hpp"
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "base/random.hpp"
-#include "pool/contention_estimate.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
 namespace {
 
-TEST(reclaim_budget, a_program_that_settles_is_granted_nothing) {
-  reclaim_budget account;
-  for (std::uint64_t n = 0; n < reclaim_budget::free_at_first; ++n) account.reclaimed(100, 10);
+TEST(miss_budget, a_program_that_settles_is_granted_nothing) {
+  miss_budget account;
+  for (std::uint64_t n = 0; n < miss_budget::free_at_first; ++n) account.reclaimed(100, 10);
   for (int round = 0; round < 1000; ++round) {
-    for (std::uint64_t n = 0; n < reclaim_budget::carvings_a_reclaim; ++n) account.carved();
+    for (std::uint64_t n = 0; n < miss_budget::carvings_a_reclaim; ++n) account.carved();
     account.reclaimed(100, 10);
   }
   EXPECT_EQ(account.granted_bytes(), 0u);
 }
 
-TEST(reclaim_budget,
-     one_that_does_not_is_granted_a_slack_from_where_it_is_and_sooner_the_next_time) {
-  reclaim_budget account;
-  for (std::uint64_t n = 0; n < reclaim_budget::free_at_first; ++n) account.reclaimed(100, 10);
+TEST(miss_budget, one_that_does_not_is_granted_a_slack_from_where_it_is_and_sooner_the_next_time) {
+  miss_budget account;
+  for (std::uint64_t n = 0; n < miss_budget::free_at_first; ++n) account.reclaimed(100, 10);
   EXPECT_EQ(account.granted_bytes(), 0u);
   account.reclaimed(120, 10);
   EXPECT_EQ(account.granted_bytes(), 130u);
-  for (std::uint64_t n = 0; n < reclaim_budget::free_again; ++n) account.reclaimed(130, 10);
+  for (std::uint64_t n = 0; n < miss_budget::free_again; ++n) account.reclaimed(130, 10);
   EXPECT_EQ(account.granted_bytes(), 130u);
   account.reclaimed(130, 10);
   EXPECT_EQ(account.granted_bytes(), 140u);
-  account.forget();
+  account.forget_reclaims();
   EXPECT_EQ(account.granted_bytes(), 0u);
 }
 
@@ -77,7 +75,7 @@ TEST_F(reclaiming_pool,
   const std::uint64_t allocations = after.allocations - before.allocations;
   EXPECT_GT(allocations, 4'000u);
   EXPECT_LT(20 * driver_work, allocations) << driver_work;
-  const double most = 1 + contention_estimate::most_slack_times * pool_options{}.slack;
+  const double most = 1 + miss_budget::most_slack_times * pool_options{}.slack;
   EXPECT_LE(static_cast<double>(after.peak_reserved_bytes),
             most * static_cast<double>(after.peak_out_bytes) + 64.0 * MiB);
   for (const auto& [ptr, bytes] : live_) give(ptr, s);
