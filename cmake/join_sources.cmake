@@ -37,3 +37,12 @@ function(millpond_join_sources target headers sources)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
   endif()
 endfunction()
+
+# The same for a target that is built with flags of its own, and so without those headers.
+function(millpond_join_own_sources target sources)
+  if(MILLPOND_JOIN_SOURCES)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${sources})
+  endif()
+endfunction()

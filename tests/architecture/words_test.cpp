@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const fs::path source_dir = MILLPOND_SOURCE_DIR;
+const fs::path root = MILLPOND_SOURCE_DIR;
 // Where code of ours is.
 constexpr const char* code_folders[] = {"src",      "include", "tests",   "bench",
                                         "examples", "python",  "scripts", "cmake"};
@@ -21,7 +21,7 @@ constexpr const char* code_folders[] = {"src",      "include", "tests",   "bench
 constexpr const char* not_ours[] = {"tests/corpus/", "tests/data/", "bench/results/"};
 
 std::string name_of(const fs::path& file) {
-  return fs::relative(file, source_dir).string();
+  return fs::relative(file, root).string();
 }
 
 bool is_ours(const fs::path& file) {
@@ -53,25 +53,25 @@ std::vector<fs::path> code_files() {
   std::vector<fs::path> files;
   for (const char* folder : code_folders) {
     for (const fs::path& file :
-         files_below(source_dir, folder,
+         files_below(root, folder,
                      {".hpp", ".cpp", ".h", ".c", ".cu", ".py", ".sh", ".cmake", ".txt", ""})) {
       if (is_ours(file) && language_of(file) != language::other) files.push_back(file);
     }
   }
-  files.push_back(source_dir / "CMakeLists.txt");
+  files.push_back(root / "CMakeLists.txt");
   return files;
 }
 
 std::vector<fs::path> documents(std::initializer_list<const char*> places) {
   std::vector<fs::path> files;
   for (const char* place : places) {
-    for (const fs::path& file : files_below(source_dir, place, {".md"})) files.push_back(file);
+    for (const fs::path& file : files_below(root, place, {".md"})) files.push_back(file);
   }
   return files;
 }
 
 std::vector<gone_word> gone_words() {
-  return read_gone_words(read_file(source_dir / "tests" / "architecture" / "gone_words.txt"));
+  return read_gone_words(read_file(root / "tests" / "architecture" / "gone_words.txt"));
 }
 
 TEST(tree, identifiers_have_no_word_that_is_gone) {
