@@ -6,6 +6,7 @@
 #include "base/prefetch.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
+#include "pool/cache/large_limits.hpp"
 #include "pool/fast_path.hpp"
 
 namespace millpond {
@@ -238,17 +239,13 @@ void cache_directory::missed_large(thread_cache& in, std::uint64_t bytes) noexce
   if (stream.shared.large_bytes() > stream_cache_limit(in)) streams_.empty_large_cache(stream);
 }
 
-// What may lie in the stream cache for the stream's other thread caches.
 std::uint64_t cache_directory::stream_cache_limit(const thread_cache& in) const noexcept {
-  return in.stream->holders.load(std::memory_order_relaxed) > 1 ? 4 * in.large_limit_bytes : 0;
+  return large_limits::for_other_caches(in.large_limit_bytes,
+                                        in.stream->holders.load(std::memory_order_relaxed));
 }
 
-// What a stream may keep there by its streak: four times an equal share, since not all streams have
-// everything at once.
 std::uint64_t cache_directory::streak_limit(const stream_state& stream) const noexcept {
-  if (!stream.streak.given()) return 0;
-  const std::uint64_t reserved = blocks_.reserved_lately();
-  return std::min(reserved / 4 * 3, 4 * reserved / std::max<std::uint64_t>(1, count()));
+  return stream.streak.given() ? large_limits::by_streak(blocks_.reserved_lately(), count()) : 0;
 }
 
 // A block that its cache keeps no longer: a large one to the stream cache where another cache of

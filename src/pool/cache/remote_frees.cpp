@@ -10,19 +10,10 @@
 #include <new>
 
 #include "pool/cache/cache_directory.hpp"
+#include "pool/cache/large_limits.hpp"
+#include "pool/fast_path.hpp"
 
 namespace millpond {
-namespace {
-
-// Of what a cache may keep in large blocks, the bytes that a queue may hold so many times. The more
-// blocks are on their way the more come by one line: pairs of threads that passed blocks of 1 MiB
-// on average took 144 ns a block with 4 times, 113 with 8, 98 with 16 and 96 with 64 (an H200's
-// host, 2026-11-30). Under pressure, and before the pool grows past its slack, queues are emptied
-// as caches are.
-constexpr std::uint64_t box_share = 16;
-
-}  // namespace
-
 // A free of a block whose owner is known: it goes there by its address, and its record is
 // not touched. False where it does not go.
 bool cache_directory::post(thread_cache& in, std::uint64_t address, std::uint64_t bytes) noexcept {
@@ -30,7 +21,7 @@ bool cache_directory::post(thread_cache& in, std::uint64_t address, std::uint64_
   if (number == 0 || number == in.number || !in.lock.owner_lock()) return false;
   const remote_routes::route* const route = in.remote.to(number);
   const bool goes = route != nullptr && route->box != nullptr && !in.has(thread_cache::is_dead) &&
-                    route->box->put(address, bytes, box_share * in.large_limit_bytes);
+                    route->box->put(address, bytes, large_limits::on_the_way(in.large_limit_bytes));
   if (goes) {
     in.counts.deallocations.add(1);
     in.counts.bytes_in.add(bytes);
@@ -74,7 +65,7 @@ bool cache_directory::send(thread_cache& in, heap::extent* block, std::uint64_t 
   const std::uint32_t number = block->holder_number;
   remote_routes::route* const route = in.remote.to(number);
   if (route != nullptr && route->box != nullptr) {
-    if (route->box->put(block->start(), freed, box_share * in.large_limit_bytes)) {
+    if (route->box->put(block->start(), freed, large_limits::on_the_way(in.large_limit_bytes))) {
       in.lock.owner_unlock();
       return true;
     }
