@@ -2,7 +2,7 @@
 segments; writes one JSON.
 
     python3 bench/pytorch/measure.py --out pytorch.json [--only serving,training] [--rounds 6]
-        [--record FOLDER]
+        [--record FOLDER] [--scratch]
     python3 bench/pytorch/measure.py --device cpu --small      # does it run at all, without a card
 
 One process an allocator, since a process has one; all live at once, and one of them works at a
@@ -16,7 +16,8 @@ on its seed alone, whether the timed rounds gave the same outputs again. The fil
 each workload. A process that dies, or takes longer than the limit, is started again for the next
 workload. --record: PyTorch's own allocator does two more rounds of each workload, a model made
 anew, while it writes down what it is asked: FOLDER/WORKLOAD.pickle, for `millpond
-compare`.
+compare`. A build of millpond whose sources no commit holds measures nothing, unless --scratch says
+that the numbers are to look at.
 """
 
 import argparse
@@ -482,11 +483,27 @@ def warm_libraries(most_seconds=40):
     )
 
 
+def version_of_millpond():
+    """What the command says that comes with the library; empty where there is none."""
+    try:
+        import millpond
+
+        said = subprocess.run(
+            [millpond.command_path(), "--version"], capture_output=True, text=True, check=True
+        )
+        return said.stdout
+    except (ImportError, OSError, subprocess.SubprocessError):
+        return ""
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", default="pytorch.json")
+    parser.add_argument(
+        "--scratch", action="store_true", help="the result is to look at, not to keep"
+    )
     parser.add_argument("--only", default="")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cuda")
@@ -512,7 +529,11 @@ def main():
     options = parser.parse_args()
     if options.child:
         return child(options) if options.served else alone(options)
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    here = Path(__file__).resolve().parent
+    sys.path[:0] = [str(here), str(here.parent / "support")]
+    import result_files
+
+    commit = result_files.check_may_write(options.out, version_of_millpond(), options.scratch)
     began = time.monotonic()
     if options.device != "cpu":
         warm_libraries()
@@ -527,15 +548,17 @@ def main():
     def save(results, machine):
         document = {
             "what": "PyTorch workloads by allocator",
+            "commit": commit,
+            **({"scratch": True} if options.scratch else {}),
             "rounds": options.rounds,
             "seeds": SEEDS,
             "turns": "interleaved",
             "allocators": results,
             "machine": machine,
         }
-        scratch = Path(f"{options.out}.part")
-        scratch.write_text(json.dumps(document, indent=1))
-        scratch.replace(options.out)
+        part = Path(f"{options.out}.part")
+        part.write_text(json.dumps(document, indent=1))
+        part.replace(options.out)
 
     measurement = Measurement(options.allocators.split(","), options, save)
     for name in names:

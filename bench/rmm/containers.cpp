@@ -1,7 +1,7 @@
 // RMM's containers over RMM's own resources and over millpond's pool: what a program gains by
 // changing its resource.
 //
-//     rmm_containers --out rmm_containers.json
+//     rmm_containers --out rmm_containers.json [--scratch]
 //
 // Each thread has a stream and makes, resizes and drops rmm::device_uvectors of random sizes, as a
 // dataframe query does with its columns: a few hundred live, 4 KiB to 32 MiB. The contents are
@@ -21,7 +21,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <functional>
 #include <mutex>
 #include <random>
@@ -29,9 +28,12 @@
 #include <thread>
 #include <vector>
 
+#include "bench/support/result_file.hpp"
 #include "millpond/pool/pool.hpp"
 
 namespace {
+
+using millpond::bench::value;
 
 using resource_ref = rmm::device_async_resource_ref;
 
@@ -129,13 +131,11 @@ outcome run(resource_ref memory, int threads, int operations) {
   return out;
 }
 
-// What the pool did between two looks, as members of a JSON object.
-std::string difference(const millpond::pool_statistics& before,
-                       const millpond::pool_statistics& after) {
-  std::string out;
+// What the pool did between two looks, by name.
+value difference(const millpond::pool_statistics& before, const millpond::pool_statistics& after) {
+  value out{};
   const auto add = [&](const char* name, std::uint64_t millpond::pool_statistics::* of) {
-    out += std::string(out.empty() ? " \"" : ", \"") + name +
-           "\": " + std::to_string(after.*of - before.*of);
+    out[name] = after.*of - before.*of;
   };
   using all = millpond::pool_statistics;
   add("allocations", &all::allocations);
@@ -162,17 +162,18 @@ std::uint64_t used_bytes() {
 }  // namespace
 
 int main(int count, char** arguments) try {
-  const char* path = "rmm_containers.json";
-  for (int n = 1; n + 1 < count; ++n) {
-    if (std::strcmp(arguments[n], "--out") == 0) path = arguments[n + 1];
-  }
+  millpond::bench::result_options kept{.out = "rmm_containers.json"};
+  millpond::bench::command_line line("rmm_containers");
+  kept.add_to(line);
+  line.read(count, arguments);
+  check_may_write(kept);
   check(cudaFree(nullptr), "opening the device");
   {
     // What the runtime loads for the first memset and copy would count as the first resource's.
     rmm::mr::cuda_memory_resource upstream;
     static_cast<void>(run(upstream, 16, 50));
   }
-  std::string rows;
+  value rows = value::list();
   bool right = true;
   using count =
       std::function<millpond::pool_statistics()>;  // empty where the resource is not millpond's
@@ -185,7 +186,7 @@ int main(int count, char** arguments) try {
           outcome got;
           outcome again;
           std::uint64_t reserved = 0;
-          std::string counts;
+          value counts;
           with([&](resource_ref memory, const count& of_pool) {
             static_cast<void>(run(memory, threads, 500));  // the first touch
             got = run(memory, threads, 5000);
@@ -203,18 +204,18 @@ int main(int count, char** arguments) try {
               name, threads, got.ns_an_operation, again.ns_an_operation,
               static_cast<double>(reserved) / static_cast<double>(got.peak_live),
               static_cast<unsigned long long>(got.wrong));
-          if (!counts.empty()) std::printf("             again:%s\n", counts.c_str());
-          char row[800];
-          std::snprintf(row, sizeof row,
-                        "%s  {\"resource\": \"%s\", \"threads\": %d, \"ns\": %.0f, \"ns_again\": "
-                        "%.0f, \"reserved\": %llu, \"peak_live\": %llu, \"wrong\": %llu%s%s%s}",
-                        rows.empty() ? "" : ",\n", name, threads, got.ns_an_operation,
-                        again.ns_an_operation, static_cast<unsigned long long>(reserved),
-                        static_cast<unsigned long long>(got.peak_live),
-                        static_cast<unsigned long long>(got.wrong),
-                        counts.empty() ? "" : ", \"again\": {", counts.c_str(),
-                        counts.empty() ? "" : "}");
-          rows += row;
+          value row{{"resource", name},
+                    {"threads", threads},
+                    {"ns", std::llround(got.ns_an_operation)},
+                    {"ns_again", std::llround(again.ns_an_operation)},
+                    {"reserved", reserved},
+                    {"peak_live", got.peak_live},
+                    {"wrong", got.wrong}};
+          if (counts.what() != value::kind::nothing) {
+            std::printf("             again: %s\n", counts.json().c_str());
+            row["again"] = counts;
+          }
+          rows.push_back(row);
         }
       };
   measure("millpond", [](const auto& go) {
@@ -239,14 +240,12 @@ int main(int count, char** arguments) try {
     rmm::mr::arena_memory_resource memory(upstream);
     go(memory, {});
   });
-  std::FILE* const out = std::fopen(path, "w");
-  if (out == nullptr) throw std::runtime_error(std::string("cannot write ") + path);
   cudaDeviceProp facts{};
   check(cudaGetDeviceProperties(&facts, 0), "asking the device");
-  std::fprintf(out,
-               "{\"what\": \"RMM containers by resource\", \"gpu\": \"%s\", \"rows\": [\n%s\n]}\n",
-               facts.name, rows.c_str());
-  std::fclose(out);
+  value result = result_of("RMM containers by resource", kept);
+  result["gpu"] = std::string(facts.name);
+  result["rows"] = rows;
+  write_result(result, kept);
   return right ? 0 : 1;
 } catch (const std::exception& why) {
   std::fprintf(stderr, "rmm_containers: %s\n", why.what());

@@ -85,6 +85,34 @@ def build_of(path):
     return next((each for each in found if each.endswith("-dirty")), found[0] if found else None)
 
 
+def why_not_kept(out, build, scratch=False):
+    """Why a build may not write a result, empty where it may: bench/support/result_file.cpp for
+    measurements that are not C++. `build` is the commit, with -dirty where sources were changed;
+    none where nobody knows it."""
+    if scratch or (build and not build.endswith("-dirty")):
+        return ""
+    of = (
+        f"is of {build}, sources that no commit holds"
+        if build
+        else "does not say which commit it is of"
+    )
+    return (
+        f"{out}: not written, since the build {of}; commit and build again, or say --scratch for "
+        "numbers that are not kept"
+    )
+
+
+def check_may_write(out, version, scratch=False):
+    """The commit in what `millpond --version` says. Ends the program with 2 where that build may
+    not write a result."""
+    found = BUILD.search(version or "")
+    build = found.group(0) if found else None
+    if why := why_not_kept(out, build, scratch):
+        print(why, file=sys.stderr)
+        sys.exit(2)
+    return build
+
+
 def is_scratch(path):
     return path.suffix == ".json" and any(run.get("scratch") for run in runs(path))
 
@@ -286,6 +314,10 @@ def self_test():
         (place / "new.json").write_text(clean)
         doc.write_text(f"{text}{cite}/new.json\n")
         found("new.json", "--write")
+    assert why_not_kept("a.json", "0123456789ab") == ""
+    for build in ("0123456789ab-dirty", None):
+        assert why_not_kept("a.json", build, scratch=True) == ""
+        assert "--scratch" in why_not_kept("a.json", build), build
     return 0
 
 
