@@ -12,6 +12,7 @@
 #endif
 
 #include "base/bits.hpp"
+#include "base/fork.hpp"
 #include "base/threads.hpp"
 #include "driver/relaxed_capture.hpp"
 #include "millpond/base/units.hpp"
@@ -117,7 +118,11 @@ result<std::unique_ptr<staging>> staging::create(std::shared_ptr<driver> gpu,
 }
 
 staging::staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_options options)
-    : gpu_(std::move(gpu)), memory_(memory), options_(options) {}
+    : gpu_(std::move(gpu)), memory_(memory), options_(options), born_in_fork_(fork_count()) {}
+
+bool staging::forked() const noexcept {
+  return born_in_fork_ != fork_count();
+}
 
 result<void> staging::prepare() {
   auto got = detail::allocate_and_wait(memory_, options_.buffer_bytes, default_alignment, nullptr);
@@ -138,6 +143,10 @@ result<void> staging::prepare() {
 }
 
 staging::~staging() {
+  if (forked()) {  // the threads did not come along, and the buffer is the parent's
+    for (std::thread& each : threads_) each.detach();
+    return;
+  }
   ending_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
@@ -151,6 +160,7 @@ staging::~staging() {
 }
 
 staging_statistics staging::statistics() const {
+  if (forked()) return {};  // whoever held the lock did not come along
   const std::lock_guard turn(turn_);
   return statistics_;
 }
@@ -179,6 +189,7 @@ result<void> staging::move_plainly(const transfer& what) {
 }
 
 result<void> staging::move(const transfer& what) {
+  if (forked()) return refused_in_child("staging");
   if (what.bytes == 0) return {};
   if (what.host == nullptr || what.device == 0)
     return error{error_code::invalid_argument, "staging: a null address"};

@@ -64,7 +64,9 @@ struct staging_statistics {
 // waited for the stream. One transfer at a time: a second thread waits. The calling thread does
 // what no other is awake for, and waits for no thread that has not woken in time. Not into a
 // capture, whose replay would find other data in the buffer: not_permitted. Errors: the driver's,
-// by name; after one the destination's contents are undefined.
+// by name; after one the destination's contents are undefined. In a forked child, which has neither
+// the threads nor the GPU, transfers are refused with not_permitted, statistics() is all zeros and
+// the end gives nothing back.
 class staging {
  public:
   // memory: a pinned resource that outlives this; the buffer is taken from it on the default
@@ -103,6 +105,7 @@ class staging {
     std::atomic<std::uint64_t> moved{0};
   };
   staging(std::shared_ptr<driver> gpu, memory_resource& memory, staging_options options);
+  [[nodiscard]] bool forked() const noexcept;
   result<void> prepare();
   result<void> move(const transfer& what);
   result<void> move_plainly(const transfer& what);
@@ -130,6 +133,7 @@ class staging {
   std::shared_ptr<driver> gpu_;
   memory_resource& memory_;
   staging_options options_;
+  const std::uint32_t born_in_fork_;
   unsigned char* buffer_ = nullptr;
   std::unique_ptr<mark[]> marks_;
   std::vector<std::thread> threads_;
