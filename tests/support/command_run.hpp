@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -33,6 +34,10 @@ class command_run : public ::testing::Test {
   answer millpond(const std::string& arguments) const { return shell("", arguments); }
   answer millpond_here(const std::string& arguments) const {
     return shell("cd " + folder_.string() + " && ", arguments);
+  }
+  // In a process that may have so many KiB of addresses.
+  answer millpond_with_addresses(std::uint64_t kib, const std::string& arguments) const {
+    return shell("ulimit -v " + std::to_string(kib) + " && ", arguments);
   }
 
   std::string write(const char* name, const std::string& text) const {

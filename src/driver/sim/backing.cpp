@@ -25,16 +25,41 @@ void* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);
 }
 
+constexpr std::uint64_t most_arena = 16 * 1024 * GiB, least_arena = 64 * GiB;
+// As many simulated GPUs as a comparison has at once (replay_all's workers and the first).
+constexpr std::uint64_t at_once = 5;
+
+void* take_addresses(std::uint64_t bytes) noexcept {
+  void* const at =
+      ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return at == MAP_FAILED ? nullptr : at;
+}
+
+// The addresses that each simulated GPU of the process gets: sanitizers and limits leave less than
+// the machine has. The same for all that live at once, since it shows in what they answer: a
+// reservation that one of them serves, another would refuse, and which is which would be a matter
+// of which thread made its GPU first.
+std::uint64_t usual_arena() noexcept {
+  static const std::uint64_t bytes = [] {
+    for (std::uint64_t each = most_arena; each > least_arena; each /= 4) {
+      void* const all = take_addresses(at_once * each);
+      if (all == nullptr) continue;
+      ::munmap(all, at_once * each);
+      return each;
+    }
+    return least_arena;
+  }();
+  return bytes;
+}
+
 }  // namespace
 
 std::unique_ptr<backing> backing::create() {
   std::unique_ptr<backing> out(new backing);
-  // As many addresses as the process may have: sanitizers and limits leave less than the machine
-  // has.
-  for (std::uint64_t bytes = 16 * 1024 * GiB; bytes >= 64 * GiB; bytes /= 4) {
-    void* const at =
-        ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) continue;
+  // Less where more are alive than are counted on.
+  for (std::uint64_t bytes = usual_arena(); bytes >= least_arena; bytes /= 4) {
+    void* const at = take_addresses(bytes);
+    if (at == nullptr) continue;
     ::madvise(at, bytes, MADV_DONTDUMP);
     out->begin_ = reinterpret_cast<std::uint64_t>(at);
     out->end_ = out->begin_ + bytes;
