@@ -9,6 +9,8 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -245,6 +247,51 @@ struct found_words {
   std::array<std::uint64_t, most> address;
   std::array<bool, most> structure;
 
+  // The arguments of a launch, each where it lies.
+  template <class Parameter>
+  [[gnu::always_inline]] void look_through(void** arguments,
+                                           std::span<const Parameter> parameters) noexcept {
+    for (const Parameter& each : parameters) {
+      if (arguments[each.number] != nullptr)
+        look(static_cast<const char*>(arguments[each.number]), each.bytes);
+    }
+  }
+  // The same in one buffer, which the pairs of `extra` name.
+  template <class Parameter>
+  [[gnu::always_inline]] void look_through_buffer(void** extra,
+                                                  std::span<const Parameter> parameters) noexcept {
+    const char* buffer = nullptr;
+    std::size_t bytes = 0;
+    for (std::size_t n = 0; n < 8 && extra[n] != CU_LAUNCH_PARAM_END; n += 2) {
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+        buffer = static_cast<const char*>(extra[n + 1]);
+      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+        bytes = *static_cast<const std::size_t*>(extra[n + 1]);
+    }
+    for (const Parameter& each : parameters) {
+      if (buffer != nullptr && each.offset + each.bytes <= bytes)
+        look(buffer + each.offset, each.bytes);
+    }
+  }
+  // The first `words` into the launch's own note.
+  [[gnu::always_inline]] void write_first(kernel_launch& to, std::size_t words) const noexcept {
+    to.count = static_cast<std::uint8_t>(words);
+    for (std::size_t word = 0; word < words; ++word) {
+      to.address[word] = address[word];
+      if (structure[word]) to.structures = static_cast<std::uint8_t>(to.structures | 1u << word);
+    }
+  }
+  // Those from `begin` on, as many as a note of arguments holds.
+  [[gnu::always_inline]] void write_more(note& to, std::size_t begin) const noexcept {
+    argument_words& words = *std::construct_at(&to.words);
+    to.form = note_form::arguments;
+    for (; words.count < argument_words::most && begin + words.count < count; ++words.count) {
+      words.address[words.count] = address[begin + words.count];
+      if (structure[begin + words.count])
+        words.structures = static_cast<std::uint16_t>(words.structures | 1u << words.count);
+    }
+  }
+
   void look(const char* from, std::uint32_t bytes) noexcept {
     if (bytes == sizeof(std::uint64_t)) {
       look_at(from, false);
@@ -316,29 +363,11 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
     return static_cast<const layout*>(known.shape)->parameters;
   };
   if (parameters != nullptr && known.count != thread_known_layout::elsewhere) {
-    for (std::size_t n = 0; n < known.count; ++n) {
-      const auto each = known.parameters[n];
-      if (parameters[each.number] != nullptr)
-        found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
-    }
+    found.look_through(parameters, std::span(std::as_const(known.parameters)).first(known.count));
   } else if (parameters != nullptr) {
-    for (const parameter& each : all_of_it()) {
-      if (parameters[each.number] != nullptr)
-        found.look(static_cast<const char*>(parameters[each.number]), each.bytes);
-    }
+    found.look_through(parameters, std::span(all_of_it()));
   } else if (extra != nullptr) {
-    const char* buffer = nullptr;
-    std::size_t bytes = 0;
-    for (std::size_t n = 0; n < 8 && extra[n] != CU_LAUNCH_PARAM_END; n += 2) {
-      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_POINTER)
-        buffer = static_cast<const char*>(extra[n + 1]);
-      if (extra[n] == CU_LAUNCH_PARAM_BUFFER_SIZE)
-        bytes = *static_cast<const std::size_t*>(extra[n + 1]);
-    }
-    for (const parameter& each : all_of_it()) {
-      if (buffer != nullptr && each.offset + each.bytes <= bytes)
-        found.look(buffer + each.offset, each.bytes);
-    }
+    found.look_through_buffer(extra, std::span(all_of_it()));
   }
   const std::size_t first = std::min(found.count, kernel_launch::most), rest = found.count - first;
   const std::size_t more = (rest + argument_words::most - 1) / argument_words::most;
@@ -347,15 +376,7 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
   to_.put(1 + more, [&](note& to, std::size_t n) {
     to.awaits_amend = to.in_ns = false;
     if (n > 0) {
-      argument_words& words = *std::construct_at(&to.words);
-      to.form = note_form::arguments;
-      const std::size_t begin = first + (n - 1) * argument_words::most;
-      for (; words.count < argument_words::most && begin + words.count < found.count;
-           ++words.count) {
-        words.address[words.count] = found.address[begin + words.count];
-        if (found.structure[begin + words.count])
-          words.structures = static_cast<std::uint16_t>(words.structures | 1u << words.count);
-      }
+      found.write_more(to, first + (n - 1) * argument_words::most);
       return;
     }
     to.form = note_form::launch;
@@ -369,12 +390,7 @@ void translator::launch(call& of, CUfunction function, CUstream stream, void** p
     made.stack = stack;
     made.status = of.status();
     made.device = here.device;
-    made.count = static_cast<std::uint8_t>(first);
-    for (std::size_t word = 0; word < first; ++word) {
-      made.address[word] = found.address[word];
-      if (found.structure[word])
-        made.structures = static_cast<std::uint8_t>(made.structures | 1u << word);
-    }
+    found.write_first(made, first);
   });
 }
 
