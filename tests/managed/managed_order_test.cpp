@@ -11,6 +11,7 @@
 #include "millpond/base/units.hpp"
 #include "millpond/managed/managed_buffer.hpp"
 #include "support/dead_streams.hpp"
+#include "support/forwarding_driver.hpp"
 #include "support/others_capture.hpp"
 
 namespace millpond {
@@ -279,8 +280,9 @@ TEST_F(managed_order, a_forked_child_leaves_a_buffer_alone) {
 }
 
 TEST_F(managed_order, the_default_stream_of_another_context_is_refused) {
-  managed_resource memory(std::make_shared<another_context>(gpu), nullptr, both_sides);
+  managed_resource memory(gpu, nullptr, both_sides);
   auto x = managed_buffer<int>::create(MiB, memory, a).value();
+  const another_context other(*gpu);
   for (const stream_handle s : {stream_handle{}, legacy_stream, per_thread_stream})
     EXPECT_EQ(x.device_view(s).error().code, error_code::invalid_argument);
   EXPECT_TRUE(x.device_view(a));

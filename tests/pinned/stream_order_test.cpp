@@ -2,6 +2,8 @@
 // it, and no call of pinned memory breaks a capture.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -104,13 +106,46 @@ TEST_F(pinned_order, staging_is_refused_where_a_capture_holds_the_default_stream
 }
 
 TEST_F(pinned_order, the_default_stream_of_another_context_is_refused_by_staging) {
-  const auto through = made_over(std::make_shared<another_context>(gpu), {.threads = 1});
+  const auto through = make_staging({.threads = 1});
   const device_address device = on_device(MiB);
   const std::vector<unsigned char> data(MiB);
+  const another_context other(*gpu);
   const auto refused = through->to_device(device, data.data(), MiB, nullptr);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, error_code::invalid_argument);
   EXPECT_TRUE(through->to_device(device, data.data(), MiB, stream));
+}
+
+// --- Forks
+
+TEST_F(pinned_order, staging_in_a_forked_child_is_refused_and_ends_at_once) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer ends a forked child that lets go of its parent's threads";
+#endif
+  auto through = make_staging({.threads = 2, .looks_before_sleep = 0});
+  const device_address device = on_device(4 * MiB);
+  std::vector<unsigned char> data(4 * MiB, 3), back(4 * MiB);
+  ASSERT_TRUE(through->to_device(device, data.data(), data.size(), stream));
+  const std::uint64_t calls = gpu->calls("cuEventSynchronize") + gpu->calls("cuEventDestroy");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(10);  // one that waits for a thread that did not come along dies
+    const auto refused = through->to_device(device, data.data(), data.size(), stream);
+    int bad = !refused && refused.error().code == error_code::not_permitted ? 0 : 1;
+    bad += through->to_host(back.data(), device, back.size(), stream) ? 2 : 0;
+    bad += through->statistics().transfers == 0 ? 0 : 4;
+    through.reset();
+    const std::uint64_t now = gpu->calls("cuEventSynchronize") + gpu->calls("cuEventDestroy");
+    bad += now == calls ? 0 : 8;
+    ::_exit(bad);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_TRUE(through->to_host(back.data(), device, back.size(), stream)) << "the parent goes on";
+  EXPECT_EQ(back, data);
 }
 
 // --- Marks

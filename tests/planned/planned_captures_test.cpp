@@ -7,6 +7,7 @@
 #include "millpond/planned/planned_resource.hpp"
 #include "millpond/pool/pool.hpp"
 #include "support/dead_streams.hpp"
+#include "support/forwarding_driver.hpp"
 #include "support/others_capture.hpp"
 
 namespace millpond {

@@ -190,33 +190,14 @@ TEST_F(pool_lifetime, a_forked_child_may_exit_with_the_parents_pool_in_static_ha
 }
 
 // A thread that never spoke to the driver has no context: its first call makes one current.
-class contextless_driver final : public forwarding_driver {
- public:
-  using forwarding_driver::forwarding_driver;
-  call_result bind_thread() noexcept override {
-    bound() = true;
-    return to().bind_thread();
-  }
-
- protected:
-  driver_status refuse(sim::call which) noexcept override {
-    return bound() || which == sim::call::set_current ? driver_status::success
-                                                      : driver_status::invalid_context;
-  }
-
- private:
-  static bool& bound() {
-    static thread_local bool yes = false;
-    return yes;
-  }
-};
-
 TEST_F(pool_lifetime, a_thread_without_a_context_is_given_one) {
-  auto without = std::make_shared<contextless_driver>(gpu);
-  ASSERT_TRUE(without->bind_thread().ok());
+  simulated_gpu_options options;
+  options.threads = simulated_gpu_options::new_threads::have_no_context;
+  const auto without = simulated_gpu::create(options).value();
   auto made = pool::create(without);
   ASSERT_TRUE(made.has_value()) << made.error().message;
-  const stream_handle a = stream();
+  stream_handle a = nullptr;
+  ok(without->stream_create(&a));
   std::thread([&] {
     const auto x = (*made)->try_allocate(64 * KiB, 512, a);
     ASSERT_TRUE(x.has_value()) << x.error().message;

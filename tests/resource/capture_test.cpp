@@ -198,8 +198,9 @@ TEST_F(guarded, blocks_of_a_per_thread_stream_go_on_behind_that_stream) {
 }
 
 TEST_F(guarded, blocks_of_another_contexts_default_stream_go_on_at_once) {
-  driver_pool_resource memory_of_ours(std::make_shared<another_context>(watched));
+  driver_pool_resource memory_of_ours(watched);
   guard_resource guard(memory_of_ours, nullptr, {.name = {}, .quarantine_bytes = 300 * MiB});
+  const another_context other(*gpu);
   guard.deallocate(guard.allocate(MiB, nullptr), MiB, nullptr);
   EXPECT_EQ(guard.quarantined_bytes(), 0u);
   guard.deallocate(guard.allocate(MiB, s), MiB, s);

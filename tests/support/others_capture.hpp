@@ -1,10 +1,9 @@
-// A capture that another thread of the program runs meanwhile, in the mode that forbids most: what
-// the library does beside it must leave it whole.
+// What else a program does meanwhile. A capture that another thread runs, in the mode that forbids
+// most: what the library does beside it must leave it whole. Another context that is current.
 #pragma once
 #include <gtest/gtest.h>
 
 #include "millpond/sim/simulated_gpu.hpp"
-#include "support/forwarding_driver.hpp"
 
 namespace millpond {
 
@@ -53,11 +52,23 @@ class others_capture {
   bool own_ = false, ended_ = false;
 };
 
-// Another context is current on the calling thread.
-class another_context final : public forwarding_driver {
+// Another context of the device, as cuCtxCreate makes them: current on the calling thread while
+// this lives. It goes with this, and so do the streams and events that were made in it.
+class another_context {
  public:
-  using forwarding_driver::forwarding_driver;
-  bool in_own_context() noexcept override { return false; }
+  explicit another_context(simulated_gpu& gpu) : gpu_(gpu) {
+    EXPECT_TRUE(gpu_.context_create(&made_).ok());
+  }
+  ~another_context() {
+    EXPECT_EQ(gpu_.current_context(), made_) << "it was not put back";
+    EXPECT_TRUE(gpu_.context_destroy(made_).ok());
+  }
+  another_context(const another_context&) = delete;
+  another_context& operator=(const another_context&) = delete;
+
+ private:
+  simulated_gpu& gpu_;
+  simulated_gpu::context made_ = nullptr;
 };
 
 }  // namespace millpond

@@ -315,6 +315,11 @@ class simulated_gpu final : public driver {
   const device_info& info() const noexcept override;
   bool alive() const noexcept override;
   call_result bind_thread() noexcept override;
+  // The own context is the primary one. Where it is current already no call is made and no time
+  // goes by, as the driver interface promises; otherwise it is a counted cuCtxSetCurrent.
+  [[nodiscard]] bool in_own_context() noexcept override;
+  call_result enter_context(void** before) noexcept override;
+  call_result leave_context(void* before) noexcept override;
   call_result memory_info(std::uint64_t* free, std::uint64_t* total) noexcept override;
   call_result context_synchronize() noexcept override;
   call_result memory_allocate(device_address* out, std::uint64_t bytes) noexcept override;

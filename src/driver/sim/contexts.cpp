@@ -190,4 +190,28 @@ call_result simulated_gpu::bind_thread() noexcept {
   return c.done();
 }
 
+bool simulated_gpu::in_own_context() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return state_->current_context() == &state_->primary();
+}
+
+call_result simulated_gpu::enter_context(void** before) noexcept {
+  *before = nullptr;
+  context was = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const sim::context_record* const current = state_->current_context();
+    if (current == &state_->primary()) return {driver_status::success, "cuCtxGetCurrent"};
+    if (current != nullptr) was = state_->handle_of(*current);
+  }
+  const call_result bound = bind_thread();
+  if (bound) *before = was;
+  return bound;
+}
+
+call_result simulated_gpu::leave_context(void* before) noexcept {
+  if (before == nullptr) return {};
+  return context_set_current(static_cast<context>(before));
+}
+
 }  // namespace millpond
