@@ -13,37 +13,41 @@
 // The handles 0, 1 and 2 name the current context's streams: a user's own handle is asked outside
 // the scope, or where driver::in_own_context() holds.
 #pragma once
+#include "driver/insist.hpp"
 #include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
 class relaxed_capture_scope {
  public:
-  // Each exchange is tried twice: outside the scope's mode a later call would break somebody's
-  // capture.
-  explicit relaxed_capture_scope(driver& gpu) noexcept : gpu_(gpu) {
-    if (!gpu.enter_context(&before_).ok()) static_cast<void>(gpu.enter_context(&before_));
-    entered_ = gpu.exchange_capture_mode(&mode_);
-    if (entered_.status == driver_status::invalid_context)
-      static_cast<void>(gpu_.bind_thread());  // a thread's first call
-    if (!entered_.ok()) entered_ = gpu_.exchange_capture_mode(&mode_);
+  // Each call is tried twice: outside the scope's mode a later one would break somebody's capture.
+  // A thread that has no context has the driver's own from here on.
+  explicit relaxed_capture_scope(driver& gpu) noexcept
+      : gpu_(gpu), entered_(insist([&] { return gpu.enter_context(&before_); })) {
+    const call_result exchanged = exchange();
+    exchanged_ = exchanged.ok();
+    if (entered_.ok()) entered_ = exchanged;
   }
   ~relaxed_capture_scope() {
     // A failure here leaves this thread relaxed, which refuses it nothing; there is no one to tell.
-    if (entered_.ok() && !gpu_.exchange_capture_mode(&mode_).ok())
-      static_cast<void>(gpu_.exchange_capture_mode(&mode_));
-    if (before_ != nullptr && !gpu_.leave_context(before_).ok())
-      static_cast<void>(gpu_.leave_context(before_));
+    if (exchanged_) static_cast<void>(exchange());
+    if (before_ != nullptr)
+      static_cast<void>(insist([this] { return gpu_.leave_context(before_); }));
   }
   relaxed_capture_scope(const relaxed_capture_scope&) = delete;
   relaxed_capture_scope& operator=(const relaxed_capture_scope&) = delete;
+  // Success where both is so: the own context is current, and captures are left alone.
   [[nodiscard]] call_result entered() const noexcept { return entered_; }
 
  private:
+  call_result exchange() noexcept {
+    return insist([this] { return gpu_.exchange_capture_mode(&mode_); });
+  }
   driver& gpu_;
   void* before_ = nullptr;
   capture_mode mode_ =
       capture_mode::relaxed;  // after the first exchange: what the thread had before
+  bool exchanged_ = false;
   call_result entered_;
 };
 

@@ -85,7 +85,6 @@ result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr
   if (options.reserve_bytes == 0) options.reserve_bytes = gpu->info().total_bytes / 4;
   inside->options = options;
   inside->gpu = std::move(gpu);
-  static_cast<void>(inside->gpu->bind_thread());
   const relaxed_capture_scope relaxed(*inside->gpu);
   if (const call_result answer = inside->gpu->stream_create(&inside->quiet); !answer.ok())
     return to_error(answer, "making a stream");

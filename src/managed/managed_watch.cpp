@@ -208,8 +208,8 @@ class cupti_watch final : public managed_watch {
   }
   // The block goes to the device and the CPU faults on it.
   [[nodiscard]] result<void> mark() {
-    auto answer = gpu_->bind_thread();
     const relaxed_capture_scope relaxed(*gpu_);
+    auto answer = relaxed.entered();
     if (answer.ok())
       answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_location::device, stream_);
     if (answer.ok()) answer = gpu_->stream_synchronize(stream_);

@@ -11,9 +11,6 @@ result<pool_handle> make_pool(driver& gpu, const driver_pool_options& options) {
   if (!relaxed.entered()) return to_error(relaxed.entered(), doing);
   pool_handle pool = nullptr;
   call_result answer = gpu.pool_create(&pool, options.location, options.limit_bytes);
-  if (answer.status == driver_status::invalid_context && gpu.bind_thread().ok()) {
-    answer = gpu.pool_create(&pool, options.location, options.limit_bytes);
-  }
   if (!answer.ok()) return to_error(answer, doing);
   answer = gpu.pool_set_release_threshold(pool, options.keep_bytes);
   if (!answer.ok()) {

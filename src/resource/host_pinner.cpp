@@ -185,10 +185,7 @@ bool host_pinner::let_ready_go(std::uint64_t bytes) {
 call_result host_pinner::registered(void* at, std::uint64_t bytes) noexcept {
   const relaxed_capture_scope relaxed(*gpu_);
   if (!relaxed.entered()) return relaxed.entered();
-  call_result answer = gpu_->host_register(at, bytes);
-  if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
-    answer = gpu_->host_register(at, bytes);
-  return answer;
+  return gpu_->host_register(at, bytes);
 }
 
 // Of budget that was taken, which is given back where pinning fails.
@@ -230,10 +227,8 @@ result<void> host_pinner::unpin(void* at, std::uint64_t bytes) noexcept {
     const relaxed_capture_scope relaxed(*gpu_);
     if (!relaxed.entered())
       return to_error(relaxed.entered(), "unpinning memory, which stays pinned");
-    call_result answer = gpu_->host_unregister(at);
-    if (answer.status == driver_status::invalid_context && gpu_->bind_thread().ok())
-      answer = gpu_->host_unregister(at);
-    if (!answer.ok()) return to_error(answer, "unpinning memory, which stays pinned");
+    if (const call_result answer = gpu_->host_unregister(at); !answer.ok())
+      return to_error(answer, "unpinning memory, which stays pinned");
   }
   ::munmap(at, bytes);
   const std::lock_guard lock(mutex_);
@@ -341,7 +336,6 @@ void host_pinner::pin_ahead() {
 
 // The thread that pins ahead.
 void host_pinner::keep_ready() {
-  static_cast<void>(gpu_->bind_thread());
   for (;;) {
     {
       std::unique_lock lock(mutex_);

@@ -26,10 +26,8 @@ managed_resource::~managed_resource() {
 result<stream_handle> managed_resource::own_stream() {
   if (forked()) return refused_in_child("managed_resource: a stream");
   stream_handle out = nullptr;
-  call_result made = own_->get(*gpu(), &out);
-  if (made.status == driver_status::invalid_context && gpu()->bind_thread().ok())
-    made = own_->get(*gpu(), &out);
-  if (!made.ok()) return to_error(made, name() + ": making a stream");
+  if (const call_result made = own_->get(*gpu(), &out); !made.ok())
+    return to_error(made, name() + ": making a stream");
   return out;
 }
 

@@ -26,9 +26,7 @@ inline call_result wait_for_device(driver& gpu) noexcept {
   const relaxed_capture_scope relaxed(gpu);
   if (!relaxed.entered()) return relaxed.entered();
   device_address block = 0;
-  call_result answer = gpu.memory_allocate(&block, bytes);
-  if (answer.status == driver_status::invalid_context && gpu.bind_thread().ok())
-    answer = gpu.memory_allocate(&block, bytes);
+  const call_result answer = gpu.memory_allocate(&block, bytes);
   if (answer.ok()) return insist([&] { return gpu.memory_free(block); });
   void* pinned = nullptr;
   if (gpu.host_allocate(&pinned, bytes, driver::host_flags::none).ok())

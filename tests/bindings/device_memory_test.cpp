@@ -11,6 +11,7 @@
 
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
+#include "support/others_capture.hpp"
 
 namespace millpond::torch {
 namespace {
@@ -371,6 +372,15 @@ TEST_F(torch_memory, a_graph_is_replayed_beside_the_program) {
   EXPECT_TRUE(gpu->graph_exec_destroy(exec).ok());
   memory->empty_cache();
   EXPECT_EQ(of_graphs(), 0u);
+}
+
+TEST_F(torch_memory, made_with_another_context_current_it_stays_current) {
+  const another_context other(*gpu);
+  auto made = device_memory::create(gpu, {}).value();
+  const auto block = made->allocate(3 * MiB, stream);
+  ASSERT_TRUE(block.has_value()) << block.error().message;
+  EXPECT_TRUE(made->deallocate(*block, 3 * MiB, stream).has_value());
+  made.reset();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Blocks that grow in place, beside captures.
+// Blocks that grow in place, beside captures and with another context current.
 #include "millpond/growable/growable_blocks.hpp"
 
 #include "driver/sim_fixture.hpp"
@@ -29,6 +29,30 @@ TEST_F(growable_beside_a_capture, blocks_are_made_grow_and_end_with_some_still_o
     EXPECT_TRUE(capture.end().ok()) << static_cast<int>(mode);
     EXPECT_EQ(gpu->physical_bytes(), 0u);
   }
+}
+
+using growable_in_another_context = sim_test;
+
+TEST_F(growable_in_another_context, the_programs_context_stays_current) {
+  make();
+  const stream_handle s = stream();
+  std::shared_ptr<growable_blocks> blocks;
+  {
+    const another_context other(*gpu);
+    blocks = growable_blocks::create(gpu, {.reserve_bytes = GiB}).value();
+  }
+  void* const block = blocks->allocate(4 * MiB).value();
+  ok(gpu->launch(
+      {"busy", 5'000'000, {{reinterpret_cast<device_address>(block), MiB, access_kind::write}}},
+      s));
+  {
+    const another_context other(*gpu);
+    EXPECT_TRUE(blocks->grow(block, 8 * MiB));
+    EXPECT_TRUE(blocks->deallocate(block));
+    blocks->trim();
+    blocks.reset();
+  }
+  EXPECT_EQ(gpu->physical_bytes(), 0u);
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<dri
                                                              const settings& chosen) {
   std::unique_ptr<served_device> made(new served_device(std::move(gpu), chosen));
   driver& d = *made->gpu_;
-  static_cast<void>(d.bind_thread());
   const relaxed_capture_scope relaxed(d);
   if (const call_result answer = d.stream_create(&made->quiet_); !answer.ok())
     return to_error(answer, "making a stream");

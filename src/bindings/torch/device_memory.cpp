@@ -9,7 +9,6 @@ namespace millpond::torch {
 result<std::unique_ptr<device_memory>> device_memory::create(std::shared_ptr<driver> gpu,
                                                              pool_options options) {
   std::unique_ptr<device_memory> made(new device_memory(std::move(gpu)));
-  static_cast<void>(made->gpu_->bind_thread());
   // The pool knows of a capture once it allocates, PyTorch's program may capture what never does;
   // and PyTorch never destroys a stream. So a fence over the whole context could break a capture,
   // and is needed for the memory of released graphs alone, which empty_cache and pressure wait for.
