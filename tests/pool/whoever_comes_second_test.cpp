@@ -6,12 +6,15 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "driver/null/null_driver.hpp"
+#include "support/failing_new.hpp"
 #include "support/pool_fixture.hpp"
 
 namespace millpond {
@@ -128,6 +131,59 @@ TEST_F(two_threads, caches_that_come_and_go_lose_no_block) {
   producer.join();
   for (auto& slot : slots) {
     if (void* const block = slot.exchange(nullptr)) p->deallocate(block, 2048, s);
+  }
+  EXPECT_EQ(refused, 0);
+  expect_nothing_lost();
+}
+
+// The same, each time at the moment that matters: a cache that goes holds the lock of the one that
+// it sends to, and gives a queue back meanwhile. There the other's owner asks for a block, finds
+// the lock taken, and goes on to the stream cache with blocks of its own at hand.
+TEST_F(two_threads, a_cache_that_goes_while_the_one_it_sends_to_allocates_loses_no_block) {
+  pool_options options;
+  options.cache_small_bytes = 256 << 10;
+  start(options);
+  pool::cache_handle own = p->cache(s);
+  std::atomic<int> asked{0}, served{0};
+  std::vector<void*> blocks;
+  std::thread owner;
+  struct meeting {
+    std::atomic<int>&asked, &served;
+    // The owner cannot be served before the lock is given back, so that it is not waited for long.
+    static void step(void* with) {
+      auto& here = *static_cast<meeting*>(with);
+      const int now = ++here.asked;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+      while (here.served != now && std::chrono::steady_clock::now() < until)
+        std::this_thread::yield();
+    }
+  } meeting{asked, served};
+  for (int round = 0; round < 5; ++round) {
+    auto goes = std::make_unique<pool::cache_handle>(p->cache(s));
+    for (int i = 0; i < 100; ++i) goes->deallocate(own.allocate(2048), 2048);  // makes a route
+    std::vector<void*> many;
+    for (int i = 0; i < 600; ++i) many.push_back(own.allocate(2048));
+    for (void* const block : many) own.deallocate(block, 2048);  // some to the stream cache
+    asked = served = 0;
+    std::atomic<bool> over{false};
+    owner = std::thread([&] {
+      while (!over || served != asked) {
+        if (served == asked) continue;
+        blocks.push_back(own.allocate(2048));
+        ++served;
+      }
+    });
+    {
+      const before_each_delete between(meeting::step, &meeting);
+      goes.reset();
+    }
+    over = true;
+    owner.join();
+    for (void* const block : blocks) own.deallocate(block, 2048);
+    blocks.clear();
+  }
+  {
+    const pool::cache_handle gone = std::move(own);
   }
   EXPECT_EQ(refused, 0);
   expect_nothing_lost();

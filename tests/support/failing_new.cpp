@@ -13,6 +13,21 @@ struct failures {
 };
 thread_local failures mine;
 
+struct delete_step {
+  void (*step)(void*) = nullptr;
+  void* with = nullptr;
+};
+thread_local delete_step at_delete;
+
+void give_back(void* at) noexcept {
+  if (const delete_step now = at_delete; now.step != nullptr) {
+    at_delete = {};
+    now.step(now.with);
+    at_delete = now;
+  }
+  std::free(at);
+}
+
 [[nodiscard]] bool fails() noexcept {
   if (!mine.on) return false;
   if (mine.left > 0) {
@@ -71,28 +86,28 @@ void* operator new[](std::size_t bytes, std::align_val_t alignment,
   return operator new(bytes, alignment, none);
 }
 void operator delete(void* at) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete[](void* at) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete(void* at, std::size_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete[](void* at, std::size_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete(void* at, std::align_val_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete[](void* at, std::align_val_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete(void* at, std::size_t, std::align_val_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 void operator delete[](void* at, std::size_t, std::align_val_t) noexcept {
-  std::free(at);
+  give_back(at);
 }
 
 namespace millpond {
@@ -105,6 +120,12 @@ failing_new::~failing_new() {
 }
 bool failing_new::failed() const noexcept {
   return mine.failed;
+}
+before_each_delete::before_each_delete(void (*step)(void*), void* with) noexcept {
+  at_delete = {step, with};
+}
+before_each_delete::~before_each_delete() {
+  at_delete = {};
 }
 failing_new::pause::pause() noexcept : was_(mine.on) {
   mine.on = false;

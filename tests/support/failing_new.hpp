@@ -1,5 +1,6 @@
-// An operator new that fails when a test says so, for executables that failing_new.cpp is linked
-// into. Off by default; a thread's failures are its own.
+// An operator new that fails when a test says so, and an operator delete that lets a test come
+// between, for executables that failing_new.cpp is linked into. Off by default; a thread's are its
+// own.
 #pragma once
 #include <cstdint>
 
@@ -30,6 +31,17 @@ class failing_new {
    private:
     bool was_;
   };
+};
+
+// While it lives, `step` is called before this thread gives memory back, wherever that happens: a
+// place inside another's code to come between its steps. Not within itself. One at a time on a
+// thread.
+class before_each_delete {
+ public:
+  explicit before_each_delete(void (*step)(void*), void* with) noexcept;
+  ~before_each_delete();
+  before_each_delete(const before_each_delete&) = delete;
+  before_each_delete& operator=(const before_each_delete&) = delete;
 };
 
 // Calls `attempt` with the first allocation in it failing, then the second, and so on until it
