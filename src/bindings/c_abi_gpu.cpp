@@ -1,6 +1,6 @@
 // GPUs and streams through the C ABI.
 #include "bindings/c_abi_objects.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 using namespace millpond;
@@ -72,7 +72,7 @@ int millpond_gpu_simulated(const millpond_gpu* gpu) {
 millpond_status millpond_stream_create(millpond_gpu* gpu, millpond_stream* stream) {
   if (gpu == nullptr || stream == nullptr) return no_gpu();
   *stream = nullptr;
-  const relaxed_capture_scope relaxed(*gpu->driver);
+  const own_calls_scope own_calls(*gpu->driver);
   return answer_of(gpu->driver->stream_create(stream), "creating a stream");
 }
 millpond_status millpond_stream_synchronize(millpond_gpu* gpu, millpond_stream stream) {

@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/growable/growable_buffer.hpp"
 #include "resource/wait.hpp"
@@ -85,7 +85,7 @@ result<std::shared_ptr<growable_blocks>> growable_blocks::create(std::shared_ptr
   if (options.reserve_bytes == 0) options.reserve_bytes = gpu->info().total_bytes / 4;
   inside->options = options;
   inside->gpu = std::move(gpu);
-  const relaxed_capture_scope relaxed(*inside->gpu);
+  const own_calls_scope own_calls(*inside->gpu);
   if (const call_result answer = inside->gpu->stream_create(&inside->quiet); !answer.ok())
     return to_error(answer, "making a stream");
   return std::shared_ptr<growable_blocks>(new growable_blocks(std::move(inside)));
@@ -96,7 +96,7 @@ growable_blocks::~growable_blocks() {
   if (!s.live.empty()) static_cast<void>(wait_for_device(*s.gpu));
   s.live.clear();
   s.kept.clear();
-  const relaxed_capture_scope relaxed(*s.gpu);
+  const own_calls_scope own_calls(*s.gpu);
   static_cast<void>(s.gpu->stream_destroy(s.quiet));
 }
 

@@ -8,7 +8,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/growable/growable_buffer.hpp"
 #include "order/event_cache.hpp"
 
@@ -235,7 +235,7 @@ result<void> growable_memory::inside::grow(std::uint64_t bytes) {
                                                 ": addresses were reserved for " +
                                                 format_bytes(reserved) + " when it was made"};
   }
-  const relaxed_capture_scope relaxed(*gpu);
+  const own_calls_scope own_calls(*gpu);
   release_all();
   std::size_t count = usable;
   std::uint64_t reached = usable_bytes;
@@ -255,7 +255,7 @@ result<void> growable_memory::inside::grow(std::uint64_t bytes) {
 
 result<void> growable_memory::inside::shrink(std::uint64_t bytes) {
   if (forked()) return refused_in_child();
-  const relaxed_capture_scope relaxed(*gpu);
+  const own_calls_scope own_calls(*gpu);
   std::size_t keep = 0;
   std::uint64_t kept = 0;
   while (keep < usable && kept < bytes) kept += pieces[keep++].bytes;
@@ -310,7 +310,7 @@ result<growable_memory> growable_memory::create(std::shared_ptr<driver> gpu,
   auto made = std::make_unique<inside>(std::move(gpu), std::move(options), stream);
   made->granularity = granularity;
   const std::uint64_t reserved = align_up(max_bytes_, granularity);
-  const relaxed_capture_scope relaxed(*made->gpu);
+  const own_calls_scope own_calls(*made->gpu);
   if (const call_result answer = made->gpu->address_reserve(
           &made->base, reserved, std::max<std::uint64_t>(granularity, 2 * MiB));
       !answer.ok()) {
@@ -362,7 +362,7 @@ result<void> growable_memory::inside::end() {
     if (!shrunk && shrunk.error().code != error_code::not_permitted) shrunk = shrink(0);
     if (!shrunk) return shrunk;
   }
-  const relaxed_capture_scope relaxed(*gpu);
+  const own_calls_scope own_calls(*gpu);
   while (!pieces.empty()) {
     if (const auto& until = pieces.back().until; until != nullptr && !until->passed) {
       const call_result waited = insist([&] { return gpu->event_synchronize(until->event); });
@@ -418,7 +418,7 @@ result<void> growable_memory::shrink(std::uint64_t bytes) {
 }
 std::uint64_t growable_memory::give_back() noexcept {
   if (state_ == nullptr || state_->forked()) return 0;
-  const relaxed_capture_scope relaxed(*state_->gpu);
+  const own_calls_scope own_calls(*state_->gpu);
   return state_->give_back();
 }
 

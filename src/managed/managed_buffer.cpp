@@ -8,7 +8,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "managed/memory_traps.hpp"
 #include "millpond/base/units.hpp"
 #include "resource/quiet_stream.hpp"
@@ -77,7 +77,7 @@ managed_core::~managed_core() {
     memory_traps::release(guard_);
   }
   if (alive) {
-    const relaxed_capture_scope relaxed(gpu_);
+    const own_calls_scope own_calls(gpu_);
     for (const user& each : users_)
       static_cast<void>(insist([&] { return gpu_.event_destroy(each.done); }));
   }
@@ -100,7 +100,7 @@ result<managed_core::user*> managed_core::user_of(std::uint64_t id) {
 // The resource has put a prefetch on the stream that it allocated for: whoever has the pages next
 // comes after it.
 result<void> managed_core::note_first_prefetch(stream_handle stream) {
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   std::uint64_t id = 0;
   capture_info capture;
   if (!gpu_.id_outside_capture(stream, &id)) {
@@ -152,7 +152,7 @@ result<void> managed_core::wait_for_unfenced() {
 }
 
 result<void> managed_core::wait_for_views() {
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   if (auto waited = wait_for_unfenced(); !waited) return waited;
   for (const user& each : users_) {
     const auto asked = gpu_.event_query(each.done);
@@ -180,7 +180,7 @@ result<void> managed_core::begin_host(access how) {
                     "host to its writers",
                     to_string(use.intent)));
   }
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   if (auto waited = wait_for_views(); !waited) return waited;
   protect(guarding::off);
   const auto refused = [this](error why) {
@@ -275,7 +275,7 @@ result<std::uint64_t> managed_core::begin_device(access how, stream_handle strea
         "managed_buffer: the default stream is another context's, since that is current on "
         "this thread; make the device's context current, or name a stream"};
   }
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   capture_info capture;
   if (const auto answer = gpu_.stream_capture(stream, &capture); !answer.ok())
     return to_error(answer, "managed_buffer: asking the stream");
@@ -320,7 +320,7 @@ void managed_core::end_device(access how, stream_handle stream, std::uint64_t id
   const unsigned writers = how == access::write ? 1 : 0;
   --device_views_;
   device_writers_ -= writers;
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   for (user& each : users_) {
     if (each.id != id) continue;
     --each.views;

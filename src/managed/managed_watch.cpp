@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/bits.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
@@ -117,7 +117,7 @@ class cupti_watch final : public managed_watch {
     static_cast<void>(cupti_.disable(CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER));
     static_cast<void>(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
     if (gpu_->alive()) {
-      const relaxed_capture_scope relaxed(*gpu_);
+      const own_calls_scope own_calls(*gpu_);
       if (stream_ != nullptr) static_cast<void>(gpu_->stream_destroy(stream_));
       if (mark_ != 0) static_cast<void>(gpu_->memory_free(mark_));
     }
@@ -195,7 +195,7 @@ class cupti_watch final : public managed_watch {
   // Whether anything is counted at all. A CUPTI that another user has may say yes to everything and
   // count nothing.
   [[nodiscard]] bool counts_something() {
-    const relaxed_capture_scope relaxed(*gpu_);
+    const own_calls_scope own_calls(*gpu_);
     if (!gpu_->managed_allocate(&mark_, 2 * block_bytes).ok()) return false;
     return gpu_->stream_create(&stream_).ok() && counts(block_of_mark(), block_bytes).has_value();
   }
@@ -208,8 +208,8 @@ class cupti_watch final : public managed_watch {
   }
   // The block goes to the device and the CPU faults on it.
   [[nodiscard]] result<void> mark() {
-    const relaxed_capture_scope relaxed(*gpu_);
-    auto answer = relaxed.entered();
+    const own_calls_scope own_calls(*gpu_);
+    auto answer = own_calls.entered();
     if (answer.ok())
       answer = gpu_->prefetch_async(block_of_mark(), block_bytes, memory_location::device, stream_);
     if (answer.ok()) answer = gpu_->stream_synchronize(stream_);

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/bits.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond {
@@ -67,12 +67,12 @@ class write_combined_source final : public host_memory_source {
   };
   // Relaxed, so that no capture suffers from it.
   call_result pin(void** out, std::uint64_t bytes) noexcept {
-    const relaxed_capture_scope relaxed(*gpu_);
-    if (!relaxed.entered()) return relaxed.entered();
+    const own_calls_scope own_calls(*gpu_);
+    if (!own_calls.entered()) return own_calls.entered();
     return gpu_->host_allocate(out, bytes, driver::host_flags::write_combined);
   }
   call_result unpin(void* at) noexcept {
-    const relaxed_capture_scope relaxed(*gpu_);
+    const own_calls_scope own_calls(*gpu_);
     return gpu_->host_free(at);
   }
   [[nodiscard]] error past_limit(std::uint64_t asked) const {

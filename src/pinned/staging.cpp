@@ -14,7 +14,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "base/threads.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/detail/allocate_and_wait.hpp"
 #include "resource/quiet_stream.hpp"
@@ -128,7 +128,7 @@ result<void> staging::prepare() {
   auto got = detail::allocate_and_wait(memory_, options_.buffer_bytes, default_alignment, nullptr);
   if (!got) return got.error();
   buffer_ = static_cast<unsigned char*>(*got);
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   marks_ = std::make_unique<mark[]>(options_.buffer_bytes / least_piece);
   for (flight& each : flights_) {
     if (const auto answer = gpu_->event_create(&each.done); !answer.ok())
@@ -151,7 +151,7 @@ staging::~staging() {
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& each : threads_) each.join();
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   if (!wait_for_copies().ok()) static_cast<void>(wait_for_device(*gpu_));
   for (const flight& each : flights_) {
     if (each.done != nullptr) static_cast<void>(gpu_->event_destroy(each.done));
@@ -203,7 +203,7 @@ result<void> staging::move(const transfer& what) {
                  "staging: the default stream is another context's, since that is current on this "
                  "thread; make the device's context current, or name a stream"};
   }
-  const relaxed_capture_scope relaxed(*gpu_);  // another thread's capture is left alone
+  const own_calls_scope own_calls(*gpu_);  // another thread's capture is left alone
   capture_info capture;
   if (const auto answer = gpu_->stream_capture(what.stream, &capture); !answer.ok()) {
     return to_error(answer, "staging: asking the stream");

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "driver/when_graph_is_gone.hpp"
 #include "planned/planned_stream.hpp"
 #include "resource/quiet_stream.hpp"
@@ -45,9 +45,9 @@ planned_stream_state::~planned_stream_state() {
   if (forked()) return;
   driver* const gpu = owner_.gpu();
   stream_handle on = stream_;
-  std::optional<relaxed_capture_scope> relaxed;  // over the frees too: of our context's streams
+  std::optional<own_calls_scope> own_calls;  // over the frees too: of our context's streams
   if (gpu != nullptr && gpu->alive()) {
-    relaxed.emplace(*gpu);
+    own_calls.emplace(*gpu);
     const call_result ordered = order_the_end(&on);
     if (served_ != nullptr) static_cast<void>(insist([&] { return gpu->event_destroy(served_); }));
     if (!ordered.ok()) {
@@ -167,8 +167,8 @@ bool planned_stream_state::pin_for_capture(std::uint64_t bytes) {
 bool planned_stream_state::own_work_is_done() noexcept {
   if (!marked_) return false;
   driver& gpu = *owner_.gpu();
-  const relaxed_capture_scope relaxed(gpu);
-  return relaxed.entered().ok() && gpu.event_query(served_).ok();
+  const own_calls_scope own_calls(gpu);
+  return own_calls.entered().ok() && gpu.event_query(served_).ok();
 }
 
 void planned_stream_state::forget_gone_graphs() {
@@ -247,8 +247,8 @@ void planned_stream_state::mark_end() noexcept {
   if (!gpu->stream_id(stream_, &id).ok() || id != stream_id_)
     return;  // too late: the stream is gone
   if (served_ == nullptr) {
-    const relaxed_capture_scope relaxed(*gpu);
-    if (!relaxed.entered().ok() || !gpu->event_create(&served_).ok()) return;
+    const own_calls_scope own_calls(*gpu);
+    if (!own_calls.entered().ok() || !gpu->event_create(&served_).ok()) return;
   }
   marked_ = gpu->event_record(served_, stream_).ok();
 }

@@ -2,7 +2,7 @@
 // short way.
 #include <new>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "pool/fast_path.hpp"
 
 namespace millpond {

@@ -5,7 +5,7 @@
 #include <new>
 #include <thread>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/cache/thread_cache.hpp"
 #include "pool/stream_directory.hpp"
@@ -54,7 +54,7 @@ bool stream_directory::seal_if_due(stream_state& stream) noexcept {
 
 bool stream_directory::seal(stream_state& stream) noexcept {
   const std::uint64_t wish = seal_wish_.load(std::memory_order_relaxed);
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   const stream_handle handle = stream.batches->handle();
   call_result failure;
   switch (stream.batches->seal(gpu_, events_, &failure)) {
@@ -109,7 +109,7 @@ bool stream_directory::seal_context() {
   });
   if (lines.empty()) return true;
   if (options_.fences == context_fences::never) return false;
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   if (captures_.may_run()) {
     const mutex_lock lock(failure_mutex_);
     last_failure_ = {
@@ -164,7 +164,7 @@ bool stream_directory::poll_uses() noexcept {
 
 void stream_directory::poll_when_free() noexcept {
   when_free([&] {
-    const relaxed_capture_scope relaxed(gpu_);
+    const own_calls_scope own_calls(gpu_);
     poll();
   });
 }
@@ -185,7 +185,7 @@ event_handle stream_directory::nearest() {
 // for a later fence of the pool, which is still one, and what the other thread found counts as
 // found.
 bool stream_directory::wait_for_one(std::uint64_t deadline_ns) {
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   const event_handle first = nearest();
   if (first == nullptr) return false;
   host_waits_.fetch_add(1, std::memory_order_relaxed);

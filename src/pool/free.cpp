@@ -8,7 +8,7 @@
 #include <new>
 
 #include "base/quote.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "pool/fast_path.hpp"
 #include "resource/quiet_stream.hpp"
 
@@ -144,7 +144,7 @@ void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept
               id == recorded_id;
     if (!covered) break;
     {
-      const relaxed_capture_scope relaxed(*gpu_);
+      const own_calls_scope own_calls(*gpu_);
       covered = streams_.events().get(&event).ok();
     }
     if (!covered) break;
@@ -167,7 +167,7 @@ void pool::core::free_used(heap::extent* block, stream_state& freed_on) noexcept
   waits.back().freed_on = &freed_on;
   freed_on.holders.fetch_add(1, std::memory_order_relaxed);
   uses_.wait(waits);
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   streams_.poll_uses();
 }
 

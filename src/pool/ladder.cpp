@@ -4,7 +4,7 @@
 // with the whole report.
 #include <algorithm>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "pool/core.hpp"
 
 namespace millpond {
@@ -116,7 +116,7 @@ result<heap::extent*> pool::core::acquire(const block_request& what, thread_cach
 
 result<heap::extent*> pool::core::climb::walk() {
   const miss_budget::visit queueing(in_.blocks_.misses());
-  const relaxed_capture_scope relaxed(*in_.gpu_);
+  const own_calls_scope own_calls(*in_.gpu_);
   bool slack_known = false;
   bool passes_slack = false;
   for (const step& s : steps) {

@@ -1,6 +1,6 @@
 // A pool's life: from open to the end, what it gives back on request, and where it is asked ahead.
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/cache/thread_caches.hpp"
 #include "pool/core.hpp"
@@ -63,7 +63,7 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   captures_.drain_released();
   captures_.empty_arenas();
   caches_.flush(nullptr);
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   streams_.fence_context();
   streams_.poll();
   streams_.collect_dead();
@@ -79,7 +79,7 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
 
 std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64_t keep_bytes) {
   if (!serving() || memory_.granularity() == 0) return 0;
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   thread_caches::drop_idle(this);
   caches_.flush(nullptr);  // a few MiB in caches would keep whole handles
   streams_.fence_context();
@@ -88,7 +88,7 @@ std::uint64_t pool::core::give_back_old(std::uint64_t older_than_ns, std::uint64
 }
 
 result<void> pool::core::synchronize() {
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   captures_.drain_released();
   captures_.empty_arenas();
   caches_.flush(nullptr);
@@ -105,7 +105,7 @@ result<void> pool::core::reserve(std::uint64_t bytes) {
     return error{error_code::out_of_memory,
                  "reserve: " + std::to_string(bytes) + " bytes is more than any device has"};
   const block_request what = block_request::of_granules(bytes, heap::granule);
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   for (int tries = 0; tries < 8; ++tries) {
     if (block_store::locked(blocks_).heap().largest_free(heap::anyone) >= what.size) return {};
     // Not by stitching: a stitched range would answer a block, and here none is wanted yet.
@@ -123,7 +123,7 @@ pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream)
   out.missing_bytes = bytes;
   if (!serving() || bytes > max_bytes) return out;
   if (bytes == 0) return {pool::fit::now, 0, 0};
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   streams_.poll();
   heap::owner_id owner = heap::anyone;
   capture_info capture;
@@ -163,7 +163,7 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
                                            ") not freed: their memory goes with it"});
   }
   phase_.set(pool_phase::is::closed);
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   const call_result waited = insist([&] { return wait_for_device(*gpu_); });
   if (!waited.ok())
     failures.push_back(to_error(waited, "waiting for the device before the pool's memory goes"));

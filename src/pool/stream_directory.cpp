@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/cache/thread_cache.hpp"
 
@@ -41,7 +41,7 @@ result<void> stream_directory::of_own_context(stream_handle stream, std::uint64_
   }
   event_handle event = nullptr;
   {
-    const relaxed_capture_scope relaxed(gpu_);
+    const own_calls_scope own_calls(gpu_);
     if (!events_.get(&event).ok()) return {};  // what needs an event says so
   }
   const call_result answer = gpu_.event_record(event, stream);  // a default stream: of the user's
@@ -125,7 +125,7 @@ result<stream_directory::met> stream_directory::meet(stream_handle handle, std::
 }
 
 void stream_directory::collect_dead() {
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   fence_context();
   std::uint64_t queries = 0;
   context_fence_.poll(gpu_, events_, &queries, nullptr);

@@ -107,7 +107,7 @@ class stream_directory {
     return options_.fences != context_fences::never && limbo_.batches->dirty();
   }
 
-  // Asks which fences have passed; true where one has. Callers hold a relaxed_capture_scope: a
+  // Asks which fences have passed; true where one has. Callers hold an own_calls_scope: a
   // capture in global mode forbids cuEventQuery to all threads.
   bool poll() noexcept;
   bool poll_uses() noexcept;

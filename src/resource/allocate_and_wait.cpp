@@ -25,7 +25,7 @@ result<void> refuse_capture(driver& gpu, stream_handle stream) {
 
 }  // namespace
 
-// In no relaxed_capture_scope, where the handles 0, 1 and 2 would name other streams than the
+// In no own_calls_scope, where the handles 0, 1 and 2 would name other streams than the
 // allocation did; both calls are ones that nobody's capture forbids.
 result<void> wait_on_host(driver& gpu, stream_handle stream) {
   if (auto permitted = refuse_capture(gpu, stream); !permitted) return permitted;

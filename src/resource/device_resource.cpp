@@ -1,6 +1,6 @@
 #include "millpond/memory/kinds.hpp"
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 
 namespace millpond {
 
@@ -11,14 +11,14 @@ device_resource::device_resource(std::shared_ptr<driver> gpu,
 
 call_result device_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                     stream_handle) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   return gpu()->memory_allocate(out, bytes);
 }
 
 call_result device_resource::give_back(device_address base, stream_handle) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   return gpu()->memory_free(base);
 }
 

@@ -1,14 +1,14 @@
 #include "millpond/memory/kinds.hpp"
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 
 namespace millpond {
 namespace {
 
 result<pool_handle> make_pool(driver& gpu, const driver_pool_options& options) {
   const std::string doing = "driver_pool_resource: make a pool";
-  const relaxed_capture_scope relaxed(gpu);
-  if (!relaxed.entered()) return to_error(relaxed.entered(), doing);
+  const own_calls_scope own_calls(gpu);
+  if (!own_calls.entered()) return to_error(own_calls.entered(), doing);
   pool_handle pool = nullptr;
   call_result answer = gpu.pool_create(&pool, options.location, options.limit_bytes);
   if (!answer.ok()) return to_error(answer, doing);
@@ -56,20 +56,20 @@ driver_pool_resource::~driver_pool_resource() {
   if (forked()) return;
   give_back_all();
   if (!gpu()->alive()) return;
-  const relaxed_capture_scope relaxed(*gpu());
+  const own_calls_scope own_calls(*gpu());
   static_cast<void>(gpu()->pool_destroy(pool_));
 }
 
 result<void> driver_pool_resource::trim(std::uint64_t keep_bytes) {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return to_error(relaxed.entered(), name() + ": trim");
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return to_error(own_calls.entered(), name() + ": trim");
   const call_result answer = gpu()->pool_trim(pool_, keep_bytes);
   if (!answer.ok()) return to_error(answer, name() + ": trim");
   return {};
 }
 
 result<void> driver_pool_resource::set_keep_bytes(std::uint64_t keep_bytes) {
-  const relaxed_capture_scope relaxed(*gpu());
+  const own_calls_scope own_calls(*gpu());
   const call_result answer = gpu()->pool_set_release_threshold(pool_, keep_bytes);
   if (!answer.ok()) return to_error(answer, name() + ": set the bytes it keeps");
   return {};
@@ -77,14 +77,14 @@ result<void> driver_pool_resource::set_keep_bytes(std::uint64_t keep_bytes) {
 
 result<driver::pool_usage> driver_pool_resource::driver_usage() const {
   driver::pool_usage usage;
-  const relaxed_capture_scope relaxed(*gpu());
+  const own_calls_scope own_calls(*gpu());
   const call_result answer = gpu()->pool_get_usage(pool_, &usage);
   if (!answer.ok()) return to_error(answer, name() + ": usage");
   return usage;
 }
 
-// No relaxed scope here: stream-ordered calls are what captures are for, and on a capturing stream
-// the caller asked for the node.
+// No own_calls_scope here: stream-ordered calls are what captures are for, and on a capturing
+// stream the caller asked for the node.
 call_result driver_pool_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                          stream_handle stream) noexcept {
   return gpu()->pool_allocate(out, bytes, pool_, stream);

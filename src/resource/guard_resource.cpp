@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "resource/quiet_stream.hpp"
 #include "resource/wait.hpp"
 
@@ -70,7 +70,7 @@ guard_resource::~guard_resource() {
   give_leaks(registry_->dismiss(owner_));
   driver* const used = gpu();
   if (used == nullptr || !used->alive()) return;
-  const relaxed_capture_scope relaxed(*used);
+  const own_calls_scope own_calls(*used);
   for (const event_handle each : quarantine_->spare)
     static_cast<void>(insist([&] { return used->event_destroy(each); }));
   for (const kept_back& each : quarantine_->blocks) {
@@ -159,7 +159,7 @@ bool guard_resource::fence(kept_back& of) noexcept {
   if (detail::keeps_its_handle(of.stream)) return true;
   // A capture is asked for first: in one the free is its graph's, and an event would be too.
   if (!used->id_outside_capture(of.stream, &of.stream_id)) return false;
-  const relaxed_capture_scope relaxed(*used);
+  const own_calls_scope own_calls(*used);
   of.freed = quarantine_->take_spare();
   if (of.freed == nullptr && !used->event_create(&of.freed).ok()) return false;
   if (used->event_record(of.freed, of.stream).ok()) return true;
@@ -179,7 +179,7 @@ call_result guard_resource::choose_stream(const kept_back& of, named_stream now,
   }
   driver& used = *gpu();
   if (const call_result made = quarantine_->quiet.get(used, out); !made.ok()) return made;
-  const relaxed_capture_scope relaxed(used);
+  const own_calls_scope own_calls(used);
   if (used.event_query(of.freed).ok()) return {};
   return used.stream_wait_event(*out, of.freed);
 }
@@ -203,9 +203,9 @@ void guard_resource::give_on(std::uint64_t keep_bytes, named_stream now) noexcep
     stream_handle on = nullptr;
     const call_result chosen = choose_stream(oldest, now, &on);
     // The default stream that was meant is our context's.
-    std::optional<relaxed_capture_scope> own_context;
+    std::optional<own_calls_scope> own_calls;
     if (oldest.freed == nullptr && gpu() != nullptr && !gpu()->in_own_context())
-      own_context.emplace(*gpu());
+      own_calls.emplace(*gpu());
     const auto answer =
         chosen.ok() ? upstream().try_deallocate(oldest.ptr, oldest.bytes, on)
                     : result<void>(to_error(chosen, owner_->name + ": giving on a freed block"));

@@ -14,7 +14,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "base/threads.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "machine/machine_facts.hpp"
 #include "millpond/base/units.hpp"
 
@@ -183,8 +183,8 @@ bool host_pinner::let_ready_go(std::uint64_t bytes) {
 // Memory is pinned at moments that the program does not choose, by a thread of its own too: no
 // capture may suffer from it.
 call_result host_pinner::registered(void* at, std::uint64_t bytes) noexcept {
-  const relaxed_capture_scope relaxed(*gpu_);
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu_);
+  if (!own_calls.entered()) return own_calls.entered();
   return gpu_->host_register(at, bytes);
 }
 
@@ -224,9 +224,9 @@ result<void*> host_pinner::pin(std::uint64_t bytes) {
 
 result<void> host_pinner::unpin(void* at, std::uint64_t bytes) noexcept {
   if (gpu_->alive()) {
-    const relaxed_capture_scope relaxed(*gpu_);
-    if (!relaxed.entered())
-      return to_error(relaxed.entered(), "unpinning memory, which stays pinned");
+    const own_calls_scope own_calls(*gpu_);
+    if (!own_calls.entered())
+      return to_error(own_calls.entered(), "unpinning memory, which stays pinned");
     if (const call_result answer = gpu_->host_unregister(at); !answer.ok())
       return to_error(answer, "unpinning memory, which stays pinned");
   }

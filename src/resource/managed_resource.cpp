@@ -2,7 +2,7 @@
 
 #include "base/bits.hpp"
 #include "base/fork.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "resource/host_room.hpp"
 #include "resource/quiet_stream.hpp"
@@ -41,8 +41,8 @@ result<void> managed_resource::may_allocate(std::uint64_t bytes) {
 
 call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                      stream_handle stream) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   if (use_.intent == managed_intent::unstated) return gpu()->managed_allocate(out, bytes);
   const auto plan = plan_managed(use_, bytes, gpu()->info());
   if (!plan)
@@ -64,8 +64,8 @@ call_result managed_resource::obtain(device_address* out, std::uint64_t bytes, s
 }
 
 call_result managed_resource::give_back(device_address base, stream_handle stream) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   if (const call_result waited = wait_for_stream(*gpu(), stream); !waited.ok()) return waited;
   return gpu()->memory_free(base);
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "resource/host_room.hpp"
 #include "resource/wait.hpp"
 
@@ -33,8 +33,8 @@ call_result pageable_resource::obtain(device_address* out, std::uint64_t bytes,
 call_result pageable_resource::give_back(device_address base, stream_handle stream) noexcept {
   // With the driver gone nothing can be using the block any more.
   if (what_ == on_free::wait_for_stream && gpu() != nullptr && gpu()->alive()) {
-    const relaxed_capture_scope relaxed(*gpu());
-    if (!relaxed.entered()) return relaxed.entered();
+    const own_calls_scope own_calls(*gpu());
+    if (!own_calls.entered()) return own_calls.entered();
     if (const call_result waited = wait_for_stream(*gpu(), stream); !waited.ok()) return waited;
   }
   std::free(reinterpret_cast<void*>(base));

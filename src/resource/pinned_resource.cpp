@@ -1,6 +1,6 @@
 #include "millpond/memory/kinds.hpp"
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "resource/host_room.hpp"
 
 namespace millpond {
@@ -17,8 +17,8 @@ result<void> pinned_resource::may_allocate(std::uint64_t bytes) {
 
 call_result pinned_resource::obtain(device_address* out, std::uint64_t bytes, std::uint64_t,
                                     stream_handle) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   void* at = nullptr;
   const call_result answer = gpu()->host_allocate(&at, bytes, how_);
   *out = reinterpret_cast<device_address>(at);
@@ -26,8 +26,8 @@ call_result pinned_resource::obtain(device_address* out, std::uint64_t bytes, st
 }
 
 call_result pinned_resource::give_back(device_address base, stream_handle) noexcept {
-  const relaxed_capture_scope relaxed(*gpu());
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(*gpu());
+  if (!own_calls.entered()) return own_calls.entered();
   return gpu()->host_free(reinterpret_cast<void*>(base));
 }
 

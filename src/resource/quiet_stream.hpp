@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/driver/driver.hpp"
 
 namespace millpond::detail {
@@ -17,8 +17,8 @@ class quiet_stream {
   call_result get(driver& gpu, stream_handle* out) noexcept {
     const std::lock_guard lock(mutex_);
     if (made_ == nullptr) {
-      const relaxed_capture_scope relaxed(gpu);
-      if (!relaxed.entered()) return relaxed.entered();
+      const own_calls_scope own_calls(gpu);
+      if (!own_calls.entered()) return own_calls.entered();
       if (const call_result made = gpu.stream_create(&made_); !made.ok()) {
         made_ = nullptr;
         return made;
@@ -30,7 +30,7 @@ class quiet_stream {
   // At the owner's end, where the driver lives. What waits on the stream goes on.
   void end(driver& gpu) noexcept {
     if (made_ == nullptr) return;
-    const relaxed_capture_scope relaxed(gpu);
+    const own_calls_scope own_calls(gpu);
     static_cast<void>(insist([&] { return gpu.stream_destroy(made_); }));
     made_ = nullptr;
   }
@@ -46,7 +46,7 @@ class quiet_stream {
 }
 
 // The handles 0, 1 and 2 where another context is current: they mean that one's streams, and inside
-// a relaxed_capture_scope, or later, they would mean ours.
+// an own_calls_scope, or later, they would mean ours.
 [[nodiscard]] inline bool of_another_context(driver& gpu, stream_handle stream) noexcept {
   return (keeps_its_handle(stream) || stream == per_thread_stream) && !gpu.in_own_context();
 }

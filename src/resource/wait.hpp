@@ -1,13 +1,13 @@
 // Waiting for work before the CPU takes memory away from it.
 #pragma once
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/driver/driver.hpp"
 
 namespace millpond {
 
 // cuStreamSynchronize, refused without asking where the stream captures: asking would break the
-// capture. Called inside a relaxed_capture_scope.
+// capture. Called inside an own_calls_scope.
 inline call_result wait_for_stream(driver& gpu, stream_handle stream) noexcept {
   capture_info capturing;
   if (const call_result asked = gpu.stream_capture(stream, &capturing); !asked.ok()) return asked;
@@ -23,8 +23,8 @@ inline call_result wait_for_stream(driver& gpu, stream_handle stream) noexcept {
 // may call them.
 inline call_result wait_for_device(driver& gpu) noexcept {
   constexpr std::uint64_t bytes = std::uint64_t{2} << 20;  // pages of its own, which go with it
-  const relaxed_capture_scope relaxed(gpu);
-  if (!relaxed.entered()) return relaxed.entered();
+  const own_calls_scope own_calls(gpu);
+  if (!own_calls.entered()) return own_calls.entered();
   device_address block = 0;
   const call_result answer = gpu.memory_allocate(&block, bytes);
   if (answer.ok()) return insist([&] { return gpu.memory_free(block); });

@@ -8,7 +8,7 @@
 #include "base/bits.hpp"
 #include "base/fork.hpp"
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/memory_resource.hpp"
 #include "resource/wait.hpp"
@@ -51,7 +51,7 @@ result<shared_memory> shared_memory::create(std::shared_ptr<driver> gpu, std::ui
                        format_bytes(budget->used_bytes()) + " are in use by all its members"};
     }
   }
-  const relaxed_capture_scope relaxed(*made.gpu_);
+  const own_calls_scope own_calls(*made.gpu_);
   const auto make = [&] {
     return made.gpu_->physical_create(&made.handle_, made.mapped_, memory_location::device,
                                       driver::shareable::posix_fd);
@@ -84,7 +84,7 @@ result<shared_memory> shared_memory::import(std::shared_ptr<driver> gpu, int fd,
   made.born_in_fork_ = fork_count();
   made.from_ = origin::imported;
   made.mapped_ = align_up(bytes, made.gpu_->info().granularity);
-  const relaxed_capture_scope relaxed(*made.gpu_);
+  const own_calls_scope own_calls(*made.gpu_);
   if (const call_result answer = made.gpu_->import_handle(&made.handle_, fd); !answer.ok()) {
     return to_error(answer,
                     "importing " + format_bytes(bytes) + " from descriptor " + std::to_string(fd));
@@ -150,7 +150,7 @@ shared_memory::~shared_memory() {
 
 void shared_memory::let_go() noexcept {
   if (gpu_ == nullptr || born_in_fork_ != fork_count() || !gpu_->alive()) return;
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   // Work may still read here, and unmapping asks nobody. Where the wait fails the memory is left
   // to the driver.
   if (mapped_here_ && insist([&] { return wait_for_device(*gpu_); }).ok() &&
@@ -182,7 +182,7 @@ result<unique_descriptor> shared_memory::export_descriptor() const {
         error_code::not_permitted,
         "shared_memory: this process was forked from the one that has the memory; import it here"};
   }
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   int fd = -1;
   if (const call_result answer = gpu_->export_handle(&fd, handle_); !answer.ok()) {
     return to_error(answer, "exporting " + format_bytes(mapped_));

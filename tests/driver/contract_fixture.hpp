@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "driver/identity.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/driver/driver.hpp"
 

@@ -174,7 +174,7 @@ TEST_P(driver_contract, relaxed_mode_spares_another_threads_capture) {
   OK(gpu_->spin(1000, stream_));
   std::thread other([&] {
     OK(gpu_->bind_thread());
-    const relaxed_capture_scope relaxed(*gpu_);
+    const own_calls_scope own_calls(*gpu_);
     device_address at = no_address;
     OK(gpu_->memory_allocate(&at, MiB));
     OK(gpu_->memory_free(at));

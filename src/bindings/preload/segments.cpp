@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 
 namespace millpond::preload {
@@ -15,7 +15,7 @@ std::uint64_t segment_bytes(std::uint64_t bytes) {
 }  // namespace
 
 segments::~segments() {
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   trim_locked();
   for (const auto& [at, bytes] : live_) static_cast<void>(gpu_->memory_free(at));
 }
@@ -34,7 +34,7 @@ device_address segments::allocate(std::uint64_t bytes) {
   }
   if (limit_ != 0 && now_.reserved + size > limit_) trim_locked();
   if (limit_ != 0 && now_.reserved + size > limit_) return 0;
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   device_address at = 0;
   if (!gpu_->memory_allocate(&at, size).ok()) {
     trim_locked();
@@ -74,7 +74,7 @@ void segments::trim() {
 }
 
 void segments::trim_locked() {
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   for (const auto& [bytes, at] : kept_) {
     if (gpu_->memory_free(at).ok()) now_.reserved -= bytes;
   }

@@ -1,7 +1,7 @@
 #include "bindings/preload/served_device.hpp"
 
 #include "bindings/c_abi_objects.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "resource/wait.hpp"
 
 namespace millpond::preload {
@@ -21,7 +21,7 @@ result<std::unique_ptr<served_device>> served_device::create(std::shared_ptr<dri
                                                              const settings& chosen) {
   std::unique_ptr<served_device> made(new served_device(std::move(gpu), chosen));
   driver& d = *made->gpu_;
-  const relaxed_capture_scope relaxed(d);
+  const own_calls_scope own_calls(d);
   if (const call_result answer = d.stream_create(&made->quiet_); !answer.ok())
     return to_error(answer, "making a stream");
   if (const call_result answer = d.event_create(&made->fence_); !answer.ok())
@@ -185,7 +185,7 @@ void served_device::give_all(std::vector<freed_block>& blocks) {
 // Blocks whose fence has passed go into their pools; what was freed meanwhile gets the next fence.
 void served_device::take_in_passed() {
   if (fence_out_) {
-    const relaxed_capture_scope relaxed(*gpu_);
+    const own_calls_scope own_calls(*gpu_);
     if (!gpu_->event_query(fence_).ok()) return;
     give_all(fenced_);
     fence_out_ = false;

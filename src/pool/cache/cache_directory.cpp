@@ -4,7 +4,7 @@
 
 #include "base/check.hpp"
 #include "base/prefetch.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/cache/large_limits.hpp"
 #include "pool/fast_path.hpp"
@@ -51,7 +51,7 @@ result<stream_state*> cache_directory::hold_stream(stream_handle stream, std::ui
              streams_.worth_a_context_fence(
                  met->second ? unsealed::much_of_others : unsealed::much_uncached, met->stream)) {
     // A newcomer would find nothing of it, and the pool grow to twice its size.
-    const relaxed_capture_scope relaxed(streams_.gpu());
+    const own_calls_scope own_calls(streams_.gpu());
     streams_.fence_context();
     streams_.poll();
   }

@@ -1,7 +1,7 @@
 // What captures own, from the first allocation to the end of their graphs.
 #include <new>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "driver/when_graph_is_gone.hpp"
 #include "pool/capture/capture_directory.hpp"
 
@@ -286,7 +286,7 @@ void capture_directory::seal_kept(stream_state* freed_on) noexcept {
 void capture_directory::drain_released() noexcept {
   if (!released_->any.load(std::memory_order_relaxed) && !streams_.context_fence_due()) return;
   while (const std::shared_ptr<arena_state> over = next_over()) end_arena(*over);
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   streams_.fence_context();
   streams_.poll();
 }

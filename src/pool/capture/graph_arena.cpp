@@ -5,7 +5,7 @@
 // run at the same time: what one has from the other, that other does not see again, and within each
 // capture memory is reused in its own streams' order alone. Between graphs no order is needed,
 // since the program runs only one at a time.
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "pool/capture/capture_directory.hpp"
 
 namespace millpond {
@@ -27,7 +27,7 @@ result<void> capture_directory::capture_into(const graph_arena::hold& arena, str
   const auto capture = begin_call(stream, "capture_into", ": begin it first");
   if (!capture) return capture.error();
   {
-    const relaxed_capture_scope relaxed(gpu_);
+    const own_calls_scope own_calls(gpu_);
     streams_.poll();  // what was freed outside captures may have become the arena's again
   }
   const mutex_lock lock(mutex_);

@@ -2,7 +2,7 @@
 // driver is asked, so that what follows cannot fail for want of host memory.
 #include <algorithm>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/growth/physical_memory.hpp"
 
@@ -21,7 +21,7 @@ namespace {
 std::uint64_t physical_memory::give_back(std::uint64_t keep_bytes) {
   if (granularity_ == 0)
     return 0;  // a chunk's own free waits for the whole device: close() does that
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   const mutex_lock lock(mutex_);
   if (asleep_bytes() != 0) return 0;  // it has gone to sleep while the lock was waited for
   std::vector<heap::handle_id> candidates;

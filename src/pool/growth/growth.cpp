@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/memory/host_pinner.hpp"
 #include "pool/growth/physical_memory.hpp"
@@ -49,7 +49,7 @@ result<void> physical_memory::open(std::shared_ptr<memory_budget::member> budget
     if (options_.kind == memory_kind::pinned && !options_.host_memory)
       granularity_ = info.host_granularity;
   }
-  const relaxed_capture_scope relaxed(gpu_);
+  const own_calls_scope own_calls(gpu_);
   const mutex_lock lock(mutex_);
   if (granularity_ != 0) {
     if (auto made = open_primary(options_.initial_bytes); !made) return made;

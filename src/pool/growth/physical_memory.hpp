@@ -18,8 +18,8 @@
 
 namespace millpond {
 
-// Any thread. Takes its own lock, then that of blocks. What calls the driver is called inside a
-// relaxed_capture_scope, unless a line says otherwise.
+// Any thread. Takes its own lock, then that of blocks. What calls the driver is called inside an
+// own_calls_scope, unless a line says otherwise.
 class physical_memory {
  public:
   physical_memory(driver& gpu, const pool_options& options, const pool_phase& phase,

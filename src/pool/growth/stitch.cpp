@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/bits.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/growth/physical_memory.hpp"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/quote.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/core.hpp"
 

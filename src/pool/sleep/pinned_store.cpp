@@ -10,7 +10,7 @@
 #include "base/bits.hpp"
 #include "base/threads.hpp"
 #include "driver/insist.hpp"
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "millpond/pool/sleep.hpp"
 
@@ -72,7 +72,7 @@ result<std::shared_ptr<pinned_store>> pinned_store::create(std::shared_ptr<drive
     }
     touch(made->data_, std::min(share, size));
   }
-  const relaxed_capture_scope relaxed(*made->gpu_);
+  const own_calls_scope own_calls(*made->gpu_);
   if (const call_result answer = made->gpu_->host_register(made->data_, size); !answer.ok()) {
     return to_error(answer, "pinning " + format_bytes(size) + " of host memory");
   }
@@ -82,7 +82,7 @@ result<std::shared_ptr<pinned_store>> pinned_store::create(std::shared_ptr<drive
 
 pinned_store::~pinned_store() {
   if (registered_ && gpu_->alive()) {
-    const relaxed_capture_scope relaxed(*gpu_);
+    const own_calls_scope own_calls(*gpu_);
     if (!insist([&] { return gpu_->host_unregister(data_); }).ok())
       return;  // the driver still has it: better kept than taken from under a copy
   }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <new>
 
-#include "driver/relaxed_capture.hpp"
+#include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
 #include "pool/core.hpp"
 
@@ -164,7 +164,7 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
                      " pool whose addresses cannot outlive their memory; expected a device pool "
                      "over virtual memory"};
   }
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   if (auto refused = refuse_captures(); !refused) return refused.error();
   // From here on calls are refused; who was in one has left it, or finds the growth lock taken.
   struct falling_asleep {
@@ -221,7 +221,7 @@ result<wake_outcome> pool::core::wake() try {
   const std::lock_guard sleep_lock(sleep_mutex_);
   if (!asleep())
     return error{error_code::not_permitted, closed() ? "the pool is closed" : "the pool is awake"};
-  const relaxed_capture_scope relaxed(*gpu_);
+  const own_calls_scope own_calls(*gpu_);
   const auto nothing_moves = memory_.hold();
   sleeping_memory::failure why;
   if (!sleeping_.bring_back(sleeping_ways(), &why)) {

@@ -18,24 +18,24 @@
 
 namespace millpond {
 
-class relaxed_capture_scope {
+class own_calls_scope {
  public:
   // Each call is tried twice: outside the scope's mode a later one would break somebody's capture.
   // A thread that has no context has the driver's own from here on.
-  explicit relaxed_capture_scope(driver& gpu) noexcept
+  explicit own_calls_scope(driver& gpu) noexcept
       : gpu_(gpu), entered_(insist([&] { return gpu.enter_context(&before_); })) {
     const call_result exchanged = exchange();
     exchanged_ = exchanged.ok();
     if (entered_.ok()) entered_ = exchanged;
   }
-  ~relaxed_capture_scope() {
+  ~own_calls_scope() {
     // A failure here leaves this thread relaxed, which refuses it nothing; there is no one to tell.
     if (exchanged_) static_cast<void>(exchange());
     if (before_ != nullptr)
       static_cast<void>(insist([this] { return gpu_.leave_context(before_); }));
   }
-  relaxed_capture_scope(const relaxed_capture_scope&) = delete;
-  relaxed_capture_scope& operator=(const relaxed_capture_scope&) = delete;
+  own_calls_scope(const own_calls_scope&) = delete;
+  own_calls_scope& operator=(const own_calls_scope&) = delete;
   // Success where both is so: the own context is current, and captures are left alone.
   [[nodiscard]] call_result entered() const noexcept { return entered_; }
 
