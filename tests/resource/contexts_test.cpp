@@ -37,12 +37,12 @@ TEST_F(resource_contexts, every_kind_leaves_the_programs_context_current_and_not
       const another_context other(*gpu);
       memory = made();
       block = memory->allocate(MiB, s);
-      ASSERT_NE(block, nullptr) << memory->name();
+      ASSERT_NE(block, nullptr) << to_string(memory->kind());
     }
     ok(gpu->set_async(reinterpret_cast<device_address>(block), 7, MiB, s));
     {
       const another_context other(*gpu);
-      EXPECT_TRUE(memory->try_deallocate(block, MiB, s)) << memory->name();
+      EXPECT_TRUE(memory->try_deallocate(block, MiB, s)) << to_string(memory->kind());
       memory.reset();
     }
     ok(gpu->context_synchronize());
@@ -77,10 +77,10 @@ TEST_F(resource_contexts, a_thread_without_one_is_given_the_drivers_own) {
     std::thread([&] {
       memory = made();
       block = memory->allocate(MiB, s);
-      EXPECT_NE(block, nullptr) << memory->name();
+      EXPECT_NE(block, nullptr) << to_string(memory->kind());
     }).join();
     std::thread([&] {
-      EXPECT_TRUE(memory->try_deallocate(block, MiB, s)) << memory->name();
+      EXPECT_TRUE(memory->try_deallocate(block, MiB, s)) << to_string(memory->kind());
     }).join();
     std::thread([&] { memory.reset(); }).join();
   }
