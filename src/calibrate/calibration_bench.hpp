@@ -71,7 +71,7 @@ class bench {
   // Runs a body until there are samples enough or the row's time is spent. The first run is not
   // counted: it pays what is paid once.
   template <class Body>
-  void repeat(Body&& body, std::vector<std::vector<double>*> series) const {
+  void repeat(Body&& body, const std::vector<std::vector<double>*>& series) const {
     body();
     for (std::vector<double>* each : series) each->clear();
     const std::uint64_t start = now();
@@ -97,6 +97,7 @@ class bench {
     constexpr int batches = 41, in_batch = 50, singles = 1000;
     for (int i = 0; i < in_batch; ++i) need(call());
     std::vector<double> means;
+    means.reserve(batches);
     for (int batch = 0; batch < batches; ++batch) {
       const std::uint64_t start = now();
       call_result answer;
@@ -106,6 +107,7 @@ class bench {
       means.push_back(std::max(0.0, static_cast<double>(end - start) - clock_ns_) / in_batch);
     }
     std::vector<double> times;
+    times.reserve(singles);
     for (int i = 0; i < singles; ++i) times.push_back(time(call));
     cost_point made = point(0, std::move(means));
     made.p99_ns = std::max(made.p50_ns, point(0, std::move(times)).p99_ns);

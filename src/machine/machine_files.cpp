@@ -138,7 +138,7 @@ void read_memory_limit(const std::string& root, host_facts& host) {
 device_file look_at_device(const std::string& root, const std::string& path) {
   device_file found;
   found.path = path;
-  struct stat status{};
+  struct stat status {};
   if (::stat((root + path).c_str(), &status) == 0) found.mode = status.st_mode & 07777u;
   found.accessible = ::access((root + path).c_str(), R_OK | W_OK) == 0;
   return found;
@@ -222,9 +222,9 @@ driver_install_facts read_install_facts(const std::string& root) {
     std::error_code failure;
     if (install.library.empty() && files::exists(root + path, failure)) install.library = path;
   }
-  const std::string parameters = root + "/sys/module/nvidia_uvm/parameters";
+  const std::string parameters = root + "/sys/module/nvidia_uvm/parameters/";
   for (const std::string& name : names_in(parameters)) {
-    const std::string value = read_line(parameters + "/" + name);
+    const std::string value = read_line(parameters + name);
     if (!value.empty()) install.uvm[name] = value;
   }
   if (const auto disabled = install.uvm.find("uvm_disable_hmm"); disabled != install.uvm.end()) {
@@ -232,9 +232,11 @@ driver_install_facts read_install_facts(const std::string& root) {
   }
   std::error_code failure;
   install.mps_running = files::exists(root + "/tmp/nvidia-mps/control", failure);
-  const std::string capabilities = root + "/proc/driver/nvidia/capabilities";
+  const std::string capabilities = root + "/proc/driver/nvidia/capabilities/";
   for (const std::string& gpu : names_in(capabilities)) {
-    for (const std::string& name : names_in(capabilities + "/" + gpu + "/mig")) {
+    std::string instances = capabilities + gpu;
+    instances += "/mig";
+    for (const std::string& name : names_in(instances)) {
       if (name.starts_with("gi")) ++install.mig_instances;
     }
   }

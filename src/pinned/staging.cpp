@@ -230,8 +230,8 @@ result<void> staging::move(const transfer& what) {
                                          : buffer_writes::past_caches;
   }
   // Some eight pieces a thread, so that all end at about the same time.
-  const std::uint64_t share =
-      std::bit_floor(std::max<std::uint64_t>(1, what.bytes / (8 * (options_.threads + 1))));
+  const std::uint64_t share = std::bit_floor(
+      std::max<std::uint64_t>(1, what.bytes / (std::uint64_t{8} * (options_.threads + 1))));
   // None goes around the buffer's end: its size is a multiple of theirs, and so is the place where
   // a transfer begins.
   const std::uint64_t largest =

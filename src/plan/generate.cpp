@@ -99,6 +99,7 @@ problem generate_random(const generate_options& options) {
 problem generate_training(const generate_options& options) {
   random any(options.seed);
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(24);
   for (int k = 0; k < 24; ++k)
     sizes.push_back(any.log_uniform(512, options.capacity / 16) / 512 * 512 + 512);
   problem out;

@@ -296,9 +296,11 @@ result<plan> solve_streams(const stream_problem& of, const solve_options& option
   if (!conflicts) return conflicts.error();
   plan out;
   std::uint64_t sum = 0;
-  for (const stream_buffer& b : of.buffers)
-    if ((sum += b.size + b.alignment) >= size_limit)
+  for (const stream_buffer& b : of.buffers) {
+    sum += b.size + b.alignment;
+    if (sum >= size_limit)
       return error{error_code::bad_input, "the sizes sum to 2^63 bytes or more"};
+  }
   out.lower_bound = clique_bound(of, *conflicts);
   if (of.capacity && out.lower_bound > *of.capacity) {
     out.what = outcome::impossible;

@@ -45,6 +45,7 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   setenv(settings_variable, format_settings(how).c_str(), 1);
   if (!how.cupti.empty()) setenv("NVTX_INJECTION64_PATH", how.cupti.c_str(), 0);
   std::vector<char*> arguments;
+  arguments.reserve(request.command.size() + 1);
   for (const std::string& each : request.command)
     arguments.push_back(const_cast<char*>(each.c_str()));
   arguments.push_back(nullptr);
@@ -159,7 +160,8 @@ result<launch_outcome> launch(const launch_request& request) {
   close(report[0]);
   if (!failed && request.started) request.started(child);
 
-  struct sigaction ignore{}, interrupt{}, quit{};
+  struct sigaction ignore {
+  }, interrupt{}, quit{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGINT, &ignore, &interrupt);
   sigaction(SIGQUIT, &ignore, &quit);

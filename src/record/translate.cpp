@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <utility>
@@ -179,7 +180,7 @@ __attribute__((cold, noinline)) const translator::layout& translator::look_up_la
   const std::lock_guard lock(layouts_mutex_);
   auto& known = layouts_[function];
   if (known && known->unloaded == unloaded) return *known;
-  known.release();  // another thread may still read it
+  (void)known.release();  // another thread may still read it
   known = std::make_unique<layout>();
   known->unloaded = unloaded;
   known->name = to_.keep(name == nullptr ? "kernel" : name);
@@ -320,7 +321,7 @@ struct found_words {
   // all numbers. Gives how many bytes it has seen.
   __attribute__((target("avx2"))) std::uint32_t look_wide(const char* from,
                                                           std::uint32_t bytes) noexcept {
-    constexpr auto half = static_cast<long long>(std::uint64_t{1} << 63);
+    constexpr auto half = std::numeric_limits<long long>::min();
     const __m256i begin = _mm256_set1_epi64x(static_cast<long long>(lowest) ^ half);
     const __m256i end = _mm256_set1_epi64x(static_cast<long long>(range) ^ half);
     std::uint32_t at = 0;

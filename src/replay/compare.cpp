@@ -76,6 +76,7 @@ result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpu
   }
   if (failure) return *failure;
   std::vector<outcome> answer;
+  answer.reserve(made.size());
   for (auto& each : made) answer.push_back(std::move(*each));
   return answer;
 }

@@ -143,7 +143,7 @@ class replayer {
 
   result<void> finish() {
     result<void> answer;
-    const auto keep_first = [&answer](result<void> done) {
+    const auto keep_first = [&answer](const result<void>& done) {
       if (answer && !done) answer = done.error();
     };
     if (prepared_) keep_first(strategy_->finish());

@@ -102,12 +102,14 @@ void rank_streams(picture& of) {
   for (picture_block& each : of.blocks) each.stream = to[each.stream];
   for (picture_mark& each : of.marks) each.stream = to[each.stream];
   std::vector<std::uint64_t> streams;
+  streams.reserve(order.size());
   for (const std::uint32_t id : order) streams.push_back(of.streams[id]);
   of.streams = std::move(streams);
 }
 
 void find_regions(picture& of) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  ranges.reserve(of.blocks.size() + of.segments.size());
   for (const picture_block& each : of.blocks)
     ranges.emplace_back(each.address, each.address + each.bytes);
   for (const picture_segment& each : of.segments)

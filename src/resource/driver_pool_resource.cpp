@@ -37,6 +37,8 @@ result<std::unique_ptr<driver_pool_resource>> driver_pool_resource::create(
       new driver_pool_resource(std::move(gpu), *made, options.location, std::move(registry)));
 }
 
+// Nothing says which argument below is made first, so `gpu` is copied beside *gpu, not moved.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 driver_pool_resource::driver_pool_resource(std::shared_ptr<driver> gpu, driver_pool_options options,
                                            std::shared_ptr<pointer_registry> registry)
     : driver_pool_resource(gpu, pool_or_throw(*gpu, options), options.location,

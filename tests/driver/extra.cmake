@@ -1,3 +1,6 @@
+# Host memory that runs out, for the tests of what a driver answers then.
+target_sources(test_driver PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/failing_new.cpp)
+
 # A libcuda with scripted answers, loaded by the tests in the place of the real one.
 add_library(fake_libcuda MODULE ${CMAKE_CURRENT_LIST_DIR}/fake_libcuda/fake_libcuda.cpp)
 target_include_directories(fake_libcuda PRIVATE

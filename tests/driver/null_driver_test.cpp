@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/failing_new.hpp"
+
 namespace millpond {
 namespace {
 
@@ -20,6 +22,20 @@ TEST(null_driver, an_event_passes_after_the_asked_number_of_queries) {
   EXPECT_TRUE(d.event_query(e).ok());
   EXPECT_EQ(d.calls("cuEventQuery"), 4u);
   EXPECT_EQ(d.total_calls(), 6u);
+}
+
+TEST(null_driver, an_event_that_host_memory_lacks_room_for_is_refused_and_the_next_is_made) {
+  null_driver d;
+  event_handle e = nullptr;
+  driver_status answered = driver_status::success;
+  {
+    const failing_new none_left(0);
+    answered = d.event_create(&e).status;
+  }
+  EXPECT_EQ(answered, driver_status::out_of_memory);
+  EXPECT_EQ(e, nullptr);
+  ASSERT_TRUE(d.event_create(&e).ok());
+  EXPECT_TRUE(d.event_record(e, nullptr).ok());
 }
 
 TEST(null_driver, physical_memory_is_limited_and_comes_back) {

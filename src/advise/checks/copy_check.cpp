@@ -168,8 +168,8 @@ void copy_check::finish() {
   of_.place_allocation(made, block);
   made.seen = "seen: copies, and no kernel argument into pinned memory";
   made.remedy = {
-      "Pin a few buffers of the largest copy's size and go round them, waiting for the event of "
-      "each:",
+      ("Pin a few buffers of the largest copy's size and go round them, waiting for the event of "
+       "each:"),
       "    for (each chunk) {",
       "      cudaEventSynchronize(done[i]);",
       "      fill(staging[i]);",

@@ -144,6 +144,7 @@ void object_patterns::timed(flaw which, const std::function<bool(const block_fac
   }
   if (!any || !worth(peak_with(changed, how))) return;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> heaviest;
+  heaviest.reserve(weight.size());
   for (const auto& [site, bytes] : weight) heaviest.emplace_back(bytes, site);
   std::ranges::sort(heaviest, std::greater{});
   if (heaviest.size() > most_call_sites) heaviest.resize(most_call_sites);

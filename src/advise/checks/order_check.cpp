@@ -145,12 +145,12 @@ void order_check::free_in_use(const trace::event& at, std::uint32_t index, const
   made.seen =
       "seen: the address among the work's arguments; not seen: whether the work has ended by then";
   made.remedy = {
-      "Make the stream of the free wait for the work, or free on the stream that used the block "
-      "last:",
+      ("Make the stream of the free wait for the work, or free on the stream that used the block "
+       "last:"),
       "    cudaEventRecord(done, user_stream);", "    cudaStreamWaitEvent(free_stream, done);",
       "    cudaFreeAsync(ptr, free_stream);",
-      "With millpond: pool.record_use(ptr, user_stream) before pool.deallocate(ptr, bytes, "
-      "free_stream)."};
+      ("With millpond: pool.record_use(ptr, user_stream) before pool.deallocate(ptr, bytes, "
+       "free_stream).")};
 }
 
 void order_check::use_after_free(const trace::event& at, std::uint32_t index,

@@ -51,8 +51,8 @@ std::vector<std::string> keep_it(const site_facts& site) {
                   "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);",
                   "    // each time, waiting for nothing:",
                   "    cudaMallocAsync(&ptr, bytes, stream); ... cudaFreeAsync(ptr, stream);",
-                  "With millpond: millpond::pool pool(gpu); pool.allocate(bytes, stream); "
-                  "pool.deallocate(ptr, bytes, stream);"});
+                  ("With millpond: millpond::pool pool(gpu); pool.allocate(bytes, stream); "
+                   "pool.deallocate(ptr, bytes, stream);")});
   }
   return lines;
 }

@@ -117,10 +117,12 @@ struct entry {
 };
 
 struct function_table {
+  // NOLINTBEGIN(bugprone-macro-parentheses): a member's name takes none
 #define MILLPOND_CUDA_MEMBER(member, name, version, parameters) \
   entry<status_value parameters> member{nullptr, #name, #name " (in a forked child)"};
   MILLPOND_CUDA_FUNCTIONS(MILLPOND_CUDA_MEMBER, MILLPOND_CUDA_MEMBER)
 #undef MILLPOND_CUDA_MEMBER
+  // NOLINTEND(bugprone-macro-parentheses)
 };
 
 }  // namespace millpond::cuda

@@ -12,7 +12,7 @@ constexpr const char* ptx_text =
     ;
 
 // A thread block's least work: four 16-byte accesses a thread.
-constexpr std::uint64_t least_bytes_a_cta = kernel_threads * 4 * 16;
+constexpr std::uint64_t least_bytes_a_cta = std::uint64_t{kernel_threads} * 4 * 16;
 // Eight blocks of 256 threads fill a multiprocessor; twice that evens out the ends.
 constexpr std::uint64_t ctas_a_multiprocessor = 16;
 

@@ -1,6 +1,7 @@
 #include "driver/null/null_driver.hpp"
 
 #include <cstdlib>
+#include <new>
 
 #include "base/bits.hpp"
 
@@ -245,7 +246,8 @@ call_result null_driver::event_create(event_handle* out) noexcept {
   auto& page = event_pages_[index / slots_a_page];
   event_slot* there = page.load(std::memory_order_acquire);
   if (there == nullptr) {
-    auto* const fresh = new event_slot[slots_a_page]();
+    auto* const fresh = new (std::nothrow) event_slot[slots_a_page]();
+    if (fresh == nullptr) return count(call::event_create, driver_status::out_of_memory);
     if (!page.compare_exchange_strong(there, fresh, std::memory_order_acq_rel)) delete[] fresh;
   }
   *out = reinterpret_cast<event_handle>(event_base + stride * index);

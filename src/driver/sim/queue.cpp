@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "driver/sim/state.hpp"
+#include "millpond/base/units.hpp"
 
 namespace millpond {
 namespace {
@@ -43,7 +44,7 @@ double seconds_to_ns(std::uint64_t bytes, double bytes_per_s) {
 }
 
 // Addresses that nothing can have: what a null pointer and an offset make.
-constexpr std::uint64_t lowest_address = 64 * 1024;
+constexpr std::uint64_t lowest_address = 64 * KiB;
 
 }  // namespace
 

@@ -384,7 +384,9 @@ result<void> pickle_reader::extend(std::size_t first, sort expected) {
                     stack_.end());
     if (elements.capacity() > before) {
       const std::uint64_t grown = (elements.capacity() - before) * sizeof(pickle_value);
-      if (auto done = take_memory(grown + (before == 0 ? sizeof elements : 0)); !done) return done;
+      if (auto done = take_memory(grown + (before == 0 ? sizeof(std::vector<pickle_value>) : 0));
+          !done)
+        return done;
     }
   }
   stack_.resize(first);

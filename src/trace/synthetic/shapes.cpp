@@ -240,6 +240,7 @@ void pyramid(book& b, std::vector<std::pair<bool, std::uint64_t>>& script) {
 
 void detection(book& b, std::uint64_t requests) {
   std::vector<block> weights;
+  weights.reserve(60);
   for (int i = 0; i < 60; ++i)
     weights.push_back(b.take(b.one_of<6>({1, 2, 4, 9, 16, 36}) * MiB / 4));
   for (std::uint64_t r = 0; r < requests; ++r) {
@@ -279,6 +280,7 @@ void detection(book& b, std::uint64_t requests) {
 
 void diffusion(book& b, std::uint64_t requests) {
   std::vector<block> weights;
+  weights.reserve(80);
   for (int i = 0; i < 80; ++i) weights.push_back(b.take(b.one_of<5>({2, 7, 14, 28, 56}) * MiB / 2));
   for (std::uint64_t r = 0; r < requests; ++r) {
     const std::uint64_t batch = b.one_of<4>({1, 2, 4, 8}), side = b.one_of<4>({32, 48, 64, 96});
@@ -373,6 +375,7 @@ void experts(book& b, std::uint64_t requests) {
 void streams(book& b, std::uint64_t requests) {
   constexpr std::uint64_t count = 4;
   std::vector<block> weights;
+  weights.reserve(60);
   for (int i = 0; i < 60; ++i) weights.push_back(b.take(b.one_of<5>({1, 2, 4, 9, 18}) * MiB / 4));
   struct running {
     std::vector<std::pair<bool, std::uint64_t>> script;
