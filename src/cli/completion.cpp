@@ -17,6 +17,7 @@ std::string joined(const std::vector<std::string>& words) {
 
 std::vector<std::string> dashed(const option_facts& of) {
   std::vector<std::string> made;
+  made.reserve(of.longs.size() + of.shorts.size());
   for (const std::string& each : of.longs) made.push_back("--" + each);
   for (const std::string& each : of.shorts) made.push_back("-" + each);
   return made;

@@ -72,6 +72,7 @@ exit_status run(const options& chosen, session& here) {
   setenv("LD_PRELOAD", preload.c_str(), 1);
   setenv("MILLPOND_RUN", settings.c_str(), 1);
   std::vector<char*> arguments;
+  arguments.reserve(chosen.program.size() + 1);
   for (const std::string& a : chosen.program) arguments.push_back(const_cast<char*>(a.c_str()));
   arguments.push_back(nullptr);
   here.out().flush();

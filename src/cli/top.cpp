@@ -243,6 +243,7 @@ class viewer {
     const auto [found, added] = names_.try_emplace(site.label, site.label);
     if (added && !site.frames.empty() && site.frames.front().line == 0) {
       std::vector<record::source_frame> frames;
+      frames.reserve(site.frames.size());
       for (const report::live_frame& each : site.frames)
         frames.push_back({each.symbol, each.file, each.line});
       std::vector<report::live_frame> lines;
