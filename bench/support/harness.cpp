@@ -131,6 +131,7 @@ void stream_set::synchronize() {
 }
 std::vector<std::unique_ptr<session>> stream_set::open(subject& of) const {
   std::vector<std::unique_ptr<session>> out;
+  out.reserve(all_.size());
   for (const stream_handle each : all_) out.push_back(of.open(each));
   return out;
 }

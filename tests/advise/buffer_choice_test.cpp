@@ -93,7 +93,7 @@ TEST(buffer_choice, follows_the_rules_of_practice) {
 }
 
 TEST(buffer_choice, growth_and_lifetime_decide_the_settings) {
-  const auto settings = [](q question, gpu_profile p = gpu_profile::h200()) {
+  const auto settings = [](const q& question, const gpu_profile& p = gpu_profile::h200()) {
     const auto made = choose(question, p);
     std::string all;
     for (const std::string& each : made->settings) all += each + "\n";

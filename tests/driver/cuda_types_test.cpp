@@ -147,20 +147,23 @@ SAME_ERROR(error_mps_client_terminated, MPS_CLIENT_TERMINATED);
 // for number of the same width, structure for structure of the same size.
 template <class Ours, class Theirs>
 constexpr bool parameter_alike() {
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): a pointer's own size is meant
   return std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> && sizeof(Ours) == sizeof(Theirs) &&
          std::is_class_v<Ours> == std::is_class_v<Theirs>;
 }
 template <class Ours, class Theirs>
 struct alike : std::false_type {};
 template <class... Ours, class... Theirs>
-  requires(sizeof...(Ours) == sizeof...(Theirs))
-struct alike<int(Ours...), CUresult (*)(Theirs...)>
-    : std::bool_constant<(parameter_alike<Ours, Theirs>() && ...)> {};
+requires(sizeof...(Ours) == sizeof...(Theirs)) struct alike<int(Ours...), CUresult (*)(Theirs...)>
+    : std::bool_constant<(parameter_alike<Ours, Theirs>() && ...)> {
+};
 
+// NOLINTBEGIN(bugprone-macro-parentheses): in parentheses `int (...)` would be no function's type
 #define SAME_FUNCTION(member, name, version, parameters)               \
   static_assert(alike<int parameters, PFN_##name##_v##version>::value, \
                 #name " differs from the toolkit's");
 MILLPOND_CUDA_FUNCTIONS(SAME_FUNCTION, SAME_FUNCTION)
+// NOLINTEND(bugprone-macro-parentheses)
 
 TEST(cuda_types, agree_with_the_toolkit) {
   static_assert(!alike<int(int), PFN_cuStreamGetId_v12000>::value, "the comparison can fail");

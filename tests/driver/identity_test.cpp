@@ -76,7 +76,7 @@ TEST(identity_launch, thread_blocks_go_by_size_and_cover_every_block) {
   }
   cuda::launch_table table{};
   const unsigned ctas = cuda::share_out(blocks, 132, table);
-  EXPECT_LE(ctas, 132u * 16 + max_identity_blocks);
+  EXPECT_LE(ctas, 132 * std::size_t{16} + max_identity_blocks);
   EXPECT_GE(table.pieces[0].ctas, 132u * 15) << "the large block fills the GPU";
   unsigned next = 0;
   std::uint64_t bytes = 0;

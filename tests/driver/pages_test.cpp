@@ -137,7 +137,7 @@ TEST(pages, memory_preferred_on_the_host_is_mapped_page_by_page_and_never_moves)
   EXPECT_EQ(r.counts.faults, 4096u);
   EXPECT_EQ(r.counts.remote_mappings, 4096u);
   EXPECT_EQ(r.counts.bytes_to_device, 0u);
-  EXPECT_EQ(r.counts.remote_bytes, 2 * 16 * MiB);
+  EXPECT_EQ(r.counts.remote_bytes, 2 * (16 * MiB));
 }
 
 TEST(pages, memory_accessed_by_the_device_is_mapped_without_a_fault) {

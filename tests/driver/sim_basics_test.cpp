@@ -174,7 +174,7 @@ TEST_F(sim_basics, the_same_seed_gives_the_same_run) {
     (void)one->stream_create(&s);
     for (int i = 0; i < 200; ++i) {
       device_address d = 0;
-      (void)one->memory_allocate(&d, 1000u * static_cast<unsigned>(i + 1));
+      (void)one->memory_allocate(&d, 1000 * static_cast<std::uint64_t>(i + 1));
       (void)one->set_async(d, 1, 1000, s);
       (void)one->memory_free(d);
     }

@@ -112,7 +112,7 @@ TEST_F(sim_memory, set_access_costs_by_the_handle_and_unmap_does_too) {
   std::vector<physical_handle> handles;
   for (int i = 0; i < 32; ++i) {
     handles.push_back(handle(32 * MiB));
-    ok(gpu->map(at + static_cast<unsigned>(i) * 32 * MiB, 32 * MiB, handles.back()));
+    ok(gpu->map(at + static_cast<std::uint64_t>(i) * 32 * MiB, 32 * MiB, handles.back()));
   }
   std::uint64_t before = gpu->now_ns();
   ok(gpu->set_access(at, 1 * GiB, memory_location::device));
@@ -150,7 +150,7 @@ TEST_P(sim_contents, two_mappings_of_one_handle_are_one_memory) {
   ok(gpu->identity_write({&block, 1}, s));
   EXPECT_EQ(mismatches({{alias}}, s), 0u);
   // Written by the alias, the first view sees it.
-  const identity_block other{at + 2 * MiB + 512 + 8 * 100, 80, 9};
+  const identity_block other{at + 2 * MiB + 512 + std::uint64_t{8} * 100, 80, 9};
   ok(gpu->identity_write({&other, 1}, s));
   EXPECT_EQ(mismatches({{block}}, s), 10u);
   EXPECT_EQ(last.expected, 7u);
@@ -318,7 +318,7 @@ TEST_F(sim_memory, a_hundred_gigabytes_of_tags_take_little_memory) {
   make();
   const device_address at = window(100 * GiB);
   std::vector<physical_handle> handles;
-  for (unsigned i = 0; i < 3200; ++i) {
+  for (std::uint64_t i = 0; i < 3200; ++i) {
     handles.push_back(handle(32 * MiB));
     ok(gpu->map(at + i * 32 * MiB, 32 * MiB, handles.back()));
   }

@@ -176,7 +176,7 @@ TEST_F(heap_host_memory, views_owners_and_chunks) {
     h.of.check();
   }
   EXPECT_GT(refusals, 0u);
-  EXPECT_EQ(h.of.free_bytes(anyone), 512 * MiB + 40 * (32 * MiB - 20 * 64 * KiB));
+  EXPECT_EQ(h.of.free_bytes(anyone), 512 * MiB + 40 * (32 * MiB - 20 * (64 * KiB)));
 }
 
 TEST_F(heap_host_memory, a_plan_of_a_stitched_range_is_not_possible_without_it) {

@@ -40,12 +40,12 @@ void give(any_device_memory memory, void* ptr, std::size_t bytes, cuda::stream_r
 }
 #endif
 
-void wrong_kinds(std::shared_ptr<driver> gpu) {
+void wrong_kinds(const std::shared_ptr<driver>& gpu) {
   device_resource device(gpu);
   pageable_resource pageable(gpu);
   try {
     const cuda_host_device_resource refused(device);
-    EXPECT(!"device memory was taken for the CPU");
+    expect(false, "device memory is refused for the CPU", __LINE__);
   } catch (const memory_error& why) {
     EXPECT(why.code() == error_code::wrong_kind);
   }
@@ -79,7 +79,7 @@ int main() {
   EXPECT(resource != cuda_device_resource(*other));
   try {
     static_cast<void>(take(resource, std::size_t{1} << 50, on));
-    EXPECT(!"a PiB was given");
+    expect(false, "a PiB is refused", __LINE__);
   } catch (const std::bad_alloc&) {
   }
 #if CCCL_MAJOR_VERSION > 3 || (CCCL_MAJOR_VERSION == 3 && CCCL_MINOR_VERSION >= 2)

@@ -21,8 +21,10 @@ fake_libcuda_script script;
 template <class Argument>
 std::uint64_t bits_of(Argument argument) {
   std::uint64_t bits = 0;
+  // NOLINTBEGIN(bugprone-sizeof-expression): a pointer's own size is meant
   static_assert(sizeof argument <= sizeof bits);
   std::memcpy(&bits, &argument, sizeof argument);
+  // NOLINTEND(bugprone-sizeof-expression)
   return bits;
 }
 
@@ -141,6 +143,7 @@ struct effect {
 // The function of one line of the list: notes itself, then has its effect if there is one. The
 // effects are a template argument so that asking for one that is not there is a question, not an
 // error.
+// NOLINTBEGIN(bugprone-macro-parentheses): in parentheses `int (...)` would be no function's type
 #define FAKE_CLASS(member, name, version, parameters)                                             \
   struct fake_##member {                                                                          \
     template <class Effects, class Signature>                                                     \
@@ -159,6 +162,7 @@ struct effect {
   };
 
 MILLPOND_CUDA_FUNCTIONS(FAKE_CLASS, FAKE_CLASS)
+// NOLINTEND(bugprone-macro-parentheses)
 
 struct line {
   const char* name;
