@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view runtime_mark = "cudaErrorCudartUnloading";
 
 bool runnable(const std::string& path) {
-  struct stat found {};
+  struct stat found{};
   return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
          access(path.c_str(), X_OK) == 0;
 }
@@ -88,7 +88,7 @@ result<program_facts> read_program(const std::string& name, const char* search_p
   program_facts out;
   out.path = find_program(name, search_path);
   if (out.path.empty()) return error{error_code::bad_input, name + ": there is no such program"};
-  struct stat facts {};
+  struct stat facts{};
   if (stat(out.path.c_str(), &facts) == 0)
     out.sets_user = (facts.st_mode & (S_ISUID | S_ISGID)) != 0;
   std::ifstream file(out.path, std::ios::binary);

@@ -138,7 +138,7 @@ void read_memory_limit(const std::string& root, host_facts& host) {
 device_file look_at_device(const std::string& root, const std::string& path) {
   device_file found;
   found.path = path;
-  struct stat status {};
+  struct stat status{};
   if (::stat((root + path).c_str(), &status) == 0) found.mode = status.st_mode & 07777u;
   found.accessible = ::access((root + path).c_str(), R_OK | W_OK) == 0;
   return found;

@@ -160,8 +160,7 @@ result<launch_outcome> launch(const launch_request& request) {
   close(report[0]);
   if (!failed && request.started) request.started(child);
 
-  struct sigaction ignore {
-  }, interrupt{}, quit{};
+  struct sigaction ignore{}, interrupt{}, quit{};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGINT, &ignore, &interrupt);
   sigaction(SIGQUIT, &ignore, &quit);

@@ -154,9 +154,9 @@ constexpr bool parameter_alike() {
 template <class Ours, class Theirs>
 struct alike : std::false_type {};
 template <class... Ours, class... Theirs>
-requires(sizeof...(Ours) == sizeof...(Theirs)) struct alike<int(Ours...), CUresult (*)(Theirs...)>
-    : std::bool_constant<(parameter_alike<Ours, Theirs>() && ...)> {
-};
+  requires(sizeof...(Ours) == sizeof...(Theirs))
+struct alike<int(Ours...), CUresult (*)(Theirs...)>
+    : std::bool_constant<(parameter_alike<Ours, Theirs>() && ...)> {};
 
 // NOLINTBEGIN(bugprone-macro-parentheses): in parentheses `int (...)` would be no function's type
 #define SAME_FUNCTION(member, name, version, parameters)               \
