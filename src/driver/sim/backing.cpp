@@ -25,7 +25,7 @@ void* pointer(std::uint64_t address) noexcept {
   return reinterpret_cast<void*>(address);
 }
 
-constexpr std::uint64_t most_arena = 16 * 1024 * GiB, least_arena = 64 * GiB;
+constexpr std::uint64_t most_arena = GiB * 16 * 1024, least_arena = 64 * GiB;
 // As many simulated GPUs as a comparison has at once (replay_all's workers and the first).
 constexpr std::uint64_t at_once = 5;
 
