@@ -179,6 +179,7 @@ std::string label_text(const labels& of, std::string_view less_or_equal = {}) {
 
 std::vector<metric_family> collect_metrics(std::span<const metric_source> sources) {
   std::vector<metric_family> made;
+  made.reserve(pool_metrics.size() + counted_metrics.size() + 2);
   for (const pool_metric& each : pool_metrics)
     made.push_back({each.name, each.help, each.type, {}});
   for (const counted_metric& each : counted_metrics)
