@@ -7,20 +7,30 @@
 #include "advise/block_book.hpp"
 #include "advise/explain.hpp"
 #include "advise/finding_list.hpp"
+#include "advise/graph_book.hpp"
 #include "advise/stream_clocks.hpp"
+#include "advise/wait_log.hpp"
 #include "trace/source.hpp"
 
 namespace millpond::advise {
+
+// How often a range or mark of one name came, and where first.
+struct mark_facts {
+  std::uint64_t count = 0;
+  std::uint64_t first_event = 0;
+};
 
 struct analysis {
   const explain_options& options;
   const trace::trace_info& info;  // grows while the trace is read
   block_book book;
   stream_clocks clocks;
+  wait_log waits;
+  graph_book graphs;
+  bool unknown_graphs = false;  // one was launched whose capture was not seen
   finding_list found;
   analysed what;
-  std::map<std::uint64_t, std::uint64_t>
-      marks;  // how often each range or mark came, by its name's string id
+  std::map<std::uint64_t, mark_facts> marks;  // by the name's string id
 
   [[nodiscard]] std::string_view text(std::uint64_t id) const {
     return info.strings.at(static_cast<std::uint32_t>(id));
@@ -37,12 +47,6 @@ struct analysis {
   void place_allocation(finding& of, const block_facts& block) const;
   void place_free(finding& of, const block_facts& block, std::string_view call) const;
 };
-
-// Of the frees, those that wait for the device.
-[[nodiscard]] inline bool free_waits(trace::kind of_call) noexcept {
-  return of_call == trace::kind::device || of_call == trace::kind::pinned ||
-         of_call == trace::kind::managed;
-}
 
 [[nodiscard]] std::string plural(std::uint64_t count, std::string_view one);
 

@@ -1,5 +1,6 @@
 #include "advise/block_book.hpp"
 
+#include "advise/prices.hpp"
 #include "trace/event_views.hpp"
 
 #include <algorithm>
@@ -11,6 +12,8 @@ namespace {
 std::uint64_t extent_of(std::uint64_t bytes) {
   return std::max<std::uint64_t>(bytes, 1);
 }
+
+constexpr double first_call_factor = 8;
 
 // Sizes that differ by less than an eighth of a doubling fall together.
 std::uint64_t size_step(std::uint64_t bytes) {
@@ -25,7 +28,7 @@ std::uint32_t block_book::site_of(const trace::event& of) {
   std::uint64_t key = of.stack != 0 ? (std::uint64_t{1} << 63) | (std::uint64_t{of.stack} << 24)
                                     : size_step(of.bytes) << 24;
   key ^= (std::uint64_t{trace::as_allocation(of).call} & 0xffff) << 8 ^
-         static_cast<std::uint64_t>(of.of) ^ (std::uint64_t{of.device} << 4);
+         static_cast<std::uint64_t>(of.of);
   const auto [found, is_new] =
       site_index_.try_emplace(key, static_cast<std::uint32_t>(sites_.size()));
   if (is_new) {
@@ -33,9 +36,27 @@ std::uint32_t block_book::site_of(const trace::event& of) {
     made.stack = of.stack;
     made.call = trace::as_allocation(of).call;
     made.of = of.of;
-    made.device = of.device;
   }
+  sites_[found->second].on_devices |= std::uint64_t{1} << std::min<std::uint16_t>(of.device, 63);
   return found->second;
+}
+
+void site_facts::loses(flaw by, double ns, double after_ns, bool estimated) {
+  if (ns - after_ns <= loss_ns - loss_after_ns) return;
+  loses_by = by;
+  loss_ns = ns;
+  loss_after_ns = after_ns;
+  loss_estimated = estimated;
+}
+
+// The first allocation of a kind may make a context or a pool, which no remedy saves: where it took
+// far longer than its size asks for, it counts as its size asks.
+float block_book::allocation_cost(const trace::event& of) {
+  const double usual = prices::allocation_ns(of.of, of.bytes);
+  const bool first = !known_kinds_[static_cast<std::size_t>(of.of)];
+  known_kinds_[static_cast<std::size_t>(of.of)] = true;
+  const bool makes_more = first && of.duration_ns > first_call_factor * usual;
+  return static_cast<float>(of.duration_ns == 0 || makes_more ? usual : of.duration_ns);
 }
 
 void block_book::forget_freed(std::uint64_t begin, std::uint64_t end) {
@@ -52,7 +73,8 @@ std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) 
   made.address = of.address;
   made.bytes = of.bytes;
   made.allocated = index;
-  made.allocated_at = kernels_;
+  made.allocated_at = on(of.device).kernels;
+  made.allocate_ns = allocation_cost(of);
   made.stack = of.stack;
   made.call = trace::as_allocation(of).call;
   made.device = of.device;
@@ -67,19 +89,22 @@ std::uint32_t block_book::allocate(const trace::event& of, std::uint32_t index) 
   site.bytes += of.bytes;
   site.largest_bytes = std::max(site.largest_bytes, of.bytes);
   site.smallest_bytes = std::min(site.smallest_bytes, of.bytes);
-  ++site.live;
+  site.most_live = std::max(site.most_live, ++site.live);
   site.live_bytes += of.bytes;
   if (site.freed_since > 0) ++site.rounds;
   site.freed_since = 0;
-  site.allocate_ns += of.duration_ns;
-  site.slowest_ns = std::max(site.slowest_ns, static_cast<double>(of.duration_ns));
+  if (site.last_activity != activity_) ++site.while_running;
+  site.last_activity = activity_;
+  site.recorded_ns += of.duration_ns;
   if (of.duration_ns != 0) ++site.timed_calls;
 
   if (trace::is_gpu_memory(of.of)) {
-    live_bytes_ += of.bytes;
-    if (live_bytes_ > peak_bytes_) {
-      peak_bytes_ = live_bytes_;
-      peak_event_ = index;
+    device_sums& sums = on(of.device);
+    ++sums.live_blocks;
+    sums.live_bytes += of.bytes;
+    if (sums.live_bytes > sums.peak_bytes) {
+      sums.peak_bytes = sums.live_bytes;
+      sums.peak_event = index;
     }
   }
   return id;
@@ -102,12 +127,16 @@ block_book::free_answer block_book::look_up_free(std::uint64_t address) const {
 void block_book::end(std::uint32_t block, std::uint32_t index) {
   block_facts& dead = blocks_[block];
   dead.freed = index;
-  dead.freed_at = kernels_;
+  dead.freed_at = on(dead.device).kernels;
   live_.erase(dead.address);
   site_facts& site = sites_[dead.site];
   --site.live;
   site.live_bytes -= dead.bytes;
-  if (trace::is_gpu_memory(dead.of)) live_bytes_ -= dead.bytes;
+  if (trace::is_gpu_memory(dead.of)) {
+    device_sums& sums = on(dead.device);
+    --sums.live_blocks;
+    sums.live_bytes -= dead.bytes;
+  }
   forget_freed(dead.address, dead.address + extent_of(dead.bytes));
   freed_.insert({dead.address, dead.address + extent_of(dead.bytes), block});
 }
@@ -121,22 +150,33 @@ void block_book::free(std::uint32_t block, const trace::event& of, std::uint32_t
   site.free_call = trace::as_free(of).call;
   site.free_stack = of.stack;
   ++site.freed_since;
-  site.free_ns += of.duration_ns;
+  ++site.pairs;
+  const bool touched = dead.first_use != no_index;
+  site.pair_ns +=
+      dead.allocate_ns + (of.duration_ns != 0 ? static_cast<double>(of.duration_ns)
+                                              : prices::free_ns(dead.of, dead.bytes, touched));
+  site.recorded_ns += of.duration_ns;
   if (of.duration_ns != 0) ++site.timed_calls;
+  active();
 }
 
-void block_book::used(std::uint32_t block, std::uint32_t index) {
+void block_book::used(std::uint32_t block, std::uint32_t index, const trace::event& by) {
   block_facts& of = blocks_[block];
+  const std::uint32_t kernels = on(of.device).kernels;
   if (of.first_use == no_index) {
     of.first_use = index;
-    of.first_used_at = kernels_;
-  } else if (kernels_ - of.last_used_at > of.longest_gap) {
-    of.longest_gap = kernels_ - of.last_used_at;
+    of.first_used_at = kernels;
+    of.use_stream = by.stream;
+  } else if (kernels - of.last_used_at > of.longest_gap) {
+    of.longest_gap = kernels - of.last_used_at;
     of.gap_begin = of.last_use;
     of.gap_end = index;
+    of.gap_ns = by.time_ns > of.last_use_ns ? by.time_ns - of.last_use_ns : 0;
   }
+  of.on_several_streams = of.on_several_streams || by.stream != of.use_stream;
   of.last_use = index;
-  of.last_used_at = kernels_;
+  of.last_use_ns = by.time_ns;
+  of.last_used_at = kernels;
 }
 
 }  // namespace millpond::advise

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "advise/choose.hpp"
+#include "advise/prices.hpp"
 #include "driver/usual_costs.hpp"
 #include "millpond/base/units.hpp"
 
@@ -13,24 +14,6 @@ namespace {
 
 // A place that allocates, frees and allocates again this often asks for a pool.
 constexpr std::uint64_t loop_rounds = 8;
-// Data up to this size that both sides touch is better reached over the link than moved: a 4 KiB
-// control block cost 800 us at the 99th percentile as managed memory and 22 to 30 as mapped pinned
-// memory on an H200 (2026-11-30).
-constexpr std::uint64_t small_bytes = 64 * KiB;
-
-// One call to allocate and one to free, where the trace has no times.
-double usual_pair_ns(const call_site_summary& of) {
-  const usual_costs& costs = usual_costs::h200();
-  switch (of.of) {
-    case trace::kind::device: return costs.device_pair_ns(of.largest_bytes);
-    case trace::kind::driver_pool: return costs.emptied_driver_pool_pair_ns;
-    case trace::kind::pinned: return costs.pinned_pair_ns(of.largest_bytes);
-    case trace::kind::managed: return costs.managed_pair_ns(of.largest_bytes);
-    case trace::kind::pageable: return 0;
-  }
-  return 0;
-}
-
 std::vector<std::string> pool_code(const char* resource, const char* name) {
   return {fmt::format("    millpond::{} memory(gpu);", resource),
           fmt::format("    millpond::pool {}(memory);", name),
@@ -38,73 +21,93 @@ std::vector<std::string> pool_code(const char* resource, const char* name) {
           fmt::format("    {}.deallocate(ptr, bytes, stream);", name)};
 }
 
-const replay::outcome* find_outcome(std::span<const replay::outcome> outcomes,
-                                    std::string_view strategy) {
-  const auto found = std::ranges::find(outcomes, strategy, &replay::outcome::strategy);
-  return found == outcomes.end() ? nullptr : &*found;
+void advise_managed(call_site_advice& made, const call_site_summary& of) {
+  if (of.used_by_kernels == 0) return;
+  if (of.largest_bytes <= prices::small_bytes && of.touched_by_cpu > 0) {
+    made.use = "mapped";
+    made.why = fmt::format(
+        "both sides touch it and it has {} at most: pages of it would go back and forth",
+        format_bytes(of.largest_bytes));
+    made.code = {"    cudaHostAlloc(&ptr, bytes, cudaHostAllocMapped);  // one address for both"};
+    return;
+  }
+  made.use = "managed + prefetch";
+  const usual_costs& costs = usual_costs::h200();
+  made.why = fmt::format(
+      "kernels use it: moved ahead of them it comes at {:.0f} GB/s, and by faults at {:.0f}",
+      costs.managed_prefetch, costs.managed_fault_in);
+  made.code = {
+      "    cudaMemLocation there{cudaMemLocationTypeDevice, device};   // before the first kernel:",
+      "    cudaMemPrefetchAsync(ptr, bytes, there, 0, stream);"};
+  if (of.touched_by_cpu == 0 || of.loss_ns > 0) return;
+  made.time_now_ns = prices::faulted_ns(of.bytes, 0);
+  made.time_then_ns = prices::prefetched_ns(of.bytes);
+  made.time_estimated = true;
 }
 
-call_site_advice advise_one(const call_site_summary& of, const trace::trace_info& trace,
-                            double pair_ns) {
+// A driver's pool that gives its memory back needs a threshold, and no other pool; one that keeps
+// it is fast.
+void advise_driver_pool(call_site_advice& made, const call_site_summary& of) {
+  if (of.loss_ns == 0 || of.loses_by != flaw::pool_gives_back) return;
+  made.use = "driver pool, kept";
+  made.why =
+      "the pool gives its memory back at each synchronise and fetches it again: with a release "
+      "threshold it keeps it";
+  made.code = {"    uint64_t keep = UINT64_MAX;  // once, after the pool is made:",
+               "    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);"};
+}
+
+void advise_pool(call_site_advice& made, const call_site_summary& of, bool calls_known) {
+  // Where the calls are not known the blocks are a library's own, out of memory that it holds: no
+  // time is promised.
+  const bool loses = of.loss_ns > 0;
+  if (calls_known ? !loses : of.rounds < loop_rounds) return;
+  if (of.of == trace::kind::pinned) {
+    made.use = "pinned + pool";
+    made.why = fmt::format("{} blocks are pinned and given back: a pool pins once", of.blocks);
+    made.code = pool_code("pinned_resource", "staging");
+    return;
+  }
+  made.use = "device + pool";
+  made.why = fmt::format("it allocates again {} times after its own frees{}", of.rounds,
+                         calls_known ? "" : ", from a recorded allocator");
+  made.code = {"    millpond::pool pool(gpu);", "    void* ptr = pool.allocate(bytes, stream);",
+               "    pool.deallocate(ptr, bytes, stream);"};
+}
+
+// The times are those of the finding about the place: one number for one thing.
+call_site_advice advise_one(const call_site_summary& of, const trace::trace_info& trace) {
   call_site_advice made;
   made.where = of;
   const std::string_view call = trace.strings.at(of.call);
   made.now = call.empty() ? fmt::format("{} memory", to_string(of.of))
                           : fmt::format("{}, {} memory", call, to_string(of.of));
-  made.time_estimated = of.time_ns == 0;
-  const double now =
-      of.time_ns > 0 ? of.time_ns : usual_pair_ns(of) * static_cast<double>(of.rounds);
-  const bool loop = of.rounds >= loop_rounds;
-  const auto then = pair_ns * static_cast<double>(of.blocks);
-  // Where the calls are not known the blocks are a library's own, out of memory that it holds: no
-  // time is promised.
   const bool calls_known = of.call != 0;
-  if (of.of == trace::kind::managed) {
-    if (of.largest_bytes <= small_bytes && of.touched_by_cpu > 0 && of.used_by_kernels > 0) {
-      made.use = "mapped";
-      made.why = fmt::format(
-          "both sides touch it and it has {} at most: pages of it would go back and forth",
-          format_bytes(of.largest_bytes));
-      made.code = {"    cudaHostAlloc(&ptr, bytes, cudaHostAllocMapped);  // one address for both"};
-    } else if (of.used_by_kernels > 0) {
-      made.use = "managed + prefetch";
-      const usual_costs& costs = usual_costs::h200();
-      made.why = fmt::format(
-          "kernels use it: moved ahead of them it comes at {:.0f} GB/s, and by faults at {:.0f}",
-          costs.managed_prefetch, costs.managed_fault_in);
-      if (of.touched_by_cpu > 0) {
-        made.time_now_ns = static_cast<double>(of.bytes) / costs.managed_fault_in;
-        made.time_then_ns = static_cast<double>(of.bytes) / costs.managed_prefetch;
-      }
-      made.time_estimated = true;
-      made.code = {
-          "    cudaMemLocation there{cudaMemLocationTypeDevice, device};   // before the first "
-          "kernel:",
-          "    cudaMemPrefetchAsync(ptr, bytes, there, 0, stream);"};
-    }
-  } else if (loop && of.of == trace::kind::pinned) {
-    made.use = "pinned + pool";
-    made.why = fmt::format("it is pinned and given back {} times: a pool pins once", of.rounds);
-    made.code = pool_code("pinned_resource", "staging");
-  } else if (loop && (of.of == trace::kind::device || of.of == trace::kind::driver_pool)) {
-    made.use = "device + pool";
-    made.why =
-        calls_known
-            ? fmt::format("it allocates again {} times after its own frees", of.rounds)
-            : fmt::format(
-                  "it allocates again {} times after its own frees, from a recorded allocator",
-                  of.rounds);
-    made.code = {"    millpond::pool pool(gpu);", "    void* ptr = pool.allocate(bytes, stream);",
-                 "    pool.deallocate(ptr, bytes, stream);"};
+  switch (of.of) {
+    case trace::kind::managed: advise_managed(made, of); break;
+    case trace::kind::driver_pool:
+      if (calls_known)
+        advise_driver_pool(made, of);
+      else
+        advise_pool(made, of, false);
+      break;
+    case trace::kind::device:
+    case trace::kind::pinned: advise_pool(made, of, calls_known); break;
+    case trace::kind::pageable: break;
   }
   if (made.use.empty()) {
     made.use = "leave";
     made.why = of.rounds == 0 ? "it allocates and keeps"
-                              : fmt::format("it allocates again {} times only", of.rounds);
-    made.time_estimated = false;
-  } else if (made.time_now_ns == 0 && calls_known && loop) {
-    made.time_now_ns = now;
-    made.time_then_ns = std::min(now, then);
+                              : fmt::format(
+                                    "it allocates again {} times, and loses nothing worth "
+                                    "a change",
+                                    of.rounds);
+    return made;
+  }
+  if (of.loss_ns > 0) {
+    made.time_now_ns = of.loss_ns;
+    made.time_then_ns = std::min(of.loss_ns, of.loss_after_ns);
+    made.time_estimated = of.loss_estimated;
   }
   return made;
 }
@@ -115,17 +118,11 @@ whole_advice advise_call_sites(const explanation& of, const trace::trace_info& t
                                std::span<const replay::outcome> outcomes,
                                const plan::iterations* repeats) {
   whole_advice made;
-  double pair_ns = usual_costs::h200().pool_pair_ns;
   if (!outcomes.empty()) {
     const recommendation taken =
         choose(outcomes, {.program_ns = static_cast<double>(of.what.duration_ns)});
     made.strategy = taken.strategy;
     made.why = taken.why;
-    if (const replay::outcome* pool = find_outcome(outcomes, "millpond-pool");
-        pool != nullptr && pool->allocate.count() > 0) {
-      const double sum = pool->allocate.mean_ns() + pool->free.mean_ns();
-      if (sum > 0) pair_ns = sum;
-    }
   }
   if (repeats != nullptr && repeats->found.size() >= 3) {
     const auto& planned = repeats->totals[static_cast<std::size_t>(plan::block_fate::planned)];
@@ -144,8 +141,7 @@ whole_advice advise_call_sites(const explanation& of, const trace::trace_info& t
     }
   }
   for (const call_site_summary& each : of.call_sites) {
-    if (each.of != trace::kind::pageable)
-      made.call_sites.push_back(advise_one(each, trace, pair_ns));
+    if (each.of != trace::kind::pageable) made.call_sites.push_back(advise_one(each, trace));
   }
   std::ranges::stable_sort(
       made.call_sites, [](const call_site_advice& a, const call_site_advice& b) {

@@ -15,10 +15,11 @@ namespace millpond::advise {
 
 struct call_site_advice {
   call_site_summary where;
-  std::string now;  // "cudaMalloc, device memory"
-  std::string use;  // "device + pool", "pinned + pool", "mapped", "managed + prefetch", "leave"
-  std::string why;  // a sentence with the numbers that decided
-  double time_now_ns = 0;  // recorded, or a measured cost times the count; 0 where nothing changes
+  std::string now;         // "cudaMalloc, device memory"
+  std::string use;         // "device + pool", "driver pool, kept", "pinned + pool", "mapped",
+                           // "managed + prefetch", "leave"
+  std::string why;         // a sentence with the numbers that decided
+  double time_now_ns = 0;  // as the finding about the place has it; 0 where no time is promised
   double time_then_ns = 0;
   bool time_estimated = false;  // nothing was recorded: a measured cost times the count
   std::vector<std::string> code;

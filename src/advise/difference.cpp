@@ -52,24 +52,60 @@ bool grew(double before, double after, double share, double least) {
   return after - before > least && after > before * (1 + share);
 }
 
-std::vector<finding> only_in(const explained& these, const explained& those) {
-  std::map<std::string, std::uint64_t> known;
-  for (const finding& each : those.what.findings) ++known[key_of(each, those.trace)];
-  std::vector<finding> made;
-  for (const finding& each : these.what.findings) {
-    auto& left = known[key_of(each, these.trace)];
-    if (left == 0)
-      made.push_back(each);
-    else
-      --left;
+bool costs_more(const finding& before, const finding& after, const difference_limits& limits) {
+  const auto memory = [](const finding& of) {
+    return static_cast<double>(
+        of.peak_bytes > of.peak_after_bytes ? of.peak_bytes - of.peak_after_bytes : of.bytes);
+  };
+  return grew(before.time_ns, after.time_ns, limits.time_share, limits.least_ns) ||
+         grew(memory(before), memory(after), limits.bytes_share,
+              static_cast<double>(limits.least_bytes));
+}
+
+// The same flaw of the same call, as often and as dear, at a place of another name.
+bool renamed(const finding& a, const finding& b, const difference_limits& limits) {
+  if (a.which != b.which || a.count != b.count || a.bytes != b.bytes) return false;
+  if (a.call_sites.empty() || b.call_sites.empty()) return false;
+  const double more = std::max(a.time_ns, b.time_ns), less = std::min(a.time_ns, b.time_ns);
+  return a.call_sites.front().what == b.call_sites.front().what &&
+         !grew(less, more, limits.time_share, 0);
+}
+
+void findings(difference& made, const explained& before, const explained& after,
+              const difference_limits& limits) {
+  std::multimap<std::string, const finding*> known;
+  for (const finding& each : before.what.findings) known.emplace(key_of(each, before.trace), &each);
+  std::vector<const finding*> fresh;
+  for (const finding& each : after.what.findings) {
+    const auto same = known.find(key_of(each, after.trace));
+    if (same == known.end()) {
+      fresh.push_back(&each);
+      continue;
+    }
+    const finding& was = *same->second;
+    const bool worse = each.how_bad != severity::note && costs_more(was, each, limits);
+    if (worse || costs_more(each, was, limits)) made.changed.push_back({was, each, worse});
+    known.erase(same);
   }
-  return made;
+  for (const finding* each : fresh) {
+    const auto same = std::ranges::find_if(
+        known, [&](const auto& one) { return renamed(*one.second, *each, limits); });
+    if (same == known.end())
+      made.appeared.push_back(*each);
+    else
+      known.erase(same);
+  }
+  for (const finding& each : before.what.findings) {
+    const bool left =
+        std::ranges::any_of(known, [&](const auto& one) { return one.second == &each; });
+    if (left) made.gone.push_back(each);
+  }
 }
 
 void measures(difference& made, const explained& before, const explained& after,
               const difference_limits& limits) {
   const analysed &a = before.what.what, &b = after.what.what;
-  const auto bytes = [&](const char* name, std::uint64_t was, std::uint64_t is) {
+  const auto bytes = [&](const std::string& name, std::uint64_t was, std::uint64_t is) {
     const auto x = static_cast<double>(was), y = static_cast<double>(is);
     made.measures.push_back(
         {measure::unit::bytes, name, x, y,
@@ -85,7 +121,15 @@ void measures(difference& made, const explained& before, const explained& after,
         {measure::unit::count, name, x, y,
          grew(x, y, limits.count_share, static_cast<double>(limits.least_count))});
   };
-  bytes("peak of live device memory", a.peak_live_bytes, b.peak_live_bytes);
+  // Each device's own peak: what one has free serves no other.
+  std::map<std::uint16_t, std::pair<std::uint64_t, std::uint64_t>> peaks;
+  for (const device_summary& each : a.devices) peaks[each.device].first = each.peak_live_bytes;
+  for (const device_summary& each : b.devices) peaks[each.device].second = each.peak_live_bytes;
+  if (peaks.size() <= 1) bytes("peak of live device memory", a.peak_live_bytes, b.peak_live_bytes);
+  for (const auto& [device, peak] : peaks) {
+    if (peaks.size() == 1) break;
+    bytes(fmt::format("peak of live memory of device {}", device), peak.first, peak.second);
+  }
   bytes("live at the end", a.end_live_bytes, b.end_live_bytes);
   count("allocations", a.allocations, b.allocations);
   count("blocks live at the end", a.end_live_blocks, b.end_live_blocks);
@@ -99,6 +143,27 @@ void measures(difference& made, const explained& before, const explained& after,
       false;  // reported, not judged: a leak that was mended frees, and so allocates again
   if (a.allocator_ns > 0 || b.allocator_ns > 0)
     time("time in calls that allocate and free", a.allocator_ns, b.allocator_ns);
+}
+
+// A place of the same call that is there on one side alone, with the same blocks and bytes as one
+// on the other side: it has another name now.
+void leave_renamed_out(std::map<std::string, call_site_change>& all) {
+  const auto call_of = [](const std::string& key) { return key.substr(0, key.find('\n')); };
+  for (auto gone = all.begin(); gone != all.end();) {
+    const call_site_change& was = gone->second;
+    const auto is_same = [&](const auto& one) {
+      const call_site_change& is = one.second;
+      return is.blocks_before == 0 && is.blocks_after == was.blocks_before &&
+             is.peak_after == was.peak_before && call_of(one.first) == call_of(gone->first);
+    };
+    const auto come = was.blocks_after == 0 ? std::ranges::find_if(all, is_same) : all.end();
+    if (come == all.end()) {
+      ++gone;
+      continue;
+    }
+    all.erase(come);
+    gone = all.erase(gone);
+  }
 }
 
 void call_sites(difference& made, const explained& before, const explained& after,
@@ -115,6 +180,7 @@ void call_sites(difference& made, const explained& before, const explained& afte
   };
   add(before, false);
   add(after, true);
+  leave_renamed_out(all);
   for (auto& [key, each] : all) {
     if (each.peak_before == each.peak_after && each.blocks_before == each.blocks_after) continue;
     each.regressed =
@@ -136,7 +202,8 @@ void call_sites(difference& made, const explained& before, const explained& afte
 bool difference::regressed() const noexcept {
   return std::ranges::any_of(measures, &measure::regressed) ||
          std::ranges::any_of(appeared,
-                             [](const finding& each) { return each.how_bad != severity::note; });
+                             [](const finding& each) { return each.how_bad != severity::note; }) ||
+         std::ranges::any_of(changed, &finding_change::regressed);
 }
 
 difference compare(const explained& before, const explained& after,
@@ -144,8 +211,7 @@ difference compare(const explained& before, const explained& after,
   difference made;
   measures(made, before, after, limits);
   call_sites(made, before, after, limits);
-  made.appeared = only_in(after, before);
-  made.gone = only_in(before, after);
+  findings(made, before, after, limits);
   return made;
 }
 

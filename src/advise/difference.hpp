@@ -33,8 +33,15 @@ struct call_site_change {
   bool regressed = false;
 };
 
+// A finding of both sides that costs something else now.
+struct finding_change {
+  finding before, after;
+  bool regressed = false;
+};
+
 struct difference {
   std::vector<measure> measures;
+  std::vector<finding_change> changed;
   std::vector<call_site_change> call_sites;  // that changed, largest change first
   std::vector<finding> appeared;             // places are the second trace's
   std::vector<finding> gone;                 // places are the first one's
@@ -48,8 +55,10 @@ struct explained {
 };
 
 // Places are the same where their calls and their frames' symbols are: lines move when code is
-// edited. Findings are the same where the flaw and the first place are. New errors and wastes are
-// regressions, notes are not.
+// edited. Findings are the same where the flaw and the first place are; and of those that are left,
+// where the flaw, the call, the counts, the bytes and (within the limit) the time are: a place that
+// was renamed. New errors and wastes are regressions, notes are not; and so are those that cost
+// more than the limits allow.
 [[nodiscard]] difference compare(const explained& before, const explained& after,
                                  const difference_limits& limits = {});
 

@@ -15,6 +15,10 @@ struct explain_options {
   // finding.
   double least_peak_share = 0.05;
   std::uint64_t least_bytes = std::uint64_t{1} << 20;
+  // What costs less time than this in all is not worth a finding.
+  double least_ns = 50'000;
+  // A place that costs this share of the run is worth one however seldom it allocates.
+  double dear_share = 0.05;
   // Kernels, copies and memsets that pass before a block counts as idle. The DrGPUM paper counts 2;
   // real programs hold scratch memory over a few kernels, and there is nothing to gain by asking
   // for it later.

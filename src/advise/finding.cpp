@@ -37,7 +37,7 @@ constexpr std::array<flaw_facts, flaw_count> table{{
      severity::waste},
     {"dead_write", "written twice with no read between", "dead write", severity::waste},
     {"allocator_time", "the share of time that goes into allocating", "", severity::waste},
-    {"failed_allocation", "requests that got no memory", "", severity::note},
+    {"failed_allocation", "allocations that failed", "", severity::note},
 }};
 
 }  // namespace

@@ -74,6 +74,7 @@ struct finding {
   double time_ns = 0;           // time it costs
   double time_after_ns = 0;     // what is left of it with the remedy
   bool time_estimated = false;  // not recorded: a count times a measured cost, see `summary`
+  bool refused = false;         // the driver refused the call: true whatever was not recorded
   std::uint64_t peak_bytes =
       0;  // live at most, as it is; 0 where the finding is not about the peak
   std::uint64_t peak_after_bytes = 0;  // and with the remedy
@@ -83,10 +84,19 @@ struct finding {
   std::vector<std::string> remedy;  // what to do, then the lines to write
 };
 
+// GPU memory of one device.
+struct device_summary {
+  std::uint16_t device = 0;
+  std::uint64_t peak_live_bytes = 0, peak_event = 0, end_live_bytes = 0, end_live_blocks = 0;
+};
+
 // What was looked at.
 struct analysed {
   std::uint64_t events = 0, allocations = 0, frees = 0, kernels = 0, copies = 0, streams = 0;
-  std::uint64_t peak_live_bytes = 0, peak_event = 0, end_live_bytes = 0, end_live_blocks = 0;
+  // Of the device that has most; of `devices` each has its own.
+  std::uint64_t peak_live_bytes = 0, peak_event = 0;
+  std::uint64_t end_live_bytes = 0, end_live_blocks = 0;  // of all devices, and of the host
+  std::vector<device_summary> devices;                    // that blocks were on, by number
   std::uint64_t duration_ns = 0;
   double allocator_ns = 0;  // recorded time in calls that allocate or free, of all threads together
   std::uint64_t allocating_threads = 0;  // that made such calls
@@ -102,10 +112,15 @@ struct call_site_summary {
   std::uint32_t call = 0;  // string id of the call; 0 where not recorded
   trace::kind of{};
   std::uint64_t blocks = 0, bytes = 0, largest_bytes = 0;
-  std::uint64_t peak_bytes = 0;       // live when the whole program had most
-  std::uint64_t end_bytes = 0;        // live at the end
-  std::uint64_t rounds = 0;           // allocations that came after a free of the place's own
-  double time_ns = 0;                 // recorded, in its allocations and frees
+  std::uint64_t peak_bytes = 0;  // live when their device had most
+  std::uint64_t end_bytes = 0;   // live at the end
+  std::uint64_t rounds = 0;      // allocations that came after a free of the place's own
+  double time_ns = 0;            // recorded, in its allocations and frees
+  // What the worst finding about the place says that it loses, and what is left with its remedy; 0
+  // where no finding with a time is about it.
+  double loss_ns = 0, loss_after_ns = 0;
+  bool loss_estimated = false;
+  flaw loses_by{};
   std::uint64_t used_by_kernels = 0;  // blocks that a kernel was given
   std::uint64_t touched_by_cpu = 0;   // managed blocks in which the CPU faulted
 };

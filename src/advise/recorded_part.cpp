@@ -17,31 +17,50 @@ recorded_part part_of(const trace::metadata& meta) {
   return made;
 }
 
-bool recorded_part::carries(flaw which) const noexcept {
-  switch (which) {
-    // A wait, a use, an allocation or a free that was not recorded would make them false.
+bool recorded_part::carries(const finding& of) const noexcept {
+  switch (of.which) {
+    // That the driver refused a free is seen, whatever else was not. Without that, an allocation
+    // that was not recorded may lie at the address.
+    case flaw::wrong_kind_free:
+    case flaw::double_free:
+    case flaw::foreign_free: return !gaps || of.refused;
+    // A wait, a use, an allocation, a free, a copy, an advice or a setting that was not recorded
+    // would make them false.
     case flaw::free_while_in_use:
     case flaw::use_after_free:
     case flaw::managed_touched_unsynchronised:
     case flaw::dead_write:
+    case flaw::device_wide_stall:
     case flaw::growth_without_end:
+    case flaw::wrong_advice:
+    case flaw::fragmentation:
     case flaw::leak: return !gaps;
-    // And these rest on a block's whole life, or on what was ordered before the first event.
+    // And these rest on a block's whole life, or on what was ordered, pinned or set before the
+    // first event.
     case flaw::use_before_allocation:
+    case flaw::pinned_overuse:
     case flaw::unused_allocation:
     case flaw::overallocation:
     case flaw::early_allocation:
     case flaw::late_deallocation:
     case flaw::temporary_idleness:
     case flaw::redundant_allocation: return !gaps && !window;
-    default: return true;
+    // Counts and times of calls that were seen: more of them would only add to it. The driver's
+    // pool looks after itself (pool_check).
+    case flaw::allocation_churn:
+    case flaw::pool_gives_back:
+    case flaw::pageable_async_copy:
+    case flaw::managed_thrash:
+    case flaw::allocator_time:
+    case flaw::failed_allocation: return true;
   }
+  return true;
 }
 
 void leave_unfounded_out(const recorded_part& part, std::vector<finding>& findings,
                          std::vector<std::string>& remarks) {
   if (!part.gaps && !part.window) return;
-  std::erase_if(findings, [&](const finding& each) { return !part.carries(each.which); });
+  std::erase_if(findings, [&](const finding& each) { return !part.carries(each); });
   remarks.emplace_back(part.gaps ? "a part of the run is not in the recording: what is never "
                                    "freed, stream order, unused memory and "
                                    "idleness, which rest on every call, were left out"

@@ -14,8 +14,9 @@ struct recorded_part {
   bool window = false;  // only the last events: what came before them is not known
   bool gaps = false;    // events were dropped, or the program paused the recording
 
-  // Whether such a finding may be made of this recording.
-  [[nodiscard]] bool carries(flaw which) const noexcept;
+  // Whether such a finding may be made of this recording: whether no event that it may lack could
+  // refute it.
+  [[nodiscard]] bool carries(const finding& of) const noexcept;
 };
 [[nodiscard]] recorded_part part_of(const trace::metadata& meta);
 

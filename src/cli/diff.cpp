@@ -66,6 +66,18 @@ void print_text(std::ostream& out, const advise::difference& made, const trace::
             "      ", fmt::format("{} in {}", each.call_sites.front().what, lines.front()));
     }
   };
+  for (const advise::finding_change& each : made.changed) {
+    if (&each == &made.changed.front()) out << "findings that cost something else:\n";
+    const advise::finding &was = each.before, &is = each.after;
+    std::string text = fmt::format("  {}: ", advise::facts_of(is.which).name);
+    if (was.time_ns != is.time_ns)
+      text += fmt::format("{} -> {} ", format_duration(was.time_ns), format_duration(is.time_ns));
+    if (was.bytes != is.bytes)
+      text += fmt::format("{} -> {} ", format_bytes(was.bytes), format_bytes(is.bytes));
+    out << report::wrapped(text + (each.regressed ? "WORSE: " : ": ") + is.summary,
+                           report::text_columns, 6)
+        << '\n';
+  }
   list("new findings:\n", made.appeared, after);
   list("findings that are gone:\n", made.gone, before);
   out << (made.regressed() ? "worse than before\n" : "no worse than before\n");
@@ -103,6 +115,17 @@ void print_json(std::ostream& out, const advise::difference& made) {
     }
     return all;
   };
+  ordered_json changed = ordered_json::array();
+  for (const advise::finding_change& each : made.changed) {
+    changed.push_back({{"name", advise::facts_of(each.after.which).name},
+                       {"severity", to_string(each.after.how_bad)},
+                       {"time_us_before", each.before.time_ns / 1e3},
+                       {"time_us_after", each.after.time_ns / 1e3},
+                       {"bytes_before", each.before.bytes},
+                       {"bytes_after", each.after.bytes},
+                       {"regressed", each.regressed}});
+  }
+  whole["changed"] = changed;
   whole["appeared"] = list(made.appeared);
   whole["gone"] = list(made.gone);
   whole["regressed"] = made.regressed();

@@ -18,9 +18,8 @@ std::string cost_text(const finding& of) {
   if (of.peak_bytes > 0) {
     parts.push_back(fmt::format("peak {} -> {}", format_bytes(of.peak_bytes),
                                 format_bytes(of.peak_after_bytes)));
-  } else if (of.bytes > 0) {
-    parts.push_back(format_bytes(of.bytes));
   }
+  if (of.bytes > 0) parts.push_back(format_bytes(of.bytes));
   if (of.time_ns > 0) {
     std::string text = (of.time_estimated ? "about " : "") + format_duration(of.time_ns);
     if (of.time_after_ns > 0) text += " -> " + format_duration(of.time_after_ns);
@@ -58,19 +57,30 @@ void put_head(std::string& made, const advise::analysed& what, const trace::trac
                   counted(what.copies, "copy", "copies"),
                   counted(what.streams, "stream", "streams")));
   if (!trace.meta.program.empty()) put(made, "program   ", trace.meta.program);
-  put(made, "peak      ",
-      fmt::format("{} live of GPU memory (event {}); {} in {} at the end",
-                  format_bytes(what.peak_live_bytes), what.peak_event,
-                  format_bytes(what.end_live_bytes),
-                  counted(what.end_live_blocks, "block", "blocks")));
+  if (what.devices.size() <= 1) {
+    put(made, "peak      ",
+        fmt::format("{} live of GPU memory (event {}); {} in {} at the end",
+                    format_bytes(what.peak_live_bytes), what.peak_event,
+                    format_bytes(what.end_live_bytes),
+                    counted(what.end_live_blocks, "block", "blocks")));
+  } else {
+    for (const advise::device_summary& each : what.devices) {
+      put(made, "peak      ",
+          fmt::format("{} live of the memory of device {} (event {}); {} in {} at the end",
+                      format_bytes(each.peak_live_bytes), each.device, each.peak_event,
+                      format_bytes(each.end_live_bytes),
+                      counted(each.end_live_blocks, "block", "blocks")));
+    }
+  }
   if (what.allocator_ns > 0 && what.duration_ns > 0) {
     put(made, "time      ",
         fmt::format("{} recorded, {} ({:.2f}%) in calls that allocate and free{}",
                     format_duration(static_cast<double>(what.duration_ns)),
                     format_duration(what.allocator_ns),
-                    100 * what.allocator_ns / static_cast<double>(what.duration_ns),
+                    100 * what.allocator_ns / static_cast<double>(what.duration_ns) /
+                        static_cast<double>(std::max<std::uint64_t>(what.allocating_threads, 1)),
                     what.allocating_threads > 1
-                        ? fmt::format(", of {} together",
+                        ? fmt::format(", of {} together: the share is each one's",
                                       counted(what.allocating_threads, "thread", "threads"))
                         : std::string()));
   }
@@ -161,6 +171,15 @@ std::string explanation_json(const advise::explanation& of, const trace::trace_i
                    {"duration_us", static_cast<double>(what.duration_ns) / 1e3},
                    {"allocator_us", what.allocator_ns / 1e3},
                    {"remarks", what.remarks}};
+  ordered_json devices = ordered_json::array();
+  for (const advise::device_summary& each : what.devices) {
+    devices.push_back({{"device", each.device},
+                       {"peak_live_bytes", each.peak_live_bytes},
+                       {"peak_event", each.peak_event},
+                       {"end_live_bytes", each.end_live_bytes},
+                       {"end_live_blocks", each.end_live_blocks}});
+  }
+  made["trace"]["devices"] = devices;
   ordered_json notes = ordered_json::object();
   for (const auto& [name, value] : trace.meta.notes) notes[name] = value;
   made["trace"]["notes"] = notes;

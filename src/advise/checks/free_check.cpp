@@ -31,7 +31,7 @@ std::uint32_t free_check::freed(const trace::event& at, std::uint32_t index) {
   using status = block_book::free_status;
   if (answer.status == status::freed) {
     const block_facts& block = of_.book.blocks()[answer.block];
-    if (!call_takes(at.of, block.of)) wrong_kind(at, index, block);
+    if (!call_takes(at.of, block.of)) wrong_kind(at, index, answer.block);
     return at.status == 0 ? answer.block : no_index;
   }
   // A recorded call that the driver accepted freed something that it knows and the recorder did not
@@ -51,16 +51,19 @@ std::uint32_t free_check::freed(const trace::event& at, std::uint32_t index) {
   return no_index;
 }
 
-void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const block_facts& block) {
+void free_check::wrong_kind(const trace::event& at, std::uint32_t index, std::uint32_t id) {
+  const block_facts& block = of_.book.blocks()[id];
   const std::string call = of_.free_call(trace::as_free(at).call, at.of);
-  auto [made, is_new] = of_.found.add(flaw::wrong_kind_free, call_site_key(block.stack, block.call),
-                                      call_site_key(at.stack, trace::as_free(at).call), index);
-  made.bytes += block.bytes;
+  const std::uint64_t place = call_site_key(block.stack, block.call);
+  const std::uint64_t other_place = call_site_key(at.stack, trace::as_free(at).call);
+  auto [made, is_new] = of_.found.add(flaw::wrong_kind_free, place, other_place, index);
+  wrong_.push_back({place, other_place, index, id});
+  made.refused = made.refused || at.status != 0;
   if (!is_new) return;
   const std::string right = of_.right_free(block);
-  made.summary = fmt::format(
-      "{} was given a {} block that {} allocated: {}. {}, and the block stays allocated.", call,
-      to_string(block.of), of_.allocate_call(block), of_.name_block(block), answered(at));
+  made.summary =
+      fmt::format("{} was given a {} block that {} allocated: {}. {}", call, to_string(block.of),
+                  of_.allocate_call(block), of_.name_block(block), answered(at));
   of_.place_allocation(made, block);
   made.call_sites.push_back({"freed by " + call, at.stack});
   made.remedy = {
@@ -72,11 +75,24 @@ void free_check::wrong_kind(const trace::event& at, std::uint32_t index, const b
       "    auto memory = millpond::buffer(resource, bytes, stream);"};
 }
 
+void free_check::finish() {
+  for (const wrong_free& each : wrong_) {
+    finding& of = of_.found.find(flaw::wrong_kind_free, each.place, each.other_place);
+    const block_facts& block = of_.book.blocks()[each.block];
+    const bool lost = block.freed == no_index || block.freed == each.event;
+    if (lost) of.bytes += block.bytes;
+    if (each.event != of.events.front()) continue;  // the summary is about the first
+    of.summary += lost ? std::string(", and the block stays allocated.")
+                       : fmt::format("; event {} frees the block rightly.", block.freed);
+  }
+}
+
 void free_check::second_time(const trace::event& at, std::uint32_t index,
                              const block_facts& block) {
   const std::string call = of_.free_call(trace::as_free(at).call, at.of);
   auto [made, is_new] = of_.found.add(flaw::double_free, call_site_key(block.stack, block.call),
                                       call_site_key(at.stack, trace::as_free(at).call), index);
+  made.refused = made.refused || at.status != 0;
   if (!is_new) return;
   const std::string right = of_.right_free(block);
   made.summary = fmt::format(
@@ -99,6 +115,7 @@ void free_check::foreign(const trace::event& at, std::uint32_t index,
   const bool inside = answer.status == block_book::free_status::inside;
   auto [made, is_new] = of_.found.add(
       flaw::foreign_free, call_site_key(at.stack, trace::as_free(at).call), inside ? 1 : 0, index);
+  made.refused = made.refused || at.status != 0;
   if (!is_new) return;
   if (answer.block != no_index) {
     const block_facts& block = of_.book.blocks()[answer.block];

@@ -2,7 +2,7 @@
 // against the use.
 #pragma once
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <vector>
 
 #include "advise/analysis.hpp"
@@ -18,8 +18,8 @@ class managed_check {
                std::uint32_t stack);  // by a memset or a copy on the device
   void advised(const trace::event& at, std::uint32_t index);
   void prefetched(std::uint32_t block);
-  // After the clocks took the wait in.
-  void synchronised(const trace::event& at);
+  // The host has waited for something, and goes on at this time: after the clocks took that in.
+  void waited(std::uint64_t over_ns);
   void allocated(const trace::event& at, std::uint32_t block);
   void freed(const trace::event& at, std::uint32_t block);
   // The driver tells of pages late, often after the block is gone: they are sorted out at the end,
@@ -44,7 +44,8 @@ class managed_check {
     std::uint64_t to_device = 0, to_host = 0;  // bytes that the program did not ask to be moved
     std::uint64_t turns = 0;                   // changes of direction that it did not ask for
     std::uint64_t cpu_faults = 0, gpu_faults = 0;
-    double page_ns = 0;
+    double page_ns = 0;                                        // recorded
+    std::uint64_t untimed_to_device = 0, untimed_to_host = 0;  // bytes of moves without a time
     int last_direction = 0;
     std::uint32_t first_move = no_index, kernels = 0;
     std::uint32_t read_mostly = no_index, prefers_host = no_index;  // events of the advice
@@ -69,11 +70,23 @@ class managed_check {
   [[nodiscard]] std::uint32_t block_of(const page_note& each) const;
   void moved(const page_note& each);
   void overlap(const touch& each);
-  void thrash(std::uint32_t block, const facts& of);
+  // Blocks of one place whose pages go to and fro.
+  struct thrashing {
+    facts sums;
+    std::uint64_t blocks = 0, bytes = 0;
+    std::uint32_t first_block = no_index;
+    double after_ns = 0;
+    bool small = true;
+    void add(std::uint32_t id, const block_facts& block, const facts& of);
+  };
+  void thrash();
+  void thrash(site_facts& site, const thrashing& of);
   void advice(std::uint32_t block, const facts& of);
+  void written_advice(std::uint32_t block, const facts& of);
 
   analysis& of_;
-  std::unordered_map<std::uint32_t, facts> blocks_;
+  std::map<std::uint32_t, facts> blocks_;
+  std::size_t open_spans_ = 0;
   std::vector<touch> touches_;
   std::vector<page_note> pages_;
   std::vector<lifetime> lifetimes_;  // of managed blocks, in order of allocation

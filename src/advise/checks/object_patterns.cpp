@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "advise/prices.hpp"
 #include "advise/recorded_part.hpp"
 #include "millpond/base/units.hpp"
 #include "trace/event_views.hpp"
@@ -16,6 +17,28 @@ namespace {
 constexpr std::size_t most_call_sites = 8;
 // Blocks that are compared with each other: those that take most of the peak.
 constexpr std::size_t most_pairs = 256;
+
+// Bringing a block's contents away and back takes longer than it is idle.
+bool parking_is_too_dear(const block_facts& of) {
+  return of.gap_ns > 0 && prices::parking_ns(of.of, of.bytes) > static_cast<double>(of.gap_ns);
+}
+
+std::string parking_text(const block_facts& of) {
+  const std::string cost = format_duration(prices::parking_ns(of.of, of.bytes));
+  if (of.gap_ns == 0) return fmt::format(" Bringing its contents away and back takes {}.", cost);
+  const std::string gap = format_duration(static_cast<double>(of.gap_ns));
+  return parking_is_too_dear(of)
+             ? fmt::format(
+                   " The gap lasts {}, and bringing its contents away and back takes about "
+                   "{}: it pays only where they are not needed after it.",
+                   gap, cost)
+             : fmt::format(" The gap lasts {}; bringing its contents away and back takes about {}.",
+                           gap, cost);
+}
+
+std::uint64_t place_on_device(std::uint32_t site, std::uint16_t device) {
+  return (std::uint64_t{device} << 32) | site;
+}
 
 std::uint32_t end_of(const block_facts& of, std::uint64_t events) {
   return of.freed == no_index ? static_cast<std::uint32_t>(events) : of.freed;
@@ -30,7 +53,7 @@ object_patterns::stretches object_patterns::as_it_is(const block_facts& of) cons
 bool object_patterns::analysed_kind(const block_facts& of) const {
   // The CPU's own touches of managed memory are not seen, so that nothing is said of managed
   // blocks.
-  return trace::is_out_of_the_cpus_reach(of.of);
+  return trace::is_out_of_the_cpus_reach(of.of) && of.device == device_ && !of.of_graph;
 }
 
 std::uint64_t object_patterns::peak_with(const std::vector<bool>& changed, const change& how) {
@@ -38,7 +61,7 @@ std::uint64_t object_patterns::peak_with(const std::vector<bool>& changed, const
   const auto& blocks = of_.book.blocks();
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    if (!trace::is_gpu_memory(each.of)) continue;
+    if (!trace::is_gpu_memory(each.of) || each.device != device_) continue;
     const stretches when = changed[id] ? how(id, each) : as_it_is(each);
     const auto bytes = static_cast<std::int64_t>(when.bytes);
     changes_[when.begin] += bytes;
@@ -56,6 +79,35 @@ std::uint64_t object_patterns::peak_with(const std::vector<bool>& changed, const
   return static_cast<std::uint64_t>(peak);
 }
 
+std::uint64_t object_patterns::most_at_once(
+    const std::vector<std::uint32_t>& ids,
+    const std::function<std::uint64_t(const block_facts&)>& wasted) {
+  changes_.assign(of_.what.events + 2, 0);
+  for (const std::uint32_t id : ids) {
+    const block_facts& each = of_.book.blocks()[id];
+    const auto bytes = static_cast<std::int64_t>(wasted(each));
+    changes_[each.allocated] += bytes;
+    changes_[end_of(each, of_.what.events)] -= bytes;
+  }
+  std::int64_t live = 0, most = 0;
+  for (const std::int64_t each : changes_) {
+    live += each;
+    most = std::max(most, live);
+  }
+  return static_cast<std::uint64_t>(most);
+}
+
+bool object_patterns::one_after_another(const block_facts& first, const block_facts& second) const {
+  if (first.last_use >= second.first_use || first.device != second.device) return false;
+  const bool one_stream = !first.on_several_streams && !second.on_several_streams &&
+                          first.use_stream == second.use_stream;
+  if (one_stream) return true;
+  return first.on_several_streams
+             ? of_.waits.device_between(device_, first.last_use, second.first_use)
+             : of_.waits.stream_between(first.use_stream, device_, first.last_use,
+                                        second.first_use);
+}
+
 bool object_patterns::worth(std::uint64_t after) const {
   if (after >= peak_) return false;
   const std::uint64_t saved = peak_ - after;
@@ -68,11 +120,11 @@ void object_patterns::report(flaw which, const std::vector<std::uint32_t>& ids,
   const auto& blocks = of_.book.blocks();
   const block_facts& first = blocks[ids.front()];
   auto [made, is_new] =
-      of_.found.add(which, call_site_key(first.stack, first.call), first.site, first.allocated);
-  made.count = ids.size();
+      of_.found.add(which, call_site_key(first.stack, first.call),
+                    place_on_device(first.site, device_), first.allocated, ids.size());
   made.peak_bytes = peak_;
   made.peak_after_bytes = after;
-  made.bytes = peak_ > after ? peak_ - after : 0;
+  made.bytes += peak_ > after ? peak_ - after : 0;
   of_.place_allocation(made, first);
   const std::string who =
       ids.size() == 1 ? "The " + of_.name_block(first)
@@ -104,8 +156,9 @@ void object_patterns::report(flaw which, const std::vector<std::uint32_t>& ids,
     case flaw::temporary_idleness:
       made.events = {first.gap_begin, first.gap_end};
       made.summary = fmt::format(
-          "{} is not used for {} kernels and copies (events {} to {}); parked meanwhile, {}.", who,
-          first.longest_gap, first.gap_begin, first.gap_end, then);
+          "{} is not used for {} kernels and copies (events {} to {}); parked meanwhile, {}.{}",
+          who, first.longest_gap, first.gap_begin, first.gap_end, then, parking_text(first));
+      if (parking_is_too_dear(first)) made.how_bad = severity::note;
       made.remedy = {
           "Free it before the gap and allocate it after, or park its contents in pinned memory:",
           "    cudaMemcpyAsync(host, ptr, bytes, cudaMemcpyDeviceToHost, stream);",
@@ -137,8 +190,7 @@ void object_patterns::timed(flaw which, const std::function<bool(const block_fac
     changed[id] = true;
     any = true;
     call_sites[each.site].push_back(id);
-    if (each.allocated <= of_.book.peak_event() &&
-        end_of(each, of_.what.events) > of_.book.peak_event()) {
+    if (each.allocated <= peak_event_ && end_of(each, of_.what.events) > peak_event_) {
       weight[each.site] += each.bytes;
     }
   }
@@ -167,7 +219,8 @@ void object_patterns::unused() {
   std::map<std::uint32_t, std::vector<std::uint32_t>> call_sites;
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
-    const bool waited_long = of_.book.kernels() - each.allocated_at >= of_.options.idle_kernels;
+    const bool waited_long =
+        of_.book.on_device(device_).kernels - each.allocated_at >= of_.options.idle_kernels;
     if (analysed_kind(each) && each.first_use == no_index && !each.stored && !each.in_structure &&
         each.bytes > 0 && (life_is_known(each) || waited_long)) {
       // Without call stacks a place is no more than a size: then the call is the place.
@@ -177,24 +230,28 @@ void object_patterns::unused() {
     }
   }
   for (const auto& [site, ids] : call_sites) {
-    std::uint64_t bytes = 0;
-    for (const std::uint32_t id : ids) bytes += blocks[id].bytes;
+    std::uint64_t all_bytes = 0;
+    for (const std::uint32_t id : ids) all_bytes += blocks[id].bytes;
+    const std::uint64_t bytes = most_at_once(ids, [](const block_facts& of) { return of.bytes; });
     if (bytes < of_.options.least_bytes / 16) continue;
     std::vector<bool> without(blocks.size(), false);
     for (const std::uint32_t id : ids) without[id] = true;
     const block_facts& first = blocks[ids.front()];
-    auto [made, is_new] = of_.found.add(
-        flaw::unused_allocation, call_site_key(first.stack, first.call), site, first.allocated);
-    made.count = ids.size();
-    made.bytes = bytes;
+    auto [made, is_new] =
+        of_.found.add(flaw::unused_allocation, call_site_key(first.stack, first.call),
+                      place_on_device(site, device_), first.allocated, ids.size());
+    made.bytes += bytes;
     made.peak_bytes = peak_;
     made.peak_after_bytes =
         peak_with(without, [](std::uint32_t, const block_facts&) { return stretches{}; });
+    if (!is_new) continue;
     made.summary = fmt::format(
-        "{} from {}, {} in all, {} given to no kernel, copy or memset that was seen; without, the "
+        "{} from {}, {} in all{}, {} given to no kernel, copy or memset that was seen; without, "
+        "the "
         "peak "
         "of {} would be {}.",
-        plural(ids.size(), "block"), of_.allocate_call(first), format_bytes(bytes),
+        plural(ids.size(), "block"), of_.allocate_call(first), format_bytes(all_bytes),
+        bytes < all_bytes ? fmt::format(" and {} at one time", format_bytes(bytes)) : "",
         ids.size() == 1 ? "was" : "were", format_bytes(peak_), format_bytes(made.peak_after_bytes));
     of_.place_allocation(made, first);
     made.seen =
@@ -224,16 +281,18 @@ void object_patterns::too_large() {
       extent = std::max(extent, blocks[id].extent);
     }
     const block_facts& first = blocks[ids.front()];
-    auto [made, is_new] = of_.found.add(
-        flaw::overallocation, call_site_key(first.stack, first.call), site, first.allocated);
-    made.count = ids.size();
+    auto [made, is_new] =
+        of_.found.add(flaw::overallocation, call_site_key(first.stack, first.call),
+                      place_on_device(site, device_), first.allocated, ids.size());
     made.peak_bytes = peak_;
     made.peak_after_bytes = peak_with(smaller, [&](std::uint32_t, const block_facts& of) {
       stretches when = as_it_is(of);
       when.bytes = of.extent;
       return when;
     });
-    made.bytes = first.bytes - extent;
+    made.bytes += most_at_once(
+        ids, [](const block_facts& of) { return of.bytes - std::min(of.bytes, of.extent); });
+    if (!is_new) continue;
     made.summary = fmt::format(
         "Of the {} only the first {} are ever reached by a copy or memset, and no kernel is given "
         "it; at "
@@ -257,8 +316,8 @@ void object_patterns::redundant() {
   for (std::uint32_t id = 0; id < blocks.size(); ++id) {
     const block_facts& each = blocks[id];
     if (analysed_kind(each) && each.first_use != no_index && !each.stored &&
-        static_cast<double>(each.bytes) >= least && each.allocated <= of_.book.peak_event() &&
-        end_of(each, of_.what.events) > of_.book.peak_event()) {
+        static_cast<double>(each.bytes) >= least && each.allocated <= peak_event_ &&
+        end_of(each, of_.what.events) > peak_event_) {
       at_peak.push_back(id);
     }
   }
@@ -272,7 +331,7 @@ void object_patterns::redundant() {
       const block_facts& second = blocks[b];
       const bool fits =
           second.bytes <= first.bytes && second.bytes >= first.bytes - first.bytes / 8;
-      if (!fits || first.last_use >= second.first_use || first.device != second.device) continue;
+      if (!fits || !one_after_another(first, second)) continue;
       std::vector<bool> without(blocks.size(), false);
       without[b] = true;
       const std::uint64_t after =
@@ -284,7 +343,8 @@ void object_patterns::redundant() {
                         call_site_key(second.stack, second.site), second.allocated);
       made.peak_bytes = peak_;
       made.peak_after_bytes = after;
-      made.bytes = second.bytes;
+      made.bytes += peak_ - after;
+      if (!is_new) continue;
       made.events = {first.last_use, second.first_use};
       made.summary = fmt::format(
           "The {} is used last by event {}, the {} first by event {}, and both are held: one could "
@@ -307,9 +367,19 @@ void object_patterns::redundant() {
 }
 
 void object_patterns::finish() {
-  peak_ = of_.book.peak_bytes();
   ended_ = part_of(of_.info.meta).ended;
-  if (!of_.what.kernel_pointers || peak_ == 0) return;
+  // What a graph does whose capture was not seen, nobody knows.
+  if (!of_.what.kernel_pointers || of_.unknown_graphs) return;
+  for (const auto& [device, sums] : of_.book.devices()) {
+    if (sums.peak_bytes == 0) continue;
+    peak_ = sums.peak_bytes;
+    peak_event_ = sums.peak_event;
+    look_at(device);
+  }
+}
+
+void object_patterns::look_at(std::uint16_t device) {
+  device_ = device;
   unused();
   too_large();
   redundant();

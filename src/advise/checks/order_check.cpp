@@ -20,9 +20,6 @@ bool perhaps_by_chance(const trace::event& at) {
   return at.what == trace::action::use && trace::as_use(at).form != trace::use_form::argument;
 }
 
-// A graph's uses are kept up to so many: one of more nodes is checked in part, and no worse.
-constexpr std::size_t most_graph_uses = 65536;
-
 }  // namespace
 
 std::string order_check::by_whom(std::uint32_t name) const {
@@ -45,7 +42,7 @@ order_check::state& order_check::state_of(block_facts& block) {
 }
 
 void order_check::allocated(const trace::event& at, std::uint32_t, std::uint32_t block) {
-  if (at.of != trace::kind::driver_pool || captures_.contains(at.stream)) return;
+  if (at.of != trace::kind::driver_pool) return;
   // The allocation is work on its stream: what does not wait for it may come before it.
   state& mine = state_of(of_.book.blocks()[block]);
   mine.allocated = of_.clocks.issue(at.stream, at.device);
@@ -53,39 +50,29 @@ void order_check::allocated(const trace::event& at, std::uint32_t, std::uint32_t
 }
 
 void order_check::freed(const trace::event& at, std::uint32_t index, std::uint32_t id) {
-  block_facts& block = of_.book.blocks()[id];
-  const std::uint32_t call = trace::as_free(at).call;
-  const bool waits = call != 0 && free_waits(at.of) && !of_.text(call).starts_with("cuMemUnmap");
-  if (waits) {
-    of_.clocks.host_waits_for_device(at.device);
-  } else if (!captures_.contains(at.stream)) {
-    of_.clocks.issue(at.stream, at.device);
-    if (block.state != no_index) {
-      for (const use& each : states_[block.state].uses) {
-        if (each.reported || of_.clocks.host_knows(each.when)) continue;
-        if (!of_.clocks.knows(at.stream, at.device, each.when)) free_in_use(at, index, block, each);
-      }
-    }
-  }
-  if (block.state != no_index) {
-    spare_.push_back(block.state);
-    block.state = no_index;
+  const block_facts& block = of_.book.blocks()[id];
+  of_.clocks.issue(at.stream, at.device);
+  if (block.state == no_index) return;
+  for (const use& each : states_[block.state].uses) {
+    if (each.reported || of_.clocks.host_knows(each.when)) continue;
+    if (!of_.clocks.knows(at.stream, at.device, each.when)) free_in_use(at, index, block, each);
   }
 }
 
+void order_check::forget(std::uint32_t id) {
+  block_facts& block = of_.book.blocks()[id];
+  if (block.state == no_index) return;
+  spare_.push_back(block.state);
+  block.state = no_index;
+}
+
 void order_check::launched(const trace::event& at) {
-  capturing_ = captures_.contains(at.stream);
   name_ = at.what == trace::action::kernel ? trace::as_kernel(at).name : 0;
-  work_ = capturing_ ? epoch{} : of_.clocks.issue(at.stream, at.device);
+  work_ = of_.clocks.issue(at.stream, at.device);
 }
 
 std::uint32_t order_check::used(const trace::event& at, std::uint32_t index,
                                 std::uint64_t address) {
-  if (capturing_) {
-    auto& uses = capture_uses_[captures_[at.stream]];
-    if (uses.size() < most_graph_uses) uses.push_back({address, at.stack, name_});
-    return of_.book.holding(address);
-  }
   const std::uint32_t id = of_.book.holding(address);
   if (id == no_index) {
     const std::uint32_t dead = of_.book.freed_holding(address);
@@ -194,70 +181,6 @@ void order_check::use_before(const trace::event& at, std::uint32_t index, const 
                  "    cudaMallocAsync(&ptr, bytes, allocating_stream);",
                  "    cudaEventRecord(ready, allocating_stream);",
                  "    cudaStreamWaitEvent(using_stream, ready);"};
-}
-
-void order_check::synchronised(const trace::event& at) {
-  switch (at.what) {
-    case trace::action::stream_synchronize:
-      of_.clocks.host_waits_for_stream(at.stream, at.device);
-      break;
-    case trace::action::event_synchronize:
-      of_.clocks.host_waits_for_event(trace::as_cuda_event(at).cuda_event);
-      break;
-    default: of_.clocks.host_waits_for_device(at.device); break;
-  }
-}
-
-void order_check::recorded(const trace::event& at) {
-  const std::uint64_t cuda_event = trace::as_cuda_event(at).cuda_event;
-  const auto capture = captures_.find(at.stream);
-  if (capture != captures_.end()) {
-    captured_events_[cuda_event] = capture->second;
-    return;
-  }
-  captured_events_.erase(cuda_event);
-  of_.clocks.record(cuda_event, at.stream, at.device);
-}
-
-void order_check::waited(const trace::event& at) {
-  const std::uint64_t cuda_event = trace::as_cuda_event(at).cuda_event;
-  // Waiting for an event of a capture takes the stream into it.
-  const auto captured = captured_events_.find(cuda_event);
-  if (captured != captured_events_.end()) {
-    captures_[at.stream] = captured->second;
-  } else if (!captures_.contains(at.stream)) {
-    of_.clocks.wait(cuda_event, at.stream, at.device);
-  }
-}
-
-void order_check::capture_began(const trace::event& at) {
-  const std::uint64_t capture = trace::as_capture(at).capture;
-  captures_[at.stream] = capture;
-  capture_uses_[capture].clear();
-}
-
-void order_check::capture_ended(const trace::event& at) {
-  const auto capture = captures_.find(at.stream);
-  if (capture == captures_.end()) return;
-  const std::uint64_t ended = capture->second;
-  const std::uint64_t graph = trace::as_graph(at).graph;
-  if (graph != 0) graphs_[graph] = std::move(capture_uses_[ended]);
-  capture_uses_.erase(ended);
-  std::erase_if(captures_, [&](const auto& each) { return each.second == ended; });
-  std::erase_if(captured_events_, [&](const auto& each) { return each.second == ended; });
-}
-
-void order_check::graph_launched(const trace::event& at, std::uint32_t index) {
-  launched(at);
-  const auto graph = graphs_.find(trace::as_graph(at).graph);
-  if (graph == graphs_.end() || capturing_) return;
-  for (const graph_use& each : graph->second) {
-    name_ = each.name;
-    trace::event as = at;
-    as.stack = each.stack;
-    const std::uint32_t id = used(as, index, each.address);
-    if (id != no_index) of_.book.used(id, index);
-  }
 }
 
 }  // namespace millpond::advise

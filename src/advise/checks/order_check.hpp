@@ -1,7 +1,6 @@
 // Uses against the order of streams: after a free, beside a free, before the allocation.
 #pragma once
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "advise/analysis.hpp"
@@ -14,8 +13,10 @@ class order_check {
   explicit order_check(analysis& of) : of_(of) {}
 
   void allocated(const trace::event& at, std::uint32_t index, std::uint32_t block);
-  // Before the book ends the block.
+  // A free that waits for nothing, before the book ends the block.
   void freed(const trace::event& at, std::uint32_t index, std::uint32_t block);
+  // The block is gone.
+  void forget(std::uint32_t block);
 
   // Work was given to a stream; the uses that follow are its own.
   void launched(const trace::event& at);
@@ -25,14 +26,6 @@ class order_check {
   void refused(const trace::event& at, std::uint32_t index, std::uint64_t address);
   // The program said that a block is used on a stream, so that its free waits.
   void reported(const trace::event& at);
-
-  void synchronised(const trace::event& at);
-  void recorded(const trace::event& at);
-  void waited(const trace::event& at);
-  void capture_began(const trace::event& at);
-  void capture_ended(const trace::event& at);
-  void graph_launched(const trace::event& at, std::uint32_t index);
-  void graph_destroyed(const trace::event& at) { graphs_.erase(trace::as_graph(at).graph); }
 
   [[nodiscard]] epoch last_work() const noexcept { return work_; }
 
@@ -50,11 +43,6 @@ class order_check {
     std::uint64_t stream = 0;
     std::vector<use> uses;  // the last one of each stream
   };
-  struct graph_use {
-    std::uint64_t address;
-    std::uint32_t stack;
-    std::uint32_t name;
-  };
   void free_in_use(const trace::event& at, std::uint32_t index, const block_facts& block,
                    const use& by);
   void use_after_free(const trace::event& at, std::uint32_t index, const block_facts& block,
@@ -69,11 +57,6 @@ class order_check {
   std::vector<std::uint32_t> spare_;
   epoch work_;
   std::uint32_t name_ = 0;
-  bool capturing_ = false;  // the work of launched() goes into a capture
-  std::unordered_map<std::uint64_t, std::uint64_t> captures_;  // stream -> capture
-  std::unordered_map<std::uint64_t, std::uint64_t> captured_events_;
-  std::unordered_map<std::uint64_t, std::vector<graph_use>> capture_uses_;
-  std::unordered_map<std::uint64_t, std::vector<graph_use>> graphs_;
 };
 
 }  // namespace millpond::advise

@@ -9,45 +9,49 @@
 namespace millpond::advise {
 
 void segment_check::reserved(const trace::event& at, std::uint32_t index) {
-  segments_.push_back({at.address, at.address + at.bytes, at.stream, index, no_index,
-                       static_cast<double>(at.duration_ns)});
-  reserved_ += at.bytes;
-  if (given_back_ > 0) ++again_;
-  if (reserved_ > peak_) {
-    peak_ = reserved_;
-    peak_event_ = index;
+  reserve& mine = devices_[at.device];
+  mine.segments.push_back({at.address, at.address + at.bytes, at.stream, index, no_index,
+                           static_cast<double>(at.duration_ns)});
+  mine.reserved += at.bytes;
+  if (mine.given_back > 0) ++mine.again;
+  if (mine.reserved > mine.peak) {
+    mine.peak = mine.reserved;
+    mine.peak_event = index;
   }
 }
 
 void segment_check::given_back(const trace::event& at, std::uint32_t index) {
   // Newest first: most of what goes is what came last. Pages of one expandable segment go in other
   // pieces than they came.
-  for (std::size_t n = segments_.size(); n-- > 0;) {
-    segment& each = segments_[n];
+  reserve& mine = devices_[at.device];
+  std::vector<segment>& segments = mine.segments;
+  for (std::size_t n = segments.size(); n-- > 0;) {
+    segment& each = segments[n];
     if (each.gone != no_index || each.begin > at.address || each.end < at.address + at.bytes)
       continue;
-    reserved_ -= at.bytes;
-    ++given_back_;
+    mine.reserved -= at.bytes;
+    ++mine.given_back;
     const segment whole = each;
     each.gone = index;
     if (whole.begin < at.address)
-      segments_.push_back({whole.begin, at.address, whole.stream, index, no_index, 0});
+      segments.push_back({whole.begin, at.address, whole.stream, index, no_index, 0});
     if (whole.end > at.address + at.bytes)
-      segments_.push_back({at.address + at.bytes, whole.end, whole.stream, index, no_index, 0});
+      segments.push_back({at.address + at.bytes, whole.end, whole.stream, index, no_index, 0});
     return;
   }
 }
 
-segment_check::gaps segment_check::gaps_at(std::uint32_t event, std::uint64_t request,
-                                           std::uint64_t stream) const {
+segment_check::gaps segment_check::gaps_at(const reserve& of, std::uint16_t device,
+                                           std::uint64_t request, std::uint64_t stream) const {
+  const std::uint32_t event = of.peak_event;
   std::vector<segment> there;
-  for (const segment& each : segments_) {
+  for (const segment& each : of.segments) {
     if (each.made < event && each.gone > event) there.push_back(each);
   }
   std::ranges::sort(there, {}, &segment::begin);
   std::vector<std::pair<std::uint64_t, std::uint64_t>> live;
   for (const block_facts& each : of_.book.blocks()) {
-    if (each.allocated < event && each.freed > event && each.bytes > 0) {
+    if (each.device == device && each.allocated < event && each.freed > event && each.bytes > 0) {
       live.emplace_back(each.address, each.address + (each.bytes + 511) / 512 * 512);
     }
   }
@@ -77,8 +81,9 @@ segment_check::gaps segment_check::gaps_at(std::uint32_t event, std::uint64_t re
   return made;
 }
 
-std::string segment_check::summary(const gaps& left, std::uint64_t request) const {
-  const std::uint64_t live_peak = of_.book.peak_bytes();
+std::string segment_check::summary(const reserve& of, std::uint16_t device, const gaps& left,
+                                   std::uint64_t request) const {
+  const std::uint64_t live_peak = of_.book.on_device(device).peak_bytes;
   // Sizes that read alike are given to the byte.
   std::string request_text = format_bytes(request), largest_text = format_bytes(left.largest);
   if (request_text == largest_text && request != left.largest) {
@@ -96,17 +101,18 @@ std::string segment_check::summary(const gaps& left, std::uint64_t request) cons
   because(left.would_fit, "large enough but held for other sizes");
   if (reasons.empty()) reasons.emplace_back("none of it");
   std::string text = fmt::format(
-      "The allocator reserves {} at most, the program never has more than {} live: {:.3f} times. "
+      "The allocator reserves {} at most{}, the program never has more than {} live: {:.3f} times. "
       "When it last grew, for {}, it "
       "had {} free in {}, the largest {}: {}.",
-      format_bytes(peak_), format_bytes(live_peak),
-      static_cast<double>(peak_) / static_cast<double>(live_peak), request_text,
+      format_bytes(of.peak), devices_.size() > 1 ? fmt::format(" on device {}", device) : "",
+      format_bytes(live_peak), static_cast<double>(of.peak) / static_cast<double>(live_peak),
+      request_text,
       format_bytes(left.too_small.bytes + left.other_stream.bytes + left.would_fit.bytes),
       plural(left.too_small.pieces + left.other_stream.pieces + left.would_fit.pieces, "piece"),
       largest_text, fmt::join(reasons, ", "));
-  if (again_ > 0) {
+  if (of.again > 0) {
     text += fmt::format(" It gave memory back {} times and reserved {} times after that.",
-                        given_back_, again_);
+                        of.given_back, of.again);
   }
   return text;
 }
@@ -133,34 +139,39 @@ std::vector<std::string> segment_check::remedy(const gaps& left) const {
 }
 
 void segment_check::finish() {
-  const std::uint64_t live_peak = of_.book.peak_bytes();
-  if (peak_event_ == no_index || peak_ <= live_peak || live_peak == 0) return;
-  const std::uint64_t waste = peak_ - live_peak;
+  for (const auto& [device, of] : devices_) judge(device, of);
+}
+
+void segment_check::judge(std::uint16_t device, const reserve& of) {
+  const std::uint64_t live_peak = of_.book.on_device(device).peak_bytes;
+  if (of.peak_event == no_index || of.peak <= live_peak || live_peak == 0) return;
+  const std::uint64_t waste = of.peak - live_peak;
   if (waste < of_.options.least_bytes ||
       static_cast<double>(waste) < of_.options.least_peak_share * static_cast<double>(live_peak)) {
     return;
   }
   // The request that made the allocator reserve is the first one after it.
   const auto& blocks = of_.book.blocks();
-  const auto asked = std::ranges::lower_bound(blocks, peak_event_, {}, &block_facts::allocated);
+  auto asked = std::ranges::lower_bound(blocks, of.peak_event, {}, &block_facts::allocated);
+  while (asked != blocks.end() && asked->device != device) ++asked;
   const std::uint64_t request = asked == blocks.end() ? 0 : asked->bytes;
   std::uint64_t stream = 0;
   double cost = 0;
-  for (const segment& each : segments_) {
-    if (each.made == peak_event_) stream = each.stream;
+  for (const segment& each : of.segments) {
+    if (each.made == of.peak_event) stream = each.stream;
     cost += each.cost_ns;
   }
-  const gaps left = gaps_at(peak_event_, request, stream);
-  auto [made, is_new] = of_.found.add(flaw::fragmentation, 0, 0, peak_event_);
-  made.bytes = waste;
-  made.peak_bytes = peak_;
+  const gaps left = gaps_at(of, device, request, stream);
+  auto [made, is_new] = of_.found.add(flaw::fragmentation, 0, device, of.peak_event);
+  made.bytes += waste;
+  made.peak_bytes = of.peak;
   made.peak_after_bytes = live_peak;
-  made.time_ns = cost;
+  made.time_ns += cost;
   if (asked != blocks.end()) {
     made.events.push_back(asked->allocated);
     of_.place_allocation(made, *asked);
   }
-  made.summary = summary(left, request);
+  made.summary = summary(of, device, left, request);
   made.seen =
       "seen: the recorded allocator's own segments; sizes as requested, rounded up to 512 bytes";
   made.remedy = remedy(left);

@@ -2,6 +2,7 @@
 // what was free.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "advise/analysis.hpp"
@@ -21,6 +22,13 @@ class segment_check {
     std::uint32_t made = 0, gone = no_index;
     double cost_ns = 0;
   };
+  // One device's: what one has reserved serves no other.
+  struct reserve {
+    std::vector<segment> segments;
+    std::uint64_t reserved = 0, peak = 0;
+    std::uint32_t peak_event = no_index;
+    std::uint64_t given_back = 0, again = 0;
+  };
   struct gaps {
     struct sort {
       std::uint64_t bytes = 0, pieces = 0;
@@ -28,16 +36,15 @@ class segment_check {
     std::uint64_t largest = 0;
     sort too_small, other_stream, would_fit;  // why a piece could not serve the request
   };
-  [[nodiscard]] gaps gaps_at(std::uint32_t event, std::uint64_t request,
+  [[nodiscard]] gaps gaps_at(const reserve& of, std::uint16_t device, std::uint64_t request,
                              std::uint64_t stream) const;
-  [[nodiscard]] std::string summary(const gaps& left, std::uint64_t request) const;
+  [[nodiscard]] std::string summary(const reserve& of, std::uint16_t device, const gaps& left,
+                                    std::uint64_t request) const;
+  void judge(std::uint16_t device, const reserve& of);
   [[nodiscard]] std::vector<std::string> remedy(const gaps& left) const;
 
   analysis& of_;
-  std::vector<segment> segments_;
-  std::uint64_t reserved_ = 0, peak_ = 0;
-  std::uint32_t peak_event_ = no_index;
-  std::uint64_t given_back_ = 0, again_ = 0;
+  std::map<std::uint16_t, reserve> devices_;
 };
 
 }  // namespace millpond::advise

@@ -18,15 +18,24 @@ class site_check {
   void finish();
 
  private:
-  void repeats(const site_facts& site);
+  // Blocks of a place over the run, in equal parts of it.
+  struct over_time {
+    std::vector<std::int64_t> net;      // allocated less freed
+    std::vector<std::uint32_t> kept;    // never freed
+    std::uint64_t oldest = UINT64_MAX;  // the first that was never freed: its event
+  };
+  void repeats(std::uint32_t number);
+  void churn(std::uint32_t number, bool stalls, double after_ns);
   void kept();
-  void leak(const site_facts& site, std::uint64_t oldest);
-  void growth(const site_facts& site, const std::vector<std::uint32_t>& parts);
+  [[nodiscard]] std::vector<over_time> count_over_time() const;
+  [[nodiscard]] bool grows(const site_facts& site, const over_time& of) const;
+  void leak(std::uint32_t number, std::uint64_t oldest);
+  void growth(std::uint32_t number, const std::vector<std::uint32_t>& parts);
   void allocator_time();
-  [[nodiscard]] static double estimated_ns(const site_facts& site);
 
   analysis& of_;
   double loop_ns_ = 0;
+  bool said_ = false;  // what takes time in allocators, place by place
 };
 
 }  // namespace millpond::advise
