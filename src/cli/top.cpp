@@ -415,7 +415,8 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
           exit_status::bad_input,
           fmt::format(
               "nothing was recorded: the program {} and the CUDA driver was never initialised "
-              "in it, or never loaded the recorder",
+              "in it, or never loaded the recorder. A program on millpond's simulated GPU makes no "
+              "CUDA calls: its trace is written by millpond::trace_file",
               how_it_ended(*outcome)));
     } else {
       view.last(how_it_ended(*outcome));

@@ -120,6 +120,24 @@ std::vector<fs::path> python_packages() {
   return out;
 }
 
+// Of this run: whatever was there before is out of the way. A trace of a child alone takes the name
+// that was asked for.
+std::vector<std::string> recordings_left(const std::string& path, std::uint64_t root) {
+  std::error_code fault;
+  const bool own = fs::is_regular_file(fs::symlink_status(path, fault));
+  std::vector<std::string> children;
+  for (const std::string& each : recordings_of_children(path)) {
+    const auto facts = read_recording_facts(each);
+    if (facts && facts->root == root) children.push_back(each);
+  }
+  if (!own && children.size() == 1 && rename_to_free_name(children.front(), path))
+    children.front() = path;
+  std::vector<std::string> made;
+  if (own) made.push_back(path);
+  made.insert(made.end(), children.begin(), children.end());
+  return made;
+}
+
 }  // namespace
 
 result<launch_outcome> launch(const launch_request& request) {
@@ -179,17 +197,7 @@ result<launch_outcome> launch(const launch_request& request) {
   } else {
     made.exit_status = WEXITSTATUS(status);
   }
-  // Whatever was there before is out of the way, so that a file there is this run's.
-  const bool own = fs::is_regular_file(fs::symlink_status(whole.how.path, fault));
-  std::vector<std::string> children;
-  for (const std::string& each : recordings_of_children(whole.how.path)) {
-    const auto facts = read_recording_facts(each);
-    if (facts && facts->root == static_cast<std::uint64_t>(child)) children.push_back(each);
-  }
-  if (!own && children.size() == 1 && rename_to_free_name(children.front(), whole.how.path))
-    children.front() = whole.how.path;
-  if (own) made.traces.push_back(whole.how.path);
-  made.traces.insert(made.traces.end(), children.begin(), children.end());
+  made.traces = recordings_left(whole.how.path, static_cast<std::uint64_t>(child));
   if (!made.traces.empty()) earlier.replaced();
   return made;
 }
