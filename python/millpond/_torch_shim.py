@@ -13,12 +13,29 @@ from . import _native
 
 
 def cache_folder():
+    """Where compiled entry points are kept; None where there is no place that is the user's own. A
+    relative one would be looked for in whatever folder the program runs in, and loaded from there.
+    """
     base = (
         os.environ.get("MILLPOND_CACHE")
         or os.environ.get("XDG_CACHE_HOME")
         or os.path.join(os.path.expanduser("~"), ".cache")
     )
-    return Path(base) / "millpond"
+    return Path(base) / "millpond" if os.path.isabs(base) else None
+
+
+def why_not_kept_there(folder):
+    """What is wrong with a cache folder: others could put a library there, and it would be loaded.
+    None where nothing is."""
+    if folder is None:
+        return "there is no cache folder: set HOME, or MILLPOND_CACHE to a whole path"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid not in (os.getuid(), 0):
+        return f"{folder} is another user's: set MILLPOND_CACHE to a folder of your own"
+    if found.st_mode & 0o022:
+        return f"others may write in {folder}: chmod go-w it, or set MILLPOND_CACHE"
+    return None
 
 
 def compiler():
@@ -87,11 +104,13 @@ def entry_library(torch, compile_shim=True):
     ]
     name = "torch_entry_" + hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24] + ".so"
     folder = cache_folder()
-    made = folder / name
-    if made.exists():
-        return str(made)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        why = why_not_kept_there(folder)
+        if why is not None:
+            raise OSError(why)
+        made = folder / name
+        if made.exists():
+            return str(made)
         # Compiled beside, then moved: two processes may do this at once.
         handle, scratch = tempfile.mkstemp(suffix=".so", dir=folder)
         os.close(handle)

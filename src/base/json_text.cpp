@@ -1,37 +1,15 @@
 #include "base/json_text.hpp"
 
+#include "base/utf8.hpp"
+
 #include <cstdio>
 
 namespace millpond {
 
-namespace {
-
-// The length of the UTF-8 character at the front, or 0 where there is none: cut short, overlong, a
-// surrogate or past U+10FFFF.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t n) { return static_cast<unsigned char>(text[n]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead < 0xc2   ? 0
-                             : lead < 0xe0 ? 2
-                             : lead < 0xf0 ? 3
-                             : lead < 0xf5 ? 4
-                                           : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (std::size_t n = 1; n < length; ++n) {
-    if ((byte(n) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-  const bool too_high = (lead == 0xed && byte(1) > 0x9f) || (lead == 0xf4 && byte(1) > 0x8f);
-  return overlong || too_high ? 0 : length;
-}
-
-}  // namespace
-
 void append_json_string(std::string& to, std::string_view text) {
   to += '"';
   while (!text.empty()) {
-    const std::size_t length = character_bytes(text);
+    const std::size_t length = utf8_character_bytes(text);
     const char c = text.front();
     if (length == 0) {
       to += "\xef\xbf\xbd";

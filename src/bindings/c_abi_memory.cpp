@@ -10,6 +10,16 @@ using namespace millpond::c_abi;
 
 namespace {
 
+// A kind is one byte here and an int there: 256 must not be taken for 0.
+result<void> check_kind(millpond_kind kind) {
+  const auto value = static_cast<long long>(kind);
+  if (value >= 0 && value <= static_cast<long long>(MILLPOND_PAGEABLE)) return {};
+  return error{error_code::invalid_argument,
+               "no such kind of memory: " + std::to_string(value) + " (MILLPOND_DEVICE and those " +
+                   "that follow it are 0 to " +
+                   std::to_string(static_cast<int>(MILLPOND_PAGEABLE)) + ")"};
+}
+
 result<std::shared_ptr<memory_resource>> make_plain(const millpond_gpu* gpu, memory_kind kind) {
   const auto driver = gpu == nullptr ? nullptr : gpu->driver;
   const auto registry = gpu == nullptr ? nullptr : gpu->registry;
@@ -50,6 +60,7 @@ result<millpond_pool_options> read_options(const millpond_pool_options* given) {
                      ": fill the structure with millpond_pool_options_init first"};
   }
   std::memcpy(&all, given, std::min(given->struct_bytes, sizeof all));
+  if (auto good = check_kind(static_cast<millpond_kind>(all.kind)); !good) return good.error();
   if (all.reuse < 0 || all.reuse > 2)
     return error{error_code::invalid_argument, "reuse must be 0, 1 or 2"};
   if (all.context_fences < 0 || all.context_fences > 1)
@@ -93,6 +104,7 @@ millpond_status millpond_memory_create(millpond_gpu* gpu, millpond_kind kind,
   return guarded([&] {
     if (memory == nullptr) return null_argument("memory");
     *memory = nullptr;
+    if (auto good = check_kind(kind); !good) return fail(good.error());
     auto made = make_plain(gpu, static_cast<memory_kind>(kind));
     if (!made) return fail(made.error());
     *memory = new millpond_memory{std::move(*made), nullptr};

@@ -114,17 +114,19 @@ void print_json(std::ostream& out, const advise::whole_advice& made, const trace
                           {"code", each.code}});
   }
   whole["call_sites"] = call_sites;
-  out << whole.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
+  out << document_of(whole);
 }
 
 exit_status advise_trace(const advise_settings& settings, session& here) {
   here.set_seed(settings.seed);
   here.progress("reading the trace");
-  auto source = trace::open_trace(settings.input);
+  const auto kept = trace::kept_input::take(settings.input);
+  if (!kept) return here.fail(kept.error());
+  auto source = trace::open_trace(*kept);
   if (!source) return here.fail(source.error());
   const auto explained = advise::explain(*source);
   if (!explained) return here.fail(explained.error());
-  auto loaded = trace::load_trace(settings.input);
+  auto loaded = trace::load_trace(*kept);
   if (!loaded) return here.fail(loaded.error());
   std::string gpu, reason;
   const auto outcomes = replays(*loaded, here, gpu, reason);

@@ -140,7 +140,7 @@ exit_status measure(session& here, const calibrate_arguments& arguments) {
   if (const auto saved = save_profile(*made, arguments.output); !saved)
     return here.fail(saved.error());
   if (here.json()) {
-    here.out() << json_of(*made, arguments.output).dump(2) << '\n';
+    here.out() << document_of(json_of(*made, arguments.output));
   } else {
     here.out() << text_of(*made, arguments.output);
   }

@@ -8,11 +8,13 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "cli/shown_text.hpp"
 #include "millpond/base/result.hpp"
 #include "millpond/driver/driver.hpp"
 
@@ -52,8 +54,11 @@ class session {
   session(settings chosen, std::ostream& out, std::ostream& err);
 
   [[nodiscard]] bool json() const noexcept { return settings_.json; }
-  [[nodiscard]] std::ostream& out() const noexcept { return out_; }
-  [[nodiscard]] std::ostream& err() const noexcept { return err_; }
+  // For words: what names in files say is shown, never obeyed by the terminal (shown_text.hpp).
+  [[nodiscard]] std::ostream& out() noexcept { return out_; }
+  [[nodiscard]] std::ostream& err() noexcept { return err_; }
+  // For a document that another program reads, byte by byte (`-o -`).
+  [[nodiscard]] std::ostream& unfiltered_out() const noexcept { return unfiltered_out_; }
   [[nodiscard]] const gpu_choice& gpu() const noexcept { return settings_.gpu; }
 
   // One more GPU as --gpu asks: the card where there is one, else a fresh simulated one. A
@@ -82,8 +87,9 @@ class session {
 
  private:
   settings settings_;
-  std::ostream& out_;
-  std::ostream& err_;
+  std::ostream& unfiltered_out_;
+  std::ostream& unfiltered_err_;
+  shown_text out_, err_;
   std::shared_ptr<driver> card_;
   std::string why_simulated_;
   std::size_t progress_width_ = 0;
@@ -98,9 +104,14 @@ struct command_entry {
   const char* summary;   // one line of `millpond --help`
   const char* examples;  // shown under the subcommand's help
   command_body (*add)(CLI::App& app);
+  // Reads files of others and starts no program: what it may take of memory is bounded.
+  bool bounds_memory = false;
 };
 // Every subcommand, in the order of the help.
 [[nodiscard]] std::span<const command_entry> all_commands() noexcept;
+
+// One JSON document and a line end. What is not UTF-8, as names of files may be, is replaced.
+[[nodiscard]] std::string document_of(const nlohmann::ordered_json& made);
 
 // The whole command: parses, runs one subcommand, gives the exit status.
 [[nodiscard]] int run_command(int count, const char* const* arguments, std::ostream& out,

@@ -31,20 +31,20 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond compare data/traces/resnet_serving.csv.gz\n"
                     "  millpond compare trace.mpt --gpu 0 --json\n"
                     "  millpond compare --workload inference --seed 7\n",
-                    add_compare},
+                    add_compare, true},
       command_entry{"advise",
                     "Which memory each place of a recorded program should use, and what to write",
                     "  millpond advise server.mpt\n"
                     "  millpond advise data/traces/resnet_serving.csv.gz --json\n",
-                    add_advise},
+                    add_advise, true},
       command_entry{"diff", "What changed between two traces; exit status 1 where it got worse",
                     "  millpond diff main.mpt branch.mpt\n"
                     "  millpond diff main.mpt branch.mpt --bytes 0.02 --json\n",
-                    add_diff},
+                    add_diff, true},
       command_entry{"replay", "One workload through one strategy, with its contents checked",
                     "  millpond replay trace.mpt --strategy millpond-pool\n"
                     "  millpond replay --workload churn --strategy driver-pool --rounds 3\n",
-                    add_replay},
+                    add_replay, true},
       command_entry{"record", "Run a CUDA program and write down what it does with memory",
                     "  millpond record -- ./server --port 80\n"
                     "  millpond record -o train.mpt --last 1000000 -- python3 train.py\n"
@@ -55,14 +55,14 @@ std::span<const command_entry> all_commands() noexcept {
           "What is wrong with a recorded program's memory, where, and what to write instead",
           "  millpond explain server.mpt\n"
           "  millpond explain data/traces/resnet_serving.csv.gz --json\n",
-          add_explain},
+          add_explain, true},
       command_entry{"report", "One page of charts that opens offline; or the trace for other tools",
                     "  millpond report server.mpt -o report.html\n"
                     "  millpond report before.mpt after.mpt -o both.html\n"
                     "  millpond report snapshot.pickle --replay --gpu sim -o report.html\n"
                     "  millpond report server.mpt --from 1.5s --to 1.7s -o there.html\n"
                     "  millpond report server.mpt --format perfetto -o server.perfetto.json\n",
-                    add_report},
+                    add_report, true},
       command_entry{"calibrate", "What this card costs, as a profile for the simulated GPU",
                     "  millpond calibrate -o my_card.toml\n"
                     "  millpond compare trace.mpt --gpu sim:my_card.toml\n",
@@ -73,7 +73,7 @@ std::span<const command_entry> all_commands() noexcept {
                     "  millpond plan --check plan.csv --capacity 1048576\n"
                     "  millpond plan data/traces/llama_train.csv.gz --json\n"
                     "  millpond plan streams.csv --waits waits.csv -o plan.csv\n",
-                    add_plan},
+                    add_plan, true},
       command_entry{"pages",
                     "What managed memory does under a pattern of access, and what would be better",
                     "  millpond pages --size 1GiB --pattern stream\n"

@@ -23,6 +23,11 @@ std::vector<std::string> dashed(const option_facts& of) {
   return made;
 }
 
+// Other values are numbers and names: a list of files would be wrong for each of them.
+bool is_file(const option_facts& of) {
+  return of.value.find("FILE") != std::string::npos;
+}
+
 std::string bash_script(const surface& of) {
   std::vector<std::string> names;
   std::string options, values, places;
@@ -37,12 +42,13 @@ std::string bash_script(const surface& of) {
       for (const std::string& each : dashed(option)) {
         all.push_back(each);
         if (option.value.empty()) continue;
-        values +=
-            fmt::format("    '{} {}') {} ;;\n", command.name, each,
-                        option.choices.empty()
-                            ? std::string("COMPREPLY=($(compgen -f -- \"$current\")); return")
-                            : fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$current\")); return",
-                                          joined(option.choices)));
+        values += fmt::format(
+            "    '{} {}') {} ;;\n", command.name, each,
+            is_file(option) ? std::string("COMPREPLY=($(compgen -f -- \"$current\")); return")
+            : option.choices.empty()
+                ? std::string("return")
+                : fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$current\")); return",
+                              joined(option.choices)));
       }
     }
     options += fmt::format("      {}) words='{}' ;;\n", command.name, joined(all));
@@ -106,9 +112,11 @@ std::string zsh_script(const surface& of) {
       for (const std::string& each : dashed(option)) {
         std::string value;
         if (!option.value.empty()) {
-          value = fmt::format(":{}:{}", quoted_for_shell(option.value, true),
-                              option.choices.empty() ? std::string("_files")
-                                                     : fmt::format("({})", joined(option.choices)));
+          value =
+              fmt::format(":{}:{}", quoted_for_shell(option.value, true),
+                          is_file(option)          ? std::string("_files")
+                          : option.choices.empty() ? std::string(" ")
+                                                   : fmt::format("({})", joined(option.choices)));
         }
         cases += fmt::format("        '{}[{}]{}' \\\n", each,
                              quoted_for_shell(option.description, true), value);
@@ -170,7 +178,7 @@ std::string fish_script(const surface& of) {
       if (!option.choices.empty()) {
         made += fmt::format(" -x -a '{}'", joined(option.choices));
       } else if (!option.value.empty()) {
-        made += " -r";
+        made += is_file(option) ? " -r" : " -x";
       }
       made += fmt::format(" -d '{}'\n", quoted_for_shell(option.description, false));
     }

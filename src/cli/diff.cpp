@@ -129,7 +129,7 @@ void print_json(std::ostream& out, const advise::difference& made) {
   whole["appeared"] = list(made.appeared);
   whole["gone"] = list(made.gone);
   whole["regressed"] = made.regressed();
-  out << whole.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
+  out << document_of(whole);
 }
 
 exit_status diff(diff_settings settings, session& here) {

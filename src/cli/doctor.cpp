@@ -316,7 +316,7 @@ exit_status analyse(session& here, const doctor_arguments& arguments) {
   made.findings = diagnose(made.facts, options);
   here.end_progress();
   if (here.json()) {
-    here.out() << json_of(made).dump(2) << '\n';
+    here.out() << document_of(json_of(made));
   } else {
     here.out() << text_of_gpus(made) << text_of_driver(made.facts) << text_of_host(made.facts.host)
                << text_of_findings(made.findings);

@@ -2,14 +2,23 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <memory>
+#include <new>
 #include <ostream>
+#include <typeinfo>
 #include <vector>
 
+#include "base/utf8.hpp"
 #include "cli/command.hpp"
+#include "cli/memory_limit.hpp"
+#include "cli/option_values.hpp"
 #include "cli/surface.hpp"
-#include "cli/whole_number.hpp"
 
 namespace millpond::cli {
 namespace {
@@ -43,7 +52,8 @@ std::string version_text() {
 }
 
 int usage_error(std::ostream& err, std::string_view message, std::string_view help) {
-  err << "millpond: " << message << "\nmillpond: see `" << help << "`\n";
+  err << "millpond: " << printable(message, line_ends::kept) << "\nmillpond: see `" << help
+      << "`\n";
   return static_cast<int>(exit_status::usage);
 }
 
@@ -105,6 +115,82 @@ int written(int status, std::ostream& out, std::ostream& err) {
 }
 }  // namespace
 
+namespace {
+error out_of_memory(const std::string& running) {
+  return {error_code::out_of_memory,
+          running +
+              ": not enough memory for this input: nothing was written. A part of it "
+              "(`millpond report --from --to`), fewer events, or a machine with more memory"};
+}
+
+// "std::invalid_argument".
+std::string kind_of(const std::exception& failure) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(
+      abi::__cxa_demangle(typeid(failure).name(), nullptr, nullptr, &status), std::free);
+  return name == nullptr ? "unknown" : name.get();
+}
+
+// What the command line asks for.
+struct asked_command {
+  session::settings chosen;
+  std::string gpu;  // the text of --gpu
+  command_body body;
+  bool bounds_memory = false;
+  std::string running = "millpond";
+};
+
+void add_command(CLI::App& app, const command_entry& entry, asked_command& asked) {
+  CLI::App* const sub = app.add_subcommand(entry.name, entry.summary);
+  command_body made = entry.add(*sub);
+  for (CLI::Option* option : sub->get_options()) {
+    const std::string type = option->get_type_name();
+    if (type.starts_with("UINT")) option->check(whole_number());
+    if (type.starts_with("FLOAT")) option->check(finite_number());
+  }
+  sub->add_flag("--json", asked.chosen.json, "One JSON document on stdout instead of text");
+  sub->add_option("--gpu", asked.gpu, "The card's number, or sim, or sim:PROFILE (name or file)")
+      ->type_name("N|sim[:PROFILE]");
+  for (CLI::Option* option : sub->get_options()) {
+    // A program's arguments, which are positional, may be empty.
+    const bool takes_value = option->get_items_expected_max() > 0;
+    if (takes_value && (option->nonpositional() || option->get_type_name().starts_with("FILE")))
+      option->check(not_empty());
+  }
+  sub->footer(std::string("Examples:\n") + entry.examples);
+  sub->final_callback([&asked, made, name = std::string(entry.name), bounds = entry.bounds_memory] {
+    asked.body = made;
+    asked.bounds_memory = bounds;
+    asked.running = "millpond " + name;
+  });
+}
+
+exit_status run_asked(const asked_command& asked, std::ostream& out, std::ostream& err) {
+  // A driver reserves address space as it likes.
+  const bool on_card = asked.chosen.gpu.what != gpu_choice::kind::simulated &&
+                       std::filesystem::exists("/dev/nvidiactl");
+  if (asked.bounds_memory && !on_card) bound_memory_of_process();
+  session here(asked.chosen, out, err);
+  exit_status status = exit_status::done;
+  try {
+    status = asked.body(here);
+  } catch (const std::bad_alloc&) {
+    status = here.fail(out_of_memory(asked.running));
+  } catch (const std::exception& failure) {
+    // Libraries' words for their own mistakes say nothing to who runs a command.
+    status = here.fail(exit_status::device,
+                       fmt::format("{} failed in a way that it has no words for ({}): please "
+                                   "report it, with the command line and the file",
+                                   asked.running, kind_of(failure)));
+  }
+  here.end_progress();
+  here.out().flush();
+  here.err().flush();
+  return status;
+}
+
+}  // namespace
+
 int run_command(int count, const char* const* arguments, std::ostream& out, std::ostream& err) {
   CLI::App app(
       "GPU memory, calm as a millpond: what a workload's memory costs, and what to do about it",
@@ -124,55 +210,34 @@ int run_command(int count, const char* const* arguments, std::ostream& out, std:
                        "millpond --help");
   }
 
-  session::settings chosen;
-  std::string gpu_text;
-  command_body body;
-  std::string running = "millpond";
-  for (const command_entry& entry : all_commands()) {
-    CLI::App* const sub = app.add_subcommand(entry.name, entry.summary);
-    command_body made = entry.add(*sub);
-    for (CLI::Option* option : sub->get_options()) {
-      if (option->get_type_name().starts_with("UINT")) option->check(whole_number());
-    }
-    sub->add_flag("--json", chosen.json, "One JSON document on stdout instead of text");
-    sub->add_option("--gpu", gpu_text, "The card's number, or sim, or sim:PROFILE (name or file)")
-        ->type_name("N|sim[:PROFILE]");
-    sub->footer(std::string("Examples:\n") + entry.examples);
-    sub->final_callback([&body, &running, made, name = std::string(entry.name)] {
-      body = made;
-      running = "millpond " + name;
-    });
-  }
+  asked_command asked;
+  for (const command_entry& entry : all_commands()) add_command(app, entry, asked);
 
+  if (count < 2) {
+    err << app.help();
+    return static_cast<int>(exit_status::usage);
+  }
   try {
     app.parse(count, arguments);
-  } catch (const CLI::Success& asked) {  // --help, --version
-    return written(app.exit(asked, out, err), out, err);
+  } catch (const CLI::Success& said) {  // --help, --version
+    return written(app.exit(said, out, err), out, err);
   } catch (const CLI::ParseError& failure) {
     const std::string help = count > 1 && arguments[1][0] != '-'
                                  ? fmt::format("millpond {} --help", arguments[1])
                                  : "millpond --help";
     return usage_error(err, failure.what() + nearest_option(app, count, arguments), help);
   }
-  if (!gpu_text.empty()) {
-    const auto parsed = parse_gpu_choice(gpu_text);
+  if (!asked.gpu.empty()) {
+    const auto parsed = parse_gpu_choice(asked.gpu);
     if (!parsed) {
       return usage_error(
-          err, fmt::format("--gpu: expected a number, sim or sim:PROFILE, found `{}`", gpu_text),
-          running + " --help");
+          err, fmt::format("--gpu: expected a number, sim or sim:PROFILE, found `{}`", asked.gpu),
+          asked.running + " --help");
     }
-    chosen.gpu = *parsed;
+    asked.chosen.gpu = *parsed;
   }
 
-  session here(chosen, out, err);
-  exit_status status = exit_status::done;
-  try {
-    status = body(here);
-  } catch (const std::exception& failure) {
-    status = here.fail(exit_status::device, failure.what());
-  }
-  here.end_progress();
-  return written(static_cast<int>(status), out, err);
+  return written(static_cast<int>(run_asked(asked, out, err)), out, err);
 }
 
 }  // namespace millpond::cli

@@ -5,21 +5,19 @@
 #include <string>
 #include <string_view>
 
+#include "base/output_file.hpp"
 #include "cli/command.hpp"
 #include "trace/writer.hpp"
 
 namespace millpond::cli {
 
-// A file, written beside its place and put there whole by finish(), so that what was there before
-// is lost only to what is complete; or standard output for "-", and then what is said besides goes
-// to standard error. Devices and pipes are written as they are.
+// A file (base/output_file.hpp), or standard output for "-", and then what is said besides goes to
+// standard error. Every subcommand that writes a file writes it through this.
 class output {
  public:
   // Standard output is one document's: "-" together with --json is invalid_argument.
   [[nodiscard]] static result<output> open(session& here, const std::string& path);
-  output(output&& from) noexcept;
-  output& operator=(output&&) = delete;
-  ~output();  // without finish() nothing is left
+  // Without finish() nothing is left.
   [[nodiscard]] trace::sink& sink() noexcept { return *to_; }
   [[nodiscard]] result<void> write(std::string_view text);
   [[nodiscard]] result<void> finish();
@@ -29,9 +27,9 @@ class output {
  private:
   output(std::unique_ptr<trace::sink> to, std::ostream& beside)
       : to_(std::move(to)), beside_(&beside) {}
+  std::unique_ptr<output_file> file_;  // where it is one
   std::unique_ptr<trace::sink> to_;
   std::ostream* beside_;
-  std::string path_, part_;  // empty where the file is written in its place
 };
 
 // For files that are written while a program runs, or read again: "-" is invalid_argument.

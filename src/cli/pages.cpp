@@ -9,7 +9,7 @@
 
 #include "advise/page_alternatives.hpp"
 #include "cli/command.hpp"
-#include "cli/whole_number.hpp"
+#include "cli/option_values.hpp"
 #include "millpond/base/units.hpp"
 #include "report/table.hpp"
 
@@ -273,6 +273,13 @@ std::string as_text(const pages_arguments& a, const pages::run_options& o,
 }
 
 exit_status pages_command(session& here, const pages_arguments& arguments) {
+  if (here.gpu().what == gpu_choice::kind::card) {
+    return here.fail(
+        exit_status::usage,
+        fmt::format("--gpu {}: pages predicts from a profile and measures nothing on a "
+                    "card: leave --gpu out, or name a profile (sim:PROFILE)",
+                    here.gpu().ordinal));
+  }
   gpu_profile profile = gpu_profile::h200();
   if (!here.gpu().profile.empty()) {
     auto found = find_profile(here.gpu().profile);
@@ -287,7 +294,7 @@ exit_status pages_command(session& here, const pages_arguments& arguments) {
   const auto others = advise::page_alternatives(*options, costs);
   here.end_progress();
   if (here.json()) {
-    here.out() << as_json(arguments, *options, profile, report, others).dump(2) << '\n';
+    here.out() << document_of(as_json(arguments, *options, profile, report, others));
   } else {
     here.out() << as_text(arguments, *options, profile, report, others);
   }

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "cli/option_values.hpp"
 #include "cli/output.hpp"
 #include "cli/plan_command.hpp"
-#include "cli/whole_number.hpp"
 #include "millpond/base/units.hpp"
 #include "plan/bound.hpp"
 #include "plan/csv.hpp"
@@ -19,32 +19,38 @@
 #include "plan/validate.hpp"
 #include "report/table.hpp"
 #include "trace/import/csv_importer.hpp"
+#include "trace/kept_input.hpp"
 
 namespace millpond::cli {
 namespace {
 
 using nlohmann::ordered_json;
 
-// A planning instance starts with a header of its columns; whatever else is known is a trace.
-bool is_trace(const std::string& path) {
+// At most so much of it as a header has; a file without line ends is read no further.
+std::string first_line(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string line;
-  std::getline(file, line);
+  std::string line(4096, '\0');
+  file.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.resize(static_cast<std::size_t>(file.gcount()));
+  return line.substr(0, line.find('\n'));
+}
+
+// A planning instance starts with a header of its columns; whatever else is known is a trace.
+bool is_trace(const plan_settings& settings) {
+  const std::string line = first_line(settings.path);
   if (line.find("size") != std::string::npos && line.find("lower") != std::string::npos)
     return false;
   const bool gzip = line.starts_with("\x1f\x8b");
-  return gzip || trace::is_csv_header(line) || path.ends_with(".mpt") || path.ends_with(".pickle");
+  return gzip || trace::is_csv_header(line) || settings.input.ends_with(".mpt") ||
+         settings.input.ends_with(".pickle");
 }
 
 bool has_streams(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string line;
-  std::getline(file, line);
-  return plan::is_stream_header(line);
+  return plan::is_stream_header(first_line(path));
 }
 
 exit_status check(const plan_settings& settings, session& here) {
-  auto file = plan::read_csv(settings.input);
+  auto file = plan::read_csv(settings.path, settings.input);
   if (!file) return here.fail(file.error());
   if (!file->plan && file->without_offset > 0)
     return here.fail(
@@ -66,7 +72,7 @@ exit_status check(const plan_settings& settings, session& here) {
     else
       out["violation"] = peak.error().message;
     out["lower_bound_bytes"] = bound->bytes;
-    here.out() << out.dump(2) << '\n';
+    here.out() << document_of(out);
   } else if (peak) {
     here.out() << report::paragraph(
         "", fmt::format("valid: {}, peak {} bytes, {:.4f}% over the lower bound of {}",
@@ -79,7 +85,7 @@ exit_status check(const plan_settings& settings, session& here) {
 }
 
 exit_status plan_instance(const plan_settings& settings, session& here) {
-  auto file = plan::read_csv(settings.input);
+  auto file = plan::read_csv(settings.path, settings.input);
   if (!file) return here.fail(file.error());
   if (file->instance.buffers.empty()) return here.fail(no_buffers(settings.input));
   file->instance.capacity = settings.capacity;
@@ -112,7 +118,7 @@ exit_status plan_instance(const plan_settings& settings, session& here) {
     if (settings.capacity) out["capacity_bytes"] = *settings.capacity;
     if (!file->other_columns.empty()) out["columns_left_out"] = file->other_columns;
     if (!solved->reason.empty()) out["reason"] = solved->reason;
-    here.out() << out.dump(2) << '\n';
+    here.out() << document_of(out);
   } else if (found) {
     *said << report::paragraph(
         "", fmt::format("{}, peak {} bytes ({}), lower bound {}, {:.4f}% over it{}; {} in {:.2f} s",
@@ -181,6 +187,7 @@ command_body add_plan(CLI::App& app) {
   app.add_option("--time-limit", settings->time_limit_s, "Stop searching after this long")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e7))
+      ->check(finite_number())
       ->capture_default_str();
   app.add_option("--node-limit", settings->node_limit,
                  "Stop after so many steps; unlike time, the same on every machine")
@@ -202,13 +209,16 @@ command_body add_plan(CLI::App& app) {
                                      settings->capacity_text));
       settings->capacity = bytes;
     }
-    if (has_streams(settings->input)) return plan_streams(*settings, here);
+    const auto kept = trace::kept_input::take(settings->input);
+    if (!kept) return here.fail(kept.error());
+    settings->path = kept->path();
+    if (has_streams(settings->path)) return plan_streams(*settings, here);
     if (!settings->waits.empty())
       return here.fail(
           exit_status::usage,
           fmt::format("--waits: {} has no column stream, so nothing there waits", settings->input));
     if (settings->check) return check(*settings, here);
-    return is_trace(settings->input) ? plan_trace(*settings, here) : plan_instance(*settings, here);
+    return is_trace(*settings) ? plan_trace(*settings, here) : plan_instance(*settings, here);
   };
 }
 

@@ -12,6 +12,7 @@ namespace millpond::cli {
 
 struct plan_settings {
   std::string input;
+  std::string path;  // to open: the input, or a copy of what can be read only once
   std::string output;
   std::string waits;  // file; for several streams
   std::string capacity_text;

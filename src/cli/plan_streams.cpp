@@ -31,7 +31,7 @@ exit_status check_plan(const plan_settings& settings, const plan::stream_file& f
       out["peak_bytes"] = *peak;
     else
       out["violation"] = peak.error().message;
-    here.out() << out.dump(2) << '\n';
+    here.out() << document_of(out);
   } else if (peak) {
     here.out() << fmt::format("valid: {}, peak {} bytes\n",
                               report::counted(file.plan->size(), "buffer", "buffers"), *peak);
@@ -44,7 +44,7 @@ exit_status check_plan(const plan_settings& settings, const plan::stream_file& f
 }  // namespace
 
 exit_status plan_streams(const plan_settings& settings, session& here) {
-  const auto text = plan::read_text(settings.input);
+  const auto text = plan::read_text(settings.path, settings.input);
   if (!text) return here.fail(text.error());
   auto file = plan::parse_streams_csv(*text, settings.input);
   if (!file) return here.fail(file.error());
@@ -84,7 +84,7 @@ exit_status plan_streams(const plan_settings& settings, session& here) {
                      {"seed", settings.seed},
                      {"seconds", seconds}};
     if (!solved->reason.empty()) out["reason"] = solved->reason;
-    here.out() << out.dump(2) << '\n';
+    here.out() << document_of(out);
   } else if (found) {
     *said << report::paragraph(
         "", fmt::format("{} on several streams, {}: peak {} bytes ({}), lower bound {}, {:.4f}% "

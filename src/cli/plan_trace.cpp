@@ -105,7 +105,9 @@ std::string peers_text(const dynamic_peers& of) {
     out += fmt::format(
         "  {:<18} {:>12} reserved; the plan takes {:.1f}% {}{}\n", each.strategy,
         format_bytes(each.peak_reserved_bytes), 100 * std::abs(part), part < 0 ? "more" : "less",
-        each.failures == 0 ? "" : fmt::format(" ({} requests failed)", each.failures));
+        each.failures == 0
+            ? ""
+            : fmt::format(" ({} failed)", report::counted(each.failures, "request", "requests")));
   }
   return out;
 }
@@ -224,7 +226,7 @@ std::string json_of(const traced_plan& made) {
                    {"seed", made.seed},
                    {"seconds", made.seconds}};
   if (!made.peers.outcomes.empty()) out["dynamic_allocators"] = peers_json(made.peers);
-  return out.dump(2) + '\n';
+  return document_of(out);
 }
 
 std::string text_of(const traced_plan& made) {
@@ -277,7 +279,7 @@ std::string over_capacity(const plan_settings& settings, const plan::iteration_p
 }  // namespace
 
 exit_status plan_trace(const plan_settings& settings, session& here) {
-  const auto data = trace::load_trace(settings.input);
+  const auto data = trace::load_trace(settings.path, {.name = settings.input});
   if (!data) return here.fail(data.error());
   const auto lives = trace::find_lifetimes(*data, {.on_fault = trace::strictness::tolerant});
   if (!lives) return here.fail(lives.error());

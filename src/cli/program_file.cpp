@@ -18,10 +18,21 @@ namespace {
 // in no program that uses the shared runtime.
 constexpr std::string_view runtime_mark = "cudaErrorCudartUnloading";
 
-bool runnable(const std::string& path) {
+// The variable that our own library reads, whose name stands in it.
+constexpr std::string_view preload_mark = "MILLPOND_RUN has a word";
+#if defined(__aarch64__)
+constexpr Elf64_Half own_machine = EM_AARCH64;
+#else
+constexpr Elf64_Half own_machine = EM_X86_64;
+#endif
+
+bool is_regular_file(const std::string& path) {
   struct stat found{};
-  return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
-         access(path.c_str(), X_OK) == 0;
+  return stat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode);
+}
+
+bool runnable(const std::string& path) {
+  return is_regular_file(path) && access(path.c_str(), X_OK) == 0;
 }
 
 std::string find_program(const std::string& name, const char* search_path) {
@@ -100,6 +111,16 @@ result<program_facts> read_program(const std::string& name, const char* search_p
   });
   out.runtime_inside = out.elf && !shared && bytes.find(runtime_mark) != std::string::npos;
   return out;
+}
+
+bool is_preload_library(const std::string& path) {
+  if (!is_regular_file(path)) return false;
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Elf64_Ehdr head{};
+  return read_at(bytes, 0, &head) && std::memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
+         head.e_ident[EI_CLASS] == ELFCLASS64 && head.e_machine == own_machine &&
+         head.e_type == ET_DYN && bytes.find(preload_mark) != std::string::npos;
 }
 
 std::string why_not_served(const program_facts& program) {

@@ -22,6 +22,9 @@ struct program_facts {
 // cannot be read or run.
 [[nodiscard]] result<program_facts> read_program(const std::string& name, const char* search_path);
 
+// Whether a file is the library that `run` preloads, for machines of this sort.
+[[nodiscard]] bool is_preload_library(const std::string& path);
+
 // Why it cannot be served and what to do; empty where it can.
 [[nodiscard]] std::string why_not_served(const program_facts& program);
 

@@ -83,7 +83,7 @@ exit_status answer(const record::launch_outcome& outcome, const std::vector<reco
                       {"failure", each.failure}});
     }
     made["traces"] = list;
-    here.out() << made.dump(2) << '\n';
+    here.out() << document_of(made);
   } else {
     for (const recorded& each : traces) {
       here.out() << fmt::format("millpond: {}: {} ({})", each.path,
@@ -102,7 +102,9 @@ exit_status answer(const record::launch_outcome& outcome, const std::vector<reco
     return here.fail(
         exit_status::bad_input,
         fmt::format("nothing was recorded: the program {}. Where the recorder said nothing, "
-                    "the CUDA driver was never initialised in it, or never loaded the recorder",
+                    "the CUDA driver was never initialised in it, or never loaded the recorder. "
+                    "A program on millpond's simulated GPU makes no CUDA calls: its trace is "
+                    "written by millpond::trace_file",
                     ended));
   }
   // As `time` and `env` do: the program's own status is the command's.

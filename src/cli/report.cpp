@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include <algorithm>
+#include <fstream>
 #include <list>
 #include <memory>
 #include <ostream>
@@ -42,7 +43,7 @@ std::vector<std::uint64_t> call_sites_of(const advise::explanation& of) {
 
 // The trace's device memory through every strategy, contents not touched: what is asked for is the
 // time of the calls.
-void replay_into(report::page_trace& into, const std::string& input, session& here) {
+void replay_into(report::page_trace& into, const trace::kept_input& input, session& here) {
   const auto fail = [&](const error& why) { into.not_replayed = why.message; };
   auto loaded = trace::load_trace(input);
   if (!loaded) return fail(loaded.error());
@@ -64,19 +65,21 @@ void replay_into(report::page_trace& into, const std::string& input, session& he
 result<report::page_trace> read_one(const report_settings& settings, const std::string& input,
                                     const report::picture_options& options,
                                     std::list<trace::trace_source>& sources, session& here) {
+  const auto kept = trace::kept_input::take(input);
+  if (!kept) return kept.error();
   report::page_trace made;
   const auto said = [&](std::uint64_t events, const char* doing) {
     if (events % (1u << 20) < 4096)
       here.progress(fmt::format("{}: {} events {}", input, report::grouped(events), doing));
   };
-  auto first = trace::open_trace(input);
+  auto first = trace::open_trace(*kept);
   if (!first) return first.error();
   advise::explain_options explaining;
   explaining.progress = [&](std::uint64_t events) { said(events, "analysed"); };
   auto explained = advise::explain(*first, explaining);
   if (!explained) return explained.error();
   made.explained = std::move(*explained);
-  auto second = trace::open_trace(input);
+  auto second = trace::open_trace(*kept);
   if (!second) return second.error();
   sources.push_back(std::move(*second));
   report::picture_options reading = options;
@@ -89,7 +92,7 @@ result<report::page_trace> read_one(const report_settings& settings, const std::
   if (auto done = report::choose_windows(made.shown, call_sites_of(made.explained), options); !done)
     return done.error();
   made.info = &sources.back().info();
-  if (settings.replay) replay_into(made, input, here);
+  if (settings.replay) replay_into(made, *kept, here);
   return made;
 }
 
@@ -181,6 +184,23 @@ exit_status convert(const report_settings& settings, session& here) {
   return exit_status::done;
 }
 
+// A name that was not asked for is written only where it is free or has an earlier page.
+result<void> free_for_page(const std::string& name) {
+  auto target = find_write_target(name);
+  if (!target) return target.error();
+  if (target->what == write_target::sort::nothing) return {};
+  std::string head(4096, '\0');
+  if (target->what == write_target::sort::file) {
+    std::ifstream file(target->path, std::ios::binary);
+    file.read(head.data(), static_cast<std::streamsize>(head.size()));
+    head.resize(static_cast<std::size_t>(file.gcount()));
+    if (head.empty() || report::is_page(head)) return {};
+  }
+  return error{
+      error_code::output_failure,
+      name + ": is there already and is no page of millpond: say where to write (-o FILE)"};
+}
+
 // "server.html" here for data/server.mpt: a page overwrites nothing but an earlier page, which is
 // why other formats need a name.
 std::string page_name(const std::string& input) {
@@ -198,7 +218,10 @@ exit_status report_all(report_settings settings, session& here) {
   if (settings.output.empty() && !page)
     return here.fail(exit_status::usage,
                      "--format " + settings.format + " needs -o FILE: where to write");
-  if (settings.output.empty() && !here.json()) settings.output = page_name(settings.inputs.front());
+  if (settings.output.empty() && !here.json()) {
+    settings.output = page_name(settings.inputs.front());
+    if (auto free = free_for_page(settings.output); !free) return here.fail(free.error());
+  }
   if (!page && (settings.replay || !settings.from.empty() || !settings.to.empty())) {
     return here.fail(exit_status::usage, "--replay, --from and --to are for --format html");
   }

@@ -28,7 +28,8 @@ struct options {
 
 // MILLPOND_PRELOAD names another than that which came with the command.
 std::string find_library() {
-  if (const char* const reported = std::getenv("MILLPOND_PRELOAD")) return reported;
+  if (const char* const named = std::getenv("MILLPOND_PRELOAD"); named != nullptr && *named != '\0')
+    return named;
   return record::find_own_library("libmillpond_preload.so");
 }
 
@@ -37,7 +38,7 @@ exit_status run(const options& chosen, session& here) {
     return here.fail(exit_status::usage, "run: say --pool, the one thing that run does");
   std::string settings = "free=" + chosen.on_free;
   if (chosen.ipc) settings += ",ipc";
-  if (chosen.report) settings += ",report";
+  if (chosen.report) settings += ",report,root=" + std::to_string(getpid());
   if (!chosen.kinds.empty()) settings += ",kinds=" + chosen.kinds;
   if (!chosen.limit.empty()) {
     std::uint64_t bytes = 0;
@@ -64,6 +65,19 @@ exit_status run(const options& chosen, session& here) {
                      "run: libmillpond_preload.so is not found" +
                          (library.empty() ? "" : " at " + library) +
                          ": install the component `preload`, or name it by MILLPOND_PRELOAD");
+  }
+  // The dynamic linker leaves out what it cannot load, and the program would run on unserved.
+  if (library.find_first_of(" :\t\n") != std::string::npos) {
+    return here.fail(exit_status::usage,
+                     "run: " + library +
+                         ": its path has a space or a colon, which part the names in LD_PRELOAD: "
+                         "name a copy or a link without them by MILLPOND_PRELOAD");
+  }
+  if (!is_preload_library(library)) {
+    return here.fail(exit_status::usage,
+                     "run: " + library +
+                         ": expected libmillpond_preload.so of this machine's sort, found another "
+                         "file: name it by MILLPOND_PRELOAD");
   }
   std::string preload = library;
   // Ours first: what others preload may be built on CUDA too.

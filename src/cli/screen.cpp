@@ -5,13 +5,19 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 
 namespace millpond::cli {
 namespace {
 
-volatile sig_atomic_t was_interrupted = 0;
+// Lock-free, so that a handler may write them.
+std::atomic<unsigned> interrupt_count{0};
+std::atomic<int> last_interrupt{0};
+std::atomic<bool> last_from_terminal{false};
+static_assert(std::atomic<unsigned>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<bool>::is_always_lock_free);
 
 void put(std::string_view text) {
   while (!text.empty()) {
@@ -86,12 +92,18 @@ bool terminal_is_utf8() {
 
 void catch_interrupts() {
   struct sigaction how{};
-  how.sa_handler = [](int) { was_interrupted = 1; };
-  for (const int each : {SIGINT, SIGTERM, SIGHUP}) sigaction(each, &how, nullptr);
+  how.sa_sigaction = [](int signal, siginfo_t* from, void*) {
+    last_interrupt = signal;
+    // A terminal's come from the kernel; those that a process sends have no positive code.
+    last_from_terminal = from->si_code > 0;
+    ++interrupt_count;
+  };
+  how.sa_flags = SA_SIGINFO;
+  for (const int each : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaction(each, &how, nullptr);
 }
 
-bool interrupted() noexcept {
-  return was_interrupted != 0;
+interrupts interrupts_so_far() noexcept {
+  return {interrupt_count, last_interrupt, last_from_terminal};
 }
 
 }  // namespace millpond::cli

@@ -33,8 +33,13 @@ class screen {
 // Whether letters beyond ASCII can be drawn, as the environment says.
 [[nodiscard]] bool terminal_is_utf8();
 
-// From now on SIGINT, SIGTERM and SIGHUP only set a flag.
+// From now on SIGINT, SIGTERM, SIGHUP and SIGQUIT are only counted.
 void catch_interrupts();
-[[nodiscard]] bool interrupted() noexcept;
+struct interrupts {
+  unsigned count = 0;          // since catch_interrupts()
+  int last = 0;                // the signal
+  bool from_terminal = false;  // the last one: whoever else runs in it has got it too
+};
+[[nodiscard]] interrupts interrupts_so_far() noexcept;
 
 }  // namespace millpond::cli

@@ -3,8 +3,10 @@
 
 #include <charconv>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "base/utf8.hpp"
 #include "cli/command.hpp"
 
 namespace millpond::cli {
@@ -46,7 +48,12 @@ std::optional<gpu_choice> parse_gpu_choice(std::string_view text) {
 }
 
 session::session(settings chosen, std::ostream& out, std::ostream& err)
-    : settings_(std::move(chosen)), out_(out), err_(err), terminal_(isatty(STDERR_FILENO) == 1) {}
+    : settings_(std::move(chosen)),
+      unfiltered_out_(out),
+      unfiltered_err_(err),
+      out_(out),
+      err_(err),
+      terminal_(isatty(STDERR_FILENO) == 1) {}
 
 std::string session::gpu_label(const driver& gpu) const {
   if (!gpu.simulated()) return gpu.info().name;
@@ -60,18 +67,24 @@ std::uint64_t session::now_ns() noexcept {
                                         .count());
 }
 
+std::string document_of(const nlohmann::ordered_json& made) {
+  return made.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+}
+
 void session::progress(std::string_view text) {
   if (!terminal_) return;
-  err_ << '\r' << text;
-  for (std::size_t column = text.size(); column < progress_width_; ++column) err_ << ' ';
-  err_.flush();
-  progress_width_ = text.size();
+  const std::string shown = printable(text);
+  unfiltered_err_ << '\r' << shown;
+  for (std::size_t column = shown.size(); column < progress_width_; ++column)
+    unfiltered_err_ << ' ';
+  unfiltered_err_.flush();
+  progress_width_ = shown.size();
 }
 
 void session::end_progress() {
   if (progress_width_ == 0) return;
-  err_ << '\r' << std::string(progress_width_, ' ') << '\r';
-  err_.flush();
+  unfiltered_err_ << '\r' << std::string(progress_width_, ' ') << '\r';
+  unfiltered_err_.flush();
   progress_width_ = 0;
 }
 
@@ -81,7 +94,7 @@ exit_status session::fail(const error& failure) {
 
 exit_status session::fail(exit_status status, std::string_view message) {
   end_progress();
-  err_ << "millpond: " << message << '\n';
+  err_ << "millpond: " << message << '\n' << std::flush;
   return status;
 }
 

@@ -10,7 +10,9 @@
 #include <CLI/CLI.hpp>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -19,6 +21,7 @@
 #include <optional>
 #include <ostream>
 #include <thread>
+#include <utility>
 
 #include "base/threads.hpp"
 #include "cli/command.hpp"
@@ -138,6 +141,7 @@ class started_program {
  public:
   started_program(record::launch_request request, int output) : request_(std::move(request)) {
     request_.output = output;
+    request_.passes_signals = false;  // they are top's
     request_.started = [this](int process) { process_.store(process, std::memory_order_relaxed); };
     thread_ = thread_or_none([this] {
       outcome_.emplace(record::launch(request_));
@@ -149,9 +153,34 @@ class started_program {
   }
   ~started_program() { wait(); }
   [[nodiscard]] bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }
-  void interrupt() const noexcept {
-    if (const int process = process_.load(std::memory_order_relaxed); process != 0 && !ended())
-      kill(process, SIGINT);
+  // Asks the program to end, until it has ended: with the signal that came (an interrupt where it
+  // was a key), with SIGTERM at the next one, and two seconds later by force.
+  void end(session& here) {
+    constexpr auto patience = std::chrono::seconds(2);
+    interrupts before = interrupts_so_far();
+    if (!before.from_terminal) send(before.count == 0 ? SIGINT : before.last);
+    bool asked_twice = false, said = false;
+    const auto slow = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    auto until = std::chrono::steady_clock::time_point::max();
+    while (!ended()) {
+      std::this_thread::sleep_for(nap);
+      const interrupts now = interrupts_so_far();
+      if (now.count != before.count && !asked_twice) {
+        asked_twice = true;
+        until = std::chrono::steady_clock::now() + patience;
+        send(SIGTERM);
+      }
+      before = now;
+      if (!said && std::chrono::steady_clock::now() > slow) {
+        said = true;
+        here.err() << "millpond: waiting for the program to end; ^C once more ends it\n"
+                   << std::flush;
+      }
+      if (std::chrono::steady_clock::now() < until) continue;
+      send(SIGKILL);
+      until = std::chrono::steady_clock::time_point::max();
+    }
+    wait();
   }
   void wait() {
     if (thread_.joinable()) thread_.join();
@@ -159,11 +188,46 @@ class started_program {
   [[nodiscard]] const result<record::launch_outcome>& outcome() const { return *outcome_; }
 
  private:
+  void send(int signal) const noexcept {
+    if (const int process = process_.load(std::memory_order_relaxed); process != 0 && !ended())
+      kill(process, signal);
+  }
   record::launch_request request_;
   std::atomic<int> process_{0};
   std::atomic<bool> ended_{false};  // publishes outcome_
   std::optional<result<record::launch_outcome>> outcome_;
   std::thread thread_;
+};
+
+// For what is only needed while top runs: a new folder that nobody else may enter, whose name
+// nobody can guess, in the system's for temporary files.
+class private_folder {
+ public:
+  static result<private_folder> make() {
+    std::error_code fault;
+    std::string name = (fs::temp_directory_path(fault) / "millpond_top_XXXXXX").string();
+    if (fault || mkdtemp(name.data()) == nullptr) {
+      return error{error_code::output_failure,
+                   fmt::format("{}: a folder for the program's trace cannot be made: {} (TMPDIR "
+                               "names another place)",
+                               name, std::strerror(errno))};
+    }
+    return private_folder(std::move(name));
+  }
+  private_folder(private_folder&& from) noexcept : path_(std::exchange(from.path_, {})) {}
+  private_folder& operator=(private_folder&&) = delete;
+  ~private_folder() {
+    std::error_code fault;
+    if (!path_.empty() && !kept_) fs::remove_all(path_, fault);
+  }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  // Somebody wants to read what is in it.
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  explicit private_folder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  bool kept_ = false;
 };
 
 class viewer {
@@ -201,7 +265,7 @@ class viewer {
   void watch(screen* page) {
     std::uint64_t next = session::now_ns() + interval();
     while (!from_.done() && !left_) {
-      if (interrupted()) left_ = true;
+      if (interrupts_so_far().count > 0) left_ = true;
       const char key = page != nullptr ? page->key(20) : '\0';
       if (page == nullptr) std::this_thread::sleep_for(nap);
       if (key == 'q') left_ = true;
@@ -306,11 +370,15 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
   record::launch_request& request = settings.request;
   if (const auto file = needs_a_file(settings.output); !file) return here.fail(file.error());
   const bool terminal = is_terminal(STDOUT_FILENO) && !here.json() && !settings.once;
-  const std::string scratch =
-      (fs::temp_directory_path() / fmt::format("millpond_top_{}", getpid())).string();
+  auto scratch = private_folder::make();
+  if (!scratch) return here.fail(scratch.error());
   const bool kept = !settings.output.empty();
   request.command = settings.words;
-  request.how.path = kept ? settings.output : scratch + ".mpt";
+  request.how.path = kept ? settings.output : scratch->path() + "/trace.mpt";
+  if (!kept) {
+    request.how.file_mode = 0600;
+    request.keeps_mode = false;
+  }
   request.how.recorded_by =
       fmt::format("millpond top {} ({})", build_info().version, build_info().commit);
   if (!parse_bytes(settings.size_limit, request.how.most_bytes)) {
@@ -322,14 +390,12 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
   if (request.library.empty()) request.library = record::find_recorder_library();
   // Beside a view that fills the terminal nothing else may be printed there; JSON has standard
   // output for itself.
-  const std::string printed = scratch + ".log";
-  const int output = terminal
-                         ? open(printed.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600)
-                         : dup(STDERR_FILENO);
+  const std::string printed = scratch->path() + "/printed.log";
+  const int output =
+      terminal ? open(printed.c_str(), O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY | O_CLOEXEC, 0600)
+               : dup(STDERR_FILENO);
   if (output < 0)
     return here.fail(exit_status::bad_input, fmt::format("{}: cannot be written", printed));
-  std::error_code fault;
-  if (!kept) fs::remove(request.how.path, fault);
   catch_interrupts();
   exit_status status = exit_status::done;
   {
@@ -337,7 +403,7 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
     follower from(request.how.path, [&program] { return program.ended(); });
     viewer view(settings, target.title, from, here);
     view.run();
-    if (view.left()) program.interrupt();
+    if (view.left()) program.end(here);
     program.wait();
     while (!from.done()) std::this_thread::sleep_for(nap);
     const auto& outcome = program.outcome();
@@ -350,7 +416,8 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
           exit_status::bad_input,
           fmt::format(
               "nothing was recorded: the program {} and the CUDA driver was never initialised "
-              "in it, or never loaded the recorder",
+              "in it, or never loaded the recorder. A program on millpond's simulated GPU makes no "
+              "CUDA calls: its trace is written by millpond::trace_file",
               how_it_ended(*outcome)));
     } else {
       view.last(how_it_ended(*outcome));
@@ -360,17 +427,12 @@ exit_status watch_program(top_settings settings, const top_target& target, sessi
     }
   }
   close(output);
-  if (!kept) {
-    fs::remove(request.how.path, fault);
-  } else if (!here.json()) {
-    here.out() << fmt::format("the trace: {}\n", request.how.path);
-  }
-  if (terminal && fs::exists(printed, fault)) {
-    if (fs::file_size(printed, fault) == 0) {
-      fs::remove(printed, fault);
-    } else {
-      here.out() << fmt::format("what the program printed: {}\n", printed);
-    }
+  if (kept && !here.json()) here.out() << fmt::format("the trace: {}\n", request.how.path);
+  std::error_code fault;
+  if (terminal && fs::exists(printed, fault) && fs::file_size(printed, fault) > 0) {
+    scratch->keep();
+    if (!kept) fs::remove(request.how.path, fault);
+    here.out() << fmt::format("what the program printed: {}\n", printed);
   }
   return status;
 }

@@ -92,7 +92,7 @@ bool process_runs(int process) {
 }
 
 result<top_target> find_top_target(const std::vector<std::string>& words) {
-  if (words.empty())
+  if (words.empty() || words.front().empty())
     return error{error_code::invalid_argument,
                  "expected a process id, a trace, or a program behind `--`"};
   const std::string& first = words.front();

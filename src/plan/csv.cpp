@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <unordered_map>
 
+#include "millpond/base/units.hpp"
 #include "plan/csv_text.hpp"
+#include "trace/input.hpp"
 
 namespace millpond::plan {
 
@@ -244,23 +242,30 @@ result<planning_file> parse_csv(std::string_view text, const std::string& name) 
   return csv_reader(name).read(text);
 }
 
-result<std::string> read_text(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
-  if (!file) return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
+result<std::string> read_text(const std::string& path, const std::string& name) {
+  // A text of more is in nobody's planning; what never ends must not take all memory first.
+  constexpr std::uint64_t most_bytes = 4 * GiB;
+  auto from = trace::open_raw_input(path, name);
+  if (!from) return from.error();
   std::string text;
-  std::array<char, 1 << 16> chunk;
-  for (std::size_t got = 0; (got = std::fread(chunk.data(), 1, chunk.size(), file.get())) > 0;)
-    text.append(chunk.data(), got);
-  if (std::ferror(file.get()) != 0)
-    return error{error_code::bad_input, fmt::format("{}: {}", path, std::strerror(errno))};
-  return text;
+  std::vector<std::byte> part(std::size_t{256} << 10);
+  for (;;) {
+    const auto got = (*from)->read(part);
+    if (!got) return got.error();
+    if (*got == 0) return text;
+    if (text.size() + *got > most_bytes) {
+      return error{error_code::bad_input,
+                   fmt::format("{}: expected a planning file of at most {}, found more",
+                               name.empty() ? path : name, format_bytes(most_bytes))};
+    }
+    text.append(reinterpret_cast<const char*>(part.data()), *got);
+  }
 }
 
-result<planning_file> read_csv(const std::string& path) {
-  const auto text = read_text(path);
+result<planning_file> read_csv(const std::string& path, const std::string& name) {
+  const auto text = read_text(path, name);
   if (!text) return text.error();
-  return parse_csv(*text, path);
+  return parse_csv(*text, name.empty() ? path : name);
 }
 
 std::string format_csv(const problem& of, const offsets* plan) {

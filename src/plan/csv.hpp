@@ -25,10 +25,10 @@ struct planning_file {
 // `name` is the file's name in messages, which give it, the line, what was expected and what was
 // there.
 [[nodiscard]] result<planning_file> parse_csv(std::string_view text, const std::string& name);
-[[nodiscard]] result<planning_file> read_csv(const std::string& path);
+[[nodiscard]] result<planning_file> read_csv(const std::string& path, const std::string& name = {});
 
 // A whole file, or bad_input that names it.
-[[nodiscard]] result<std::string> read_text(const std::string& path);
+[[nodiscard]] result<std::string> read_text(const std::string& path, const std::string& name = {});
 
 // The same columns back, with `offset` when a plan is given (plan->size() == buffers.size()).
 [[nodiscard]] std::string format_csv(const problem& of, const offsets* plan);

@@ -1,6 +1,7 @@
 #include "plan/solve.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.hpp"
@@ -8,6 +9,7 @@
 #include "plan/first_fit.hpp"
 #include "plan/improve.hpp"
 #include "plan/search.hpp"
+#include "plan/sweep.hpp"
 #include "plan/validate.hpp"
 
 namespace millpond::plan {
@@ -32,7 +34,12 @@ class solver {
   }
 
   void run() {
-    improve(1);  // one order, whatever the time limit, or there would be no plan to return
+    // Whatever the time limit, or there would be no plan to return: an order of 200,000 buffers
+    // takes a minute.
+    const placement first = place_by_sweep(of_);
+    offer(first.at, first.peak, "one pass over time");
+    if (out_.peak <= target()) return;
+    improve(1);
     improve(of_.buffers.size() * 2 * all_order_keys.size());
     double budget = static_cast<double>(first_nodes_per_buffer * of_.buffers.size());
     for (std::uint64_t round = 0; !done(); ++round, budget *= more_each_round) {
@@ -93,9 +100,7 @@ class solver {
   void improve(std::uint64_t placements) {
     if (of_.buffers.empty()) return;
     const std::uint64_t left = options_.node_limit - std::min(options_.node_limit, steps());
-    const std::uint64_t least = out_.offsets.empty() ? 1 : 0;
-    const improve_limits limits{target(), std::max(least, std::min(placements, left)),
-                                out_.offsets.empty() ? std::function<bool()>{} : options_.stop};
+    const improve_limits limits{target(), std::min(placements, left), options_.stop};
     out_.stats.placements += improver_.run(
         limits,
         [&](const placement& p, const std::string& method) { offer(p.at, p.peak, method); });
@@ -199,6 +204,40 @@ const char* to_string(outcome what) noexcept {
   return "unknown";
 }
 
+namespace {
+// Buffers that have no choice may not meet: no plan could have them.
+result<void> check_fixed(const problem& of) {
+  problem fixed;
+  offsets at;
+  for (const buffer& b : of.buffers) {
+    if (!b.fixed) continue;
+    fixed.buffers.push_back(b);
+    at.push_back(*b.fixed);
+  }
+  if (const auto good = validate(fixed, at); !good)
+    return error{error_code::bad_input, "the fixed offsets are no plan: " + good.error().message};
+  return {};
+}
+
+// In whatever order they are placed, each lies below the sum of all and what aligning them takes:
+// where that is below 2^63, no sum of the planner can pass it.
+result<void> check_sum(const problem& of) {
+  std::uint64_t sum = 0, highest = 0;
+  const buffer* most = nullptr;
+  for (const buffer& b : of.buffers) {
+    if (most == nullptr || b.size + b.alignment > most->size + most->alignment) most = &b;
+    sum += b.fixed ? 0 : b.size + (b.alignment - 1);
+    if (b.fixed) highest = std::max(highest, *b.fixed + b.size);
+    if (sum + highest < size_limit && sum < size_limit) continue;
+    return error{error_code::bad_input,
+                 fmt::format("the sizes and alignments sum to 2^63 or more, so offsets would pass "
+                             "it; buffer {} alone has size {} and alignment {}",
+                             most->id, most->size, most->alignment)};
+  }
+  return {};
+}
+}  // namespace
+
 result<void> check_problem(const problem& of) {
   for (const buffer& b : of.buffers) {
     const auto broken = [&](std::string_view why) {
@@ -220,13 +259,14 @@ result<void> check_problem(const problem& of) {
       from = gap.upper;
     }
   }
-  return {};
+  return check_fixed(of);
 }
 
 result<plan> solve(const problem& of, const solve_options& options) {
   if (auto good = check_problem(of); !good) return good.error();
   auto bound = peak_load(of);
   if (!bound) return bound.error();
+  if (auto good = check_sum(of); !good) return good.error();
   if (of.capacity && bound->bytes > *of.capacity) {
     plan out;
     out.what = outcome::impossible;

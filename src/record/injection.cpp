@@ -80,7 +80,7 @@ recorder* start_recorder() {
   meta.program = command_line();
   meta.recorded_by = how->recorded_by;
   meta.start_unix_ns = unix_ns();
-  meta.notes = {{"process", std::to_string(getpid())}};
+  meta.notes = {{"process", std::to_string(getpid())}, {"root_process", std::to_string(how->root)}};
   auto made = recorder::start(*how, meta);
   if (!made) {
     complain("nothing is recorded", made.error().message.c_str());

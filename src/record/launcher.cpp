@@ -6,37 +6,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+
+#include "base/output_file.hpp"
+#include "record/recording_file.hpp"
 
 namespace millpond::record {
 namespace {
 
 namespace fs = std::filesystem;
-
-// "server.1234.mpt" beside "server.mpt".
-std::vector<std::string> traces_of_children(const std::string& path) {
-  const fs::path whole(path);
-  const std::string stem = whole.stem().string() + '.', ending = whole.extension().string();
-  std::vector<std::string> made;
-  std::error_code ignored;
-  for (const auto& each : fs::directory_iterator(
-           whole.has_parent_path() ? whole.parent_path() : fs::path("."), ignored)) {
-    const std::string name = each.path().filename().string();
-    if (!name.starts_with(stem) || !name.ends_with(ending) ||
-        name.size() <= stem.size() + ending.size())
-      continue;
-    const std::string number = name.substr(stem.size(), name.size() - stem.size() - ending.size());
-    if (std::ranges::all_of(number, [](char digit) { return digit >= '0' && digit <= '9'; }))
-      made.push_back(each.path().string());
-  }
-  std::ranges::sort(made);
-  return made;
-}
 
 [[noreturn]] void become(const launch_request& request, int report) {
   settings how = request.how;
@@ -61,38 +46,52 @@ std::vector<std::string> traces_of_children(const std::string& path) {
   _exit(127);
 }
 
-// Earlier recordings under the name of the new one: out of the way while the program runs, gone
-// when it has left a recording, back in their places when it has not.
-class set_aside {
+// Signals that come while the program runs are the program's: it ends as it would have, and what it
+// recorded is finished. What a terminal sends goes to the program by itself; what another process
+// sends goes to us alone.
+class passed_signals {
  public:
-  explicit set_aside(const std::string& path) {
-    std::error_code fault;
-    for (const std::string& old : traces_of_children(path)) move(old);
-    // Only a file: the output may be a device, which is nobody's to move.
-    if (fs::is_regular_file(path, fault)) move(path);
+  // Until begin() they wait.
+  passed_signals() {
+    sigset_t these;
+    sigemptyset(&these);
+    for (const int each : all) sigaddset(&these, each);
+    pthread_sigmask(SIG_BLOCK, &these, &mask_);
   }
-  ~set_aside() {
-    std::error_code fault;
-    for (const std::string& old : moved_) {
-      if (replaced_)
-        fs::remove(old + suffix, fault);
-      else
-        fs::rename(old + suffix, old, fault);
+  void begin(pid_t program) {
+    to_.store(program);
+    struct sigaction how{};
+    how.sa_sigaction = [](int signal, siginfo_t* from, void*) {
+      const int before = errno;
+      if (from->si_code <= 0) kill(to_.load(), signal);
+      errno = before;
+    };
+    how.sa_flags = SA_SIGINFO | SA_RESTART;
+    for (std::size_t n = 0; n < all.size(); ++n) {
+      sigaction(all[n], nullptr, &before_[n]);
+      if (before_[n].sa_handler != SIG_IGN) sigaction(all[n], &how, nullptr);
+    }
+    begun_ = true;
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
+  // The child's own: as it was before.
+  [[nodiscard]] const sigset_t& mask() const noexcept { return mask_; }
+  ~passed_signals() {
+    if (begun_) {
+      for (std::size_t n = 0; n < all.size(); ++n) sigaction(all[n], &before_[n], nullptr);
+    } else {
+      pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
     }
   }
-  set_aside(const set_aside&) = delete;
-  set_aside& operator=(const set_aside&) = delete;
-  void replaced() noexcept { replaced_ = true; }
+  passed_signals(const passed_signals&) = delete;
+  passed_signals& operator=(const passed_signals&) = delete;
 
  private:
-  static constexpr const char* suffix = ".before";
-  void move(const std::string& old) {
-    std::error_code fault;
-    fs::rename(old, old + suffix, fault);
-    if (!fault) moved_.push_back(old);
-  }
-  std::vector<std::string> moved_;
-  bool replaced_ = false;
+  static constexpr std::array all{SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  static inline std::atomic<pid_t> to_{0};
+  std::array<struct sigaction, all.size()> before_{};
+  sigset_t mask_;
+  bool begun_ = false;
 };
 
 // Where pip puts packages: beside this command where it came by pip, then the active environment's,
@@ -122,6 +121,24 @@ std::vector<fs::path> python_packages() {
   return out;
 }
 
+// Of this run: whatever was there before is out of the way. A trace of a child alone takes the name
+// that was asked for.
+std::vector<std::string> recordings_left(const std::string& path, std::uint64_t root) {
+  std::error_code fault;
+  const bool own = fs::is_regular_file(fs::symlink_status(path, fault));
+  std::vector<std::string> children;
+  for (const std::string& each : recordings_of_children(path)) {
+    const auto facts = read_recording_facts(each);
+    if (facts && facts->root == root) children.push_back(each);
+  }
+  if (!own && children.size() == 1 && rename_to_free_name(children.front(), path))
+    children.front() = path;
+  std::vector<std::string> made;
+  if (own) made.push_back(path);
+  made.insert(made.end(), children.begin(), children.end());
+  return made;
+}
+
 }  // namespace
 
 result<launch_outcome> launch(const launch_request& request) {
@@ -135,40 +152,43 @@ result<launch_outcome> launch(const launch_request& request) {
                  std::string("CUDA_INJECTION64_PATH is set to ") + other +
                      ": another tool is injected already, and there can be only one"};
   }
+  const auto place = find_recording_place(request.how.path);
+  if (!place) return place.error();
   launch_request whole = request;
   std::error_code fault;
-  whole.how.path = fs::absolute(request.how.path, fault).string();
+  whole.how.path = place->path;
+  if (request.keeps_mode) whole.how.file_mode = place->mode;
   whole.library = fs::absolute(request.library, fault).string();
   if (const fs::path folder = fs::path(whole.how.path).parent_path();
       !fs::is_directory(folder, fault)) {
     return error{error_code::output_failure,
                  whole.how.path + ": there is no folder " + folder.string()};
   }
-  set_aside earlier(whole.how.path);
+  earlier_recordings earlier(whole.how.path);
 
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0)
     return error{error_code::output_failure, "no pipe to the program"};
+  std::optional<passed_signals> signals;
+  if (request.passes_signals) signals.emplace();
   const pid_t child = fork();
   if (child < 0)
     return error{error_code::output_failure,
                  std::string("the program could not be started: ") + std::strerror(errno)};
-  if (child == 0) become(whole, report[1]);
+  if (child == 0) {
+    if (signals) pthread_sigmask(SIG_SETMASK, &signals->mask(), nullptr);
+    become(whole, report[1]);
+  }
+  if (signals) signals->begin(child);
   close(report[1]);
   int reason = 0;
   const bool failed = read(report[0], &reason, sizeof reason) == sizeof reason;
   close(report[0]);
   if (!failed && request.started) request.started(child);
-
-  struct sigaction ignore{}, interrupt{}, quit{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGINT, &ignore, &interrupt);
-  sigaction(SIGQUIT, &ignore, &quit);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  sigaction(SIGINT, &interrupt, nullptr);
-  sigaction(SIGQUIT, &quit, nullptr);
+  signals.reset();
   if (failed)
     return error{error_code::bad_input, request.command.front() + ": " + std::strerror(reason)};
 
@@ -178,14 +198,7 @@ result<launch_outcome> launch(const launch_request& request) {
   } else {
     made.exit_status = WEXITSTATUS(status);
   }
-  const bool own = fs::is_regular_file(whole.how.path, fault);
-  std::vector<std::string> children = traces_of_children(whole.how.path);
-  if (!own && children.size() == 1) {
-    fs::rename(children.front(), whole.how.path, fault);
-    if (!fault) children.front() = whole.how.path;
-  }
-  if (own) made.traces.push_back(whole.how.path);
-  made.traces.insert(made.traces.end(), children.begin(), children.end());
+  made.traces = recordings_left(whole.how.path, static_cast<std::uint64_t>(child));
   if (!made.traces.empty()) earlier.replaced();
   return made;
 }

@@ -16,6 +16,9 @@ struct launch_request {
   std::vector<std::string> command;  // the program and its arguments
   int output =
       -1;  // a descriptor for what the program prints, which then reads nothing; -1: as ours
+  bool keeps_mode = true;  // of a recording that is written over; else how.file_mode
+  // Signals to this process go to the program while it runs; else they are the caller's.
+  bool passes_signals = true;
   std::function<void(int)> started;  // with its process id, where it could be started
 };
 
@@ -25,8 +28,9 @@ struct launch_outcome {
   std::vector<std::string> traces;  // that it and its children left; the program's own first
 };
 
-// not_supported where the library is not there; bad_input where the program cannot be started.
-// Interrupts go to the program. A trace of a child alone (the program was a script) takes the name
+// not_supported where the library is not there; bad_input where the program cannot be started;
+// output_failure where the trace's place is not the recorder's to write. From one thread at a time.
+// A trace of a child alone (the program was a script) takes the name
 // that was asked for.
 [[nodiscard]] result<launch_outcome> launch(const launch_request& request);
 

@@ -1,17 +1,24 @@
 #include "record/lines.hpp"
 
 #include <elf.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "base/output_file.hpp"
 #include "record/symbols.hpp"
 #include "trace/source.hpp"
 #include "trace/writer.hpp"
@@ -41,71 +48,104 @@ bool is_cuda_file(const std::string& path) {
   return path.ends_with("/cuda_runtime.h") || path.ends_with("/cuda_runtime_api.h");
 }
 
-std::string shell_quoted(const std::string& text) {
-  std::string made = "'";
-  for (const char each : text) made += each == '\'' ? std::string("'\\''") : std::string(1, each);
-  return made + "'";
-}
+// addr2line over a module, with these lines as its input; nothing where it cannot be started. The
+// list is memory without a name: nothing is left of it whatever ends us.
+class addr2line {
+ public:
+  addr2line(const std::string& module, const std::string& list) {
+    const int input = memfd_create("addresses", MFD_CLOEXEC);
+    int output[2];
+    if (input < 0 || pipe2(output, O_CLOEXEC) != 0) {
+      if (input >= 0) close(input);
+      return;
+    }
+    const bool written =
+        write(input, list.data(), list.size()) == static_cast<ssize_t>(list.size()) &&
+        lseek(input, 0, SEEK_SET) == 0;
+    if (written) start(module, input, output[1]);
+    close(input);
+    close(output[1]);
+    rows_ = fdopen(output[0], "r");
+    if (rows_ == nullptr) close(output[0]);
+  }
+  ~addr2line() {
+    std::free(row_);
+    if (rows_ != nullptr) std::fclose(rows_);
+    int ignored = 0;
+    while (process_ > 0 && waitpid(process_, &ignored, 0) < 0 && errno == EINTR) {
+    }
+  }
+  addr2line(const addr2line&) = delete;
+  addr2line& operator=(const addr2line&) = delete;
+  // The next line of its answer, without its end.
+  bool next(std::string& into) {
+    const ssize_t got = rows_ == nullptr ? 0 : getline(&row_, &room_, rows_);
+    if (got <= 0) return false;
+    into.assign(row_, static_cast<std::size_t>(got));
+    while (!into.empty() && into.back() == '\n') into.pop_back();
+    return true;
+  }
+
+ private:
+  void start(const std::string& module, int input, int output) {
+    const char* const words[] = {"addr2line", "-a", "-i",           "-f",
+                                 "-C",        "-e", module.c_str(), nullptr};
+    posix_spawn_file_actions_t files;
+    if (posix_spawn_file_actions_init(&files) != 0) return;
+    posix_spawn_file_actions_adddup2(&files, input, 0);
+    posix_spawn_file_actions_adddup2(&files, output, 1);
+    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    if (posix_spawnp(&process_, words[0], &files, nullptr, const_cast<char* const*>(words),
+                     environ) != 0)
+      process_ = 0;
+    posix_spawn_file_actions_destroy(&files);
+  }
+  pid_t process_ = 0;
+  std::FILE* rows_ = nullptr;
+  char* row_ = nullptr;
+  std::size_t room_ = 0;
+};
 
 void resolve(const std::string& module, addresses& wanted) {
-  char list[] = "/tmp/millpond_lines_XXXXXX";
-  const int file = mkstemp(list);
-  if (file < 0) return;
-  std::string text;
+  std::string list;
   for (const auto& [address, ignored] : wanted) {
     char digits[24];
     std::snprintf(digits, sizeof digits, "0x%llx\n", static_cast<unsigned long long>(address));
-    text += digits;
+    list += digits;
   }
-  const bool written = write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  close(file);
-  if (written) {
-    const std::string command =
-        "addr2line -a -i -f -C -e " + shell_quoted(module) + " < " + list + " 2>/dev/null";
-    if (FILE* output = popen(command.c_str(), "r")) {
-      char* row = nullptr;
-      std::size_t room = 0;
-      const auto next = [&](std::string& into) {
-        const ssize_t got = getline(&row, &room, output);
-        if (got <= 0) return false;
-        into.assign(row, static_cast<std::size_t>(got));
-        while (!into.empty() && into.back() == '\n') into.pop_back();
-        return true;
-      };
-      std::string row_text, place;
-      auto into = wanted.begin();
-      bool first = true, more = next(row_text);
-      while (more) {
-        if (row_text.starts_with(
-                "0x")) {  // the next address; pairs of lines follow, one for each inlined function
-          if (!first && ++into == wanted.end()) break;
-          first = false;
-          more = next(row_text);
-          continue;
-        }
-        if (first || !next(place)) break;
-        line found;
-        if (row_text != "??") found.symbol = row_text;
-        if (const auto note = place.find(" (discriminator"); note != std::string::npos)
-          place.resize(note);
-        const auto colon = place.rfind(':');
-        if (colon != std::string::npos && !place.starts_with("??")) {
-          std::from_chars(place.data() + colon + 1, place.data() + place.size(), found.number);
-          found.file = place.substr(0, colon);
-        }
-        into->second.push_back(std::move(found));
-        more = next(row_text);
-      }
-      std::free(row);
-      pclose(output);
+  addr2line answer(module, list);
+  std::string row, place;
+  auto into = wanted.begin();
+  bool first = true, more = answer.next(row);
+  while (more) {
+    // The next address; pairs of lines follow, one for each inlined function.
+    if (row.starts_with("0x")) {
+      if (!first && ++into == wanted.end()) break;
+      first = false;
+      more = answer.next(row);
+      continue;
     }
+    if (first || !answer.next(place)) break;
+    line found;
+    if (row != "??") found.symbol = row;
+    if (const auto note = place.find(" (discriminator"); note != std::string::npos)
+      place.resize(note);
+    const auto colon = place.rfind(':');
+    if (colon != std::string::npos && !place.starts_with("??")) {
+      std::from_chars(place.data() + colon + 1, place.data() + place.size(), found.number);
+      found.file = place.substr(0, colon);
+    }
+    into->second.push_back(std::move(found));
+    more = answer.next(row);
   }
-  unlink(list);
 }
 
 }  // namespace
 
 bool has_line_table(const std::string& path) {
+  // The name comes from a recording: a pipe there would be waited for.
+  std::error_code fault;
+  if (!std::filesystem::is_regular_file(path, fault)) return false;
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr header{};
   if (!file.read(reinterpret_cast<char*>(&header), sizeof header)) return false;
@@ -223,10 +263,9 @@ std::vector<trace::frame> with_lines(std::span<const trace::frame> stack,
 // The events of the file at `path`, with these tables, in its place.
 result<void> write_again(const std::string& path, const trace::trace_info& before,
                          const trace::string_table& strings, const trace::stack_table& stacks) {
-  const std::string beside = path + ".part";
-  auto file = trace::make_file_sink(beside);
+  auto file = output_file::create(path);
   if (!file) return file.error();
-  trace::trace_writer writer(std::move(*file), before.meta);
+  trace::trace_writer writer(trace::make_sink(*file), before.meta);
   if (auto tables = writer.add_new_of(strings, stacks); !tables) return tables;
   auto events = trace::open_trace(path);
   if (!events) return events.error();
@@ -235,12 +274,9 @@ result<void> write_again(const std::string& path, const trace::trace_info& befor
     if (copied) copied = writer.add(each);
   });
   if (copied) copied = before.status == trace::read_status::cut ? writer.flush() : writer.close();
-  if (read && copied && std::rename(beside.c_str(), path.c_str()) == 0) return {};
-  unlink(beside.c_str());
   if (!read) return read.error();
   if (!copied) return copied;
-  return error{error_code::output_failure,
-               path + ": the file with lines could not be put in its place"};
+  return file->put_in_place();
 }
 
 }  // namespace

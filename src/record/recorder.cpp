@@ -34,6 +34,7 @@ result<std::unique_ptr<recorder>> recorder::start(const settings& how,
                                                   const trace::metadata& meta) {
   trace_builder_options options;
   options.path = how.path;
+  options.file_mode = static_cast<unsigned>(how.file_mode);
   options.meta = meta;
   options.last_events = how.last_events;
   // Stacks come when there is a recorder.

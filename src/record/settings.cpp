@@ -57,6 +57,7 @@ std::string format_settings(const settings& of) {
     made += escaped(value);
   };
   add("path", of.path);
+  add("file_mode", std::to_string(of.file_mode));
   add("root", std::to_string(of.root));
   add("stacks", std::to_string(static_cast<int>(of.stacks)));
   add("frames", std::to_string(of.frames));
@@ -76,6 +77,7 @@ std::optional<settings> parse_settings(std::string_view text) {
   settings made;
   std::uint64_t stacks = 1, python = 0, kernels = 1, count_calls = 0;
   const std::map<std::string_view, std::uint64_t*> numbers{{"root", &made.root},
+                                                           {"file_mode", &made.file_mode},
                                                            {"stacks", &stacks},
                                                            {"frames", &made.frames},
                                                            {"most_bytes", &made.most_bytes},
@@ -104,8 +106,8 @@ std::optional<settings> parse_settings(std::string_view text) {
     }
   }
   const std::uint64_t cells = made.ring_cells;
-  if (made.path.empty() || stacks > 2 || cells < 16 || cells > (1u << 24) ||
-      (cells & (cells - 1)) != 0)
+  if (made.path.empty() || made.file_mode > 0777 || stacks > 2 || cells < 16 ||
+      cells > (1u << 24) || (cells & (cells - 1)) != 0)
     return std::nullopt;
   made.stacks = static_cast<stack_choice>(stacks);
   made.python = python != 0;

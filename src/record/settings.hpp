@@ -19,6 +19,7 @@ enum class stack_choice : std::uint8_t {
 
 struct settings {
   std::string path;  // of the trace; processes other than `root` put their number before its ending
+  std::uint64_t file_mode = 0644;
   std::uint64_t root = 0;  // process id of the program that was started
   stack_choice stacks = stack_choice::memory;
   std::uint64_t frames = 16;      // of the program's own

@@ -1,5 +1,6 @@
 #include "record/trace_builder.hpp"
 
+#include "record/recording_file.hpp"
 #include "trace/event_views.hpp"
 
 #include <cxxabi.h>
@@ -40,7 +41,7 @@ std::string readable(const char* name) {
 result<std::unique_ptr<trace_builder>> trace_builder::create(trace_builder_options options) {
   std::unique_ptr<trace_builder> made(new trace_builder(std::move(options)));
   if (made->options_.last_events == 0) {
-    auto file = trace::make_file_sink(made->options_.path);
+    auto file = make_recording_sink(made->options_.path, made->options_.file_mode);
     if (!file) return file.error();
     made->writer_ = std::make_unique<trace::trace_writer>(std::move(*file), made->options_.meta);
     // Readable from the first moment, though nothing happens in the program.
@@ -317,14 +318,13 @@ result<void> trace_builder::write(trace::event at) {
   return {};
 }
 
-// The whole file anew, under another name first: whoever kills us leaves the one before.
+// The whole file anew, beside its place first: whoever kills us leaves the one before.
 result<void> trace_builder::write_window() {
-  const std::string beside = options_.path + ".part";
-  auto file = trace::make_file_sink(beside);
+  auto file = output_file::create(options_.path, options_.file_mode);
   if (!file) return file.error();
   set_note("window", "the last " + std::to_string(options_.last_events) + " events, after the " +
                          std::to_string(before_.size()) + " blocks that were live before them");
-  trace::trace_writer writer(std::move(*file), options_.meta);
+  trace::trace_writer writer(trace::make_sink(*file), options_.meta);
   if (auto tables = writer.add_new_of(strings_, stacks_); !tables) return tables;
   std::uint64_t number = 0;
   for (const auto& [address, each] : before_) {
@@ -339,11 +339,7 @@ result<void> trace_builder::write_window() {
   }
   if (auto done = writer.close(); !done) return done;
   window_bytes_ = writer.written_bytes();
-  if (std::rename(beside.c_str(), options_.path.c_str()) != 0) {
-    return error{error_code::output_failure,
-                 options_.path + ": the finished file could not be put in its place"};
-  }
-  return {};
+  return file->put_in_place();
 }
 
 result<void> trace_builder::flush() {

@@ -22,6 +22,7 @@ namespace millpond::record {
 
 struct trace_builder_options {
   std::string path;  // of the trace
+  unsigned file_mode = 0644;
   trace::metadata meta;
   std::uint64_t last_events =
       0;  // keep only so many, and write them at each flush; 0: all, as they come

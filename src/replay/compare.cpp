@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <utility>
 
 #include "base/threads.hpp"
 
@@ -32,6 +34,18 @@ std::vector<job> list_jobs(const workload& work, const compare_options& options)
   return jobs;
 }
 
+// Nothing may be thrown out of a thread: it would end the process.
+result<outcome> run_in_thread(const workload& work, const strategy_facts& which,
+                              const gpu_source& gpus, const run_options& options) {
+  try {
+    auto gpu = gpus();
+    if (!gpu) return gpu.error();
+    return run(work, which, std::move(*gpu), options);
+  } catch (const std::bad_alloc&) {
+    return error{error_code::out_of_memory, "not enough memory for this workload"};
+  }
+}
+
 }  // namespace
 
 result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpus,
@@ -50,9 +64,12 @@ result<std::vector<outcome>> compare(const workload& work, const gpu_source& gpu
       }
       run_options each = options.each;
       each.copies = jobs[at].copies;
-      auto gpu = gpus();
-      result<outcome> answer =
-          gpu ? run(work, *jobs[at].which, *gpu, each) : result<outcome>(gpu.error());
+      if (options.running) {
+        each.progress = [&options, label = jobs[at].which->name](double share) {
+          options.running(label, share);
+        };
+      }
+      result<outcome> answer = run_in_thread(work, *jobs[at].which, gpus, each);
       if (!answer) {
         const std::lock_guard lock(mutex);
         if (!failure) {

@@ -18,6 +18,8 @@ struct compare_options {
   // From any worker's thread: how many runs are over, of how many, and the one that begins or
   // ended.
   std::function<void(std::size_t done, std::size_t all, std::string_view label)> progress;
+  // From any worker's thread, now and then: how much of this run is done, 0 to 1.
+  std::function<void(std::string_view label, double share)> running;
 };
 
 // A GPU for one run; called once a run, from any worker.

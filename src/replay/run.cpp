@@ -112,6 +112,7 @@ class replayer {
       return {};
     }
     prepared_ = true;
+    own_so_far_ = strategy_->own_ns();
     return {};
   }
 
@@ -173,12 +174,13 @@ class replayer {
       const double taken = static_cast<double>(clock_() - before) - clock_cost_ns_;
       return std::max(0.0, taken);
     }
-    const double own_before = strategy_->own_ns();
+    const double own_before = own_so_far_;  // between its calls a strategy does nothing
     const std::uint64_t waits_before = simulated_->device_waits();
     const std::uint64_t before = simulated_->now_ns();
     call();
     const double in_calls = static_cast<double>(simulated_->now_ns() - before);
-    double own = strategy_->own_ns() - own_before;
+    own_so_far_ = strategy_->own_ns();
+    double own = own_so_far_ - own_before;
     if (cold_calls_ > 0) {
       // The caches are cold for an allocator's own paths as they are for the driver's.
       --cold_calls_;
@@ -473,6 +475,7 @@ class replayer {
   static constexpr std::uint64_t cold_after_bytes = 1 * MiB;
   static constexpr unsigned cold_calls_after_copy = 20;
   unsigned cold_calls_ = 0;
+  double own_so_far_ = 0;
   double own_carry_ = 0;  // part of a nanosecond that has not passed yet
   bool prepared_ = false;
   std::vector<stream_handle> streams_;

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.hpp"
 #include "millpond/base/units.hpp"
 #include "report/live.hpp"
 #include "report/table.hpp"
@@ -68,7 +69,8 @@ class terminal_page {
   explicit terminal_page(const live_text_options& options) : options_(options) {}
 
   void line(std::string text, const char* colour = "") {
-    text = shortened(std::move(text), options_.width);
+    // The screen obeys what is drawn on it: names come from a file.
+    text = shortened(printable(text), options_.width);
     const bool coloured = *colour != '\0' && options_.how == live_text_options::ink::colours;
     lines_.push_back(coloured ? fmt::format("\x1b[{}m{}\x1b[0m", colour, text) : text);
   }

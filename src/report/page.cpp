@@ -349,6 +349,11 @@ std::string page_json(const page& of) {
   return whole.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
+bool is_page(std::string_view beginning) {
+  return beginning.starts_with("<!DOCTYPE html>") &&
+         beginning.find("<title>millpond report</title>") != std::string_view::npos;
+}
+
 result<std::string> page_html(const page& of) {
   const page_files& files = embedded_page_files();
   if (files.d3.empty()) {

@@ -30,6 +30,8 @@ struct page {
 
 // The whole file. not_supported in a build that found no D3.
 [[nodiscard]] result<std::string> page_html(const page& of);
+// Whether a file that begins so is such a page, of this or an earlier version.
+[[nodiscard]] bool is_page(std::string_view beginning);
 // What the file carries, as JSON: for tests and for programs.
 [[nodiscard]] std::string page_json(const page& of);
 

@@ -1,5 +1,6 @@
 #include "report/torch_snapshot.hpp"
 
+#include "base/utf8.hpp"
 #include "trace/event_views.hpp"
 
 #include <algorithm>
@@ -27,12 +28,14 @@ class pickler {
   }
   void begin_dict() { text_ += "}("; }
   void end_dict() { text_ += 'u'; }
-  void text(std::string_view value) {
-    if (recall(std::string(value))) return;
+  // Python reads texts as UTF-8 and refuses the whole file for one byte that is not.
+  void text(std::string_view bytes) {
+    const std::string value = as_utf8(bytes);
+    if (recall(value)) return;
     text_ += 'X';
     little(value.size(), 4);
     text_ += value;
-    remember(std::string(value));
+    remember(value);
   }
   // Little-endian two's complement in as many bytes as it takes, one for the sign.
   void number(std::uint64_t value) {

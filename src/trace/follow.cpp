@@ -1,6 +1,8 @@
 #include "trace/follow.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -45,10 +47,19 @@ class growing_input final : public input {
 }  // namespace
 
 result<trace_source> follow_trace(const std::string& path, std::function<bool()> wait) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
+  // A pipe is opened at once, and refused; it would be waited for.
+  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  std::FILE* file = opened < 0 ? nullptr : fdopen(opened, "rb");
   if (file == nullptr) {
     return error{error_code::bad_input,
                  fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+  }
+  struct stat found{};
+  if (fstat(fileno(file), &found) != 0 || !S_ISREG(found.st_mode)) {
+    std::fclose(file);
+    return error{error_code::bad_input, path +
+                                            ": expected a trace's file, found a folder, a "
+                                            "device or a pipe"};
   }
   // Buffered, a read that came to the end in the middle would not be tried again.
   std::setvbuf(file, nullptr, _IONBF, 0);

@@ -2,7 +2,10 @@
 
 #include "base/quote.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -133,16 +136,35 @@ result<std::size_t> input_buffer::fill(std::size_t wanted) {
   return end_ - begin_;
 }
 
-result<input_buffer> open_input(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) {
-    return error{error_code::bad_input,
-                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+result<std::unique_ptr<input>> open_raw_input(const std::string& path, const std::string& name) {
+  const std::string& shown = name.empty() ? path : name;
+  const auto failed = [&](const char* why) {
+    return error{error_code::bad_input, fmt::format("{}: cannot be opened: {}", shown, why)};
+  };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) return failed(std::strerror(errno));
+  struct stat found{};
+  const bool known = fstat(file, &found) == 0;
+  std::FILE* const stream = fdopen(file, "rb");
+  if (stream == nullptr) {
+    close(file);
+    return failed(std::strerror(errno));
   }
-  return undo_gzip(input_buffer(std::make_unique<file_input>(file, path), path));
+  std::unique_ptr<input> made = std::make_unique<file_input>(stream, shown);
+  // A device may never end (/dev/zero), or be somebody's keyboard.
+  if (known && (S_ISDIR(found.st_mode) || S_ISCHR(found.st_mode) || S_ISBLK(found.st_mode)))
+    return failed(S_ISDIR(found.st_mode) ? "it is a folder: expected a file"
+                                         : "it is a device: expected a file or a pipe");
+  return made;
 }
 
-result<input_buffer> open_input(std::string name, std::string bytes) {
+result<input_buffer> open_input(const std::string& path, const std::string& name) {
+  auto from = open_raw_input(path, name);
+  if (!from) return from.error();
+  return undo_gzip(input_buffer(std::move(*from), name.empty() ? path : name));
+}
+
+result<input_buffer> open_input_bytes(std::string name, std::string bytes) {
   return undo_gzip(input_buffer(std::make_unique<memory_input>(std::move(bytes)), std::move(name)));
 }
 

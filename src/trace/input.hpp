@@ -57,9 +57,13 @@ class input_buffer {
 };
 
 // Opens a file, or takes bytes already in memory; gzip is seen by its first bytes, whatever the
-// name, and undone. A file that cannot be opened is bad_input.
-result<input_buffer> open_input(const std::string& path);
-result<input_buffer> open_input(std::string name, std::string bytes);
+// name, and undone. A file that cannot be opened, a folder and a device are bad_input. `name` is
+// what errors call the file; empty: its path.
+result<input_buffer> open_input(const std::string& path, const std::string& name = {});
+result<input_buffer> open_input_bytes(std::string name, std::string bytes);
+// The same without undoing gzip.
+result<std::unique_ptr<input>> open_raw_input(const std::string& path,
+                                              const std::string& name = {});
 
 // The error for a broken text file: "NAME:LINE: expected WHAT, found 'TEXT'" (TEXT shortened,
 // escaped).

@@ -11,6 +11,7 @@ namespace millpond::trace {
 namespace {
 
 constexpr std::uint32_t end_of_uses = UINT32_MAX;
+constexpr std::uint32_t few_streams = 32;
 
 // A block of no bytes still occupies its address: it may be freed, and nothing else may be there.
 std::uint64_t extent(std::uint64_t bytes) {
@@ -145,14 +146,24 @@ bool lifetime_builder::used(std::uint64_t address, std::uint64_t stream) {
   if (there == nullptr) return false;
   block& of = made_.blocks[there->id];
   if (of.stream == stream) return true;
-  for (std::uint32_t at = of.streams_first; at != end_of_uses; at = uses_[at].next) {
+  // A list where there are few, as nearly always; thousands of streams on one block would make it
+  // quadratic.
+  const bool many = of.streams_count >= few_streams;
+  if (many && many_uses_.contains({there->id, stream})) return true;
+  for (std::uint32_t at = of.streams_first; !many && at != end_of_uses; at = uses_[at].next) {
     if (uses_[at].stream == stream) return true;
   }
   if (uses_.size() >= end_of_uses)
     return true;  // more than can be distinguished: 4 thousand million
   uses_.push_back({stream, of.streams_first});
   of.streams_first = static_cast<std::uint32_t>(uses_.size() - 1);
-  ++of.streams_count;
+  if (++of.streams_count < few_streams) return true;
+  if (many) {
+    many_uses_.insert({there->id, stream});
+    return true;
+  }
+  for (std::uint32_t at = of.streams_first; at != end_of_uses; at = uses_[at].next)
+    many_uses_.insert({there->id, uses_[at].stream});
   return true;
 }
 

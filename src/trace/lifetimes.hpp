@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "millpond/base/result.hpp"
@@ -99,6 +101,13 @@ class lifetime_builder {
     std::uint64_t stream;
     std::uint32_t next;
   };
+  using block_and_stream = std::pair<std::uint64_t, std::uint64_t>;
+  struct hash_of_use {
+    std::size_t operator()(const block_and_stream& of) const noexcept {
+      return static_cast<std::size_t>((of.first * 0x9e3779b97f4a7c15u) ^
+                                      (of.second * 0xc2b2ae3d27d4eb4fu));
+    }
+  };
   result<void> allocated(const event& next);
   result<void> freed(const event& next);
   void completed(const event& next);
@@ -112,6 +121,7 @@ class lifetime_builder {
   live_index live_;
   address_map last_block_;  // by address: the last block that began there
   std::vector<use_node> uses_;
+  std::unordered_set<block_and_stream, hash_of_use> many_uses_;  // of blocks with many streams
   std::uint64_t live_bytes_ = 0;
   std::uint64_t live_by_kind_[5] = {};
   std::uint64_t last_freed_ = never;  // the block that the event before this one freed

@@ -69,16 +69,28 @@ const char* to_string(read_status of) noexcept {
 }
 
 result<trace_source> open_trace(const std::string& path, const open_options& options) {
-  auto from = open_input(path);
+  auto from = open_input(path, options.name);
   if (!from) return from.error();
   return as_source(open_reader(std::move(*from), options));
 }
 
 result<trace_source> open_trace_bytes(std::string name, std::string bytes,
                                       const open_options& options) {
-  auto from = open_input(std::move(name), std::move(bytes));
+  auto from = open_input_bytes(std::move(name), std::move(bytes));
   if (!from) return from.error();
   return as_source(open_reader(std::move(*from), options));
+}
+
+result<trace_source> open_trace(const kept_input& from) {
+  open_options options;
+  options.name = from.name();
+  return open_trace(from.path(), options);
+}
+
+result<trace_data> load_trace(const kept_input& from) {
+  auto source = open_trace(from);
+  if (!source) return source.error();
+  return load_trace(std::move(*source));
 }
 
 result<trace_data> load_trace(const std::string& path, const open_options& options) {

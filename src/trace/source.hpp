@@ -12,6 +12,7 @@
 #include "millpond/base/result.hpp"
 #include "millpond/base/units.hpp"
 #include "trace/event.hpp"
+#include "trace/kept_input.hpp"
 #include "trace/tables.hpp"
 
 namespace millpond::trace {
@@ -28,6 +29,7 @@ enum class read_status : std::uint8_t {
 [[nodiscard]] const char* to_string(read_status of) noexcept;
 
 struct open_options {
+  std::string name = {};  // what errors and the page call the file; empty: its path
   // A text line longer than this is refused: no log that we read has one near it.
   std::uint64_t line_limit_bytes = 64 * KiB;
   // What reading one snapshot may take, a hostile one too. A small file may take less: 64 MiB and
@@ -101,6 +103,7 @@ class trace_source {
 
 [[nodiscard]] result<trace_source> open_trace(const std::string& path,
                                               const open_options& options = {});
+[[nodiscard]] result<trace_source> open_trace(const kept_input& from);
 // The same from bytes in memory; `name` is what errors call them.
 [[nodiscard]] result<trace_source> open_trace_bytes(std::string name, std::string bytes,
                                                     const open_options& options = {});
@@ -112,6 +115,7 @@ struct trace_data {
 };
 [[nodiscard]] result<trace_data> load_trace(const std::string& path,
                                             const open_options& options = {});
+[[nodiscard]] result<trace_data> load_trace(const kept_input& from);
 [[nodiscard]] result<trace_data> load_trace(trace_source source);
 
 }  // namespace millpond::trace

@@ -51,6 +51,15 @@ class file_sink final : public sink {
   std::uint64_t length_ = 0;
 };
 
+class output_sink final : public sink {
+ public:
+  explicit output_sink(output_file& to) : to_(to) {}
+  result<void> write(std::span<const std::uint8_t> bytes) override { return to_.write(bytes); }
+
+ private:
+  output_file& to_;
+};
+
 class memory_sink final : public sink {
  public:
   explicit memory_sink(std::string& into) : into_(into) {}
@@ -126,6 +135,14 @@ result<std::unique_ptr<sink>> make_file_sink(const std::string& path) {
                  fmt::format("{}: cannot be made: {}", path, std::strerror(errno))};
   }
   return std::unique_ptr<sink>(std::make_unique<file_sink>(file, path));
+}
+
+std::unique_ptr<sink> make_sink(output_file& to) {
+  return std::make_unique<output_sink>(to);
+}
+
+std::unique_ptr<sink> make_descriptor_sink(int file, std::string path) {
+  return std::make_unique<file_sink>(file, std::move(path));
 }
 
 std::unique_ptr<sink> make_memory_sink(std::string& into) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/output_file.hpp"
 #include "millpond/base/result.hpp"
 #include "trace/event.hpp"
 #include "trace/tables.hpp"
@@ -34,6 +35,10 @@ class sink {
 // disk) is taken back by cutting the file to its length before, and is output_failure with the
 // system's reason.
 [[nodiscard]] result<std::unique_ptr<sink>> make_file_sink(const std::string& path);
+// Into a file that is put in its place when it is complete; `to` outlives the sink.
+[[nodiscard]] std::unique_ptr<sink> make_sink(output_file& to);
+// Into an open file, which is the sink's from here on; errors call it `path`.
+[[nodiscard]] std::unique_ptr<sink> make_descriptor_sink(int file, std::string path);
 // Appends to `into`, which outlives the sink.
 [[nodiscard]] std::unique_ptr<sink> make_memory_sink(std::string& into);
 

@@ -56,6 +56,11 @@ static void wrong_frees(millpond_gpu* gpu) {
   EXPECT(millpond_deallocate(pinned, &mine, 4, NULL) == MILLPOND_FOREIGN_POINTER);
   EXPECT(millpond_deallocate(pinned, NULL, 0, NULL) == MILLPOND_OK);
   EXPECT(millpond_memory_create(NULL, MILLPOND_DEVICE, &device) == MILLPOND_INVALID_ARGUMENT);
+  /* A kind is one byte inside: 256 is not MILLPOND_DEVICE, nor 258 MILLPOND_PINNED. */
+  for (int number = 256; number < 261; ++number) {
+    EXPECT(millpond_memory_create(gpu, (millpond_kind)number, &device) ==
+           MILLPOND_INVALID_ARGUMENT);
+  }
   EXPECT(device == NULL);
   millpond_memory_destroy(pinned);
 }

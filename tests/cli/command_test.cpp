@@ -27,6 +27,25 @@ TEST_F(command, without_arguments_is_usage) {
   const answer got = run("");
   EXPECT_EQ(got.status, 2);
   EXPECT_THAT(got.err, HasSubstr("--help"));
+  for (const command_entry& each : all_commands())
+    EXPECT_THAT(got.err, HasSubstr(each.name)) << "what there is is shown";
+}
+
+TEST_F(command, completion_offers_files_where_a_file_is_wanted_and_not_for_numbers_and_names) {
+  const std::string bash = run("completion bash").out;
+  for (const char* each : {"plan --time-limit", "compare --workload", "compare --strategy",
+                           "diff --bytes", "report --from"})
+    EXPECT_THAT(bash, HasSubstr("'" + std::string(each) + "') return ;;"));
+  EXPECT_THAT(bash, HasSubstr("'plan --waits') COMPREPLY=($(compgen -f"));
+  const std::string fish = run("completion fish").out;
+  EXPECT_THAT(fish, HasSubstr("-l time-limit -x -d"));
+  EXPECT_THAT(fish, HasSubstr("-l waits -r -d"));
+}
+
+TEST_F(command, a_prediction_is_not_taken_for_a_measurement) {
+  const answer got = run("pages --size 1MiB --gpu 0");
+  EXPECT_EQ(got.status, 2);
+  EXPECT_THAT(got.err, HasSubstr("measures nothing on a card"));
 }
 
 TEST_F(command, help_shows_examples_for_each_subcommand) {

@@ -143,12 +143,13 @@ TEST_F(diagnosis, record_of_a_program_without_cuda_says_that_nothing_was_recorde
 TEST_F(diagnosis, record_keeps_an_earlier_recording_until_it_has_another) {
   if (!std::filesystem::exists(std::string(MILLPOND_BINARY_DIR) + "/libmillpond_record.so"))
     GTEST_SKIP() << "built without the recorder";
-  const std::string earlier = write("old.mpt", "an earlier recording"),
-                    child = write("old.1.mpt", "and a child's");
+  const std::string recording =
+      read_all(std::string(MILLPOND_SOURCE_DIR) + "/data/traces/faulty/leak.mpt");
+  const std::string earlier = write("old.mpt", recording), child = write("old.1.mpt", recording);
   for (const char* program : {"/no/such/program", "/bin/true"}) {
     EXPECT_EQ(run(std::string("record -o old.mpt -- ") + program).status, 3) << program;
-    EXPECT_EQ(read_all(earlier), "an earlier recording") << program;
-    EXPECT_EQ(read_all(child), "and a child's") << program;
+    EXPECT_EQ(read_all(earlier), recording) << program;
+    EXPECT_EQ(read_all(child), recording) << program;
   }
   const answer got = run("record -o /no/such/folder/x.mpt -- /bin/true");
   EXPECT_EQ(got.status, 2);

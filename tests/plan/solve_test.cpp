@@ -5,6 +5,7 @@
 #include <rapidcheck.h>
 
 #include "plan/csv.hpp"
+#include "plan/sweep.hpp"
 #include "plan/validate.hpp"
 #include "small_problems.hpp"
 
@@ -180,6 +181,53 @@ TEST(plan_solve, broken_problems_are_named) {
   EXPECT_THAT(message({"a", 1, 2, 5, 0, {}, std::nullopt}), HasSubstr("alignment 0"));
   EXPECT_THAT(message({"a", 1, 9, 5, 2, {}, 3}), HasSubstr("fixed offset 3"));
   EXPECT_THAT(message({"a", 1, 9, 5, 1, {{0, 2}}, std::nullopt}), HasSubstr("gap 0-2"));
+}
+
+TEST(sweep, is_a_plan_whatever_the_problem) {
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    random any(seed);
+    const problem of = small_problem(any, 12, features::all);
+    if (!check_problem(of)) continue;
+    const placement made = place_by_sweep(of);
+    const auto peak = validate(of, made.at);
+    ASSERT_TRUE(peak) << seed << ": " << peak.error().message;
+    EXPECT_EQ(*peak, made.peak) << seed;
+  }
+}
+
+TEST(solve, has_a_plan_though_there_is_no_time_at_all) {
+  problem of = instance("A.1048576.csv");
+  solve_options options;
+  options.stop = [] { return true; };
+  const auto made = solve(of, options);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->what, outcome::found);
+  EXPECT_TRUE(validate(of, made->offsets));
+}
+
+TEST(solve, fixed_buffers_that_meet_are_bad_input_with_both_names) {
+  problem of;
+  of.buffers = {{.id = "first", .lower = 0, .upper = 4, .size = 8, .fixed = 0},
+                {.id = "second", .lower = 3, .upper = 9, .size = 8, .fixed = 4}};
+  const auto made = solve(of, {});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, error_code::bad_input);
+  EXPECT_THAT(made.error().message, testing::AllOf(HasSubstr("first"), HasSubstr("second")));
+  of.buffers[1].lower = 4;
+  EXPECT_TRUE(solve(of, {})) << "one after the other they may";
+}
+
+TEST(solve, alignments_that_pass_all_addresses_are_bad_input) {
+  problem of;
+  for (const char* id : {"a", "b", "c"})
+    of.buffers.push_back(
+        {.id = id, .lower = 0, .upper = 4, .size = 3, .alignment = std::uint64_t{1} << 62});
+  const auto made = solve(of, {});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, error_code::bad_input);
+  EXPECT_THAT(made.error().message, HasSubstr("2^63"));
+  of.buffers.resize(1);
+  EXPECT_TRUE(solve(of, {}));
 }
 
 }  // namespace

@@ -40,6 +40,15 @@ class command_run : public ::testing::Test {
     return shell("ulimit -v " + std::to_string(kib) + " && ", arguments);
   }
 
+  // A bash script in the folder, with the command as $M and this repository as $SOURCE; its status
+  // is the script's.
+  answer script(const std::string& text) const {
+    write("script.bash",
+          "cd " + folder_.string() +
+              "\nM=" MILLPOND_BINARY_DIR "/millpond SOURCE=" MILLPOND_SOURCE_DIR "\n" + text);
+    return run("bash " + (folder_ / "script.bash").string());
+  }
+
   std::string write(const char* name, const std::string& text) const {
     std::ofstream(folder_ / name, std::ios::binary) << text;
     return (folder_ / name).string();
@@ -52,9 +61,11 @@ class command_run : public ::testing::Test {
 
  private:
   answer shell(const std::string& before, const std::string& arguments) const {
+    return run(before + MILLPOND_BINARY_DIR + "/millpond " + arguments);
+  }
+  answer run(const std::string& command) const {
     const auto out = folder_ / "out", err = folder_ / "err";
-    const std::string line = before + MILLPOND_BINARY_DIR + "/millpond " + arguments + " >" +
-                             out.string() + " 2>" + err.string() + " </dev/null";
+    const std::string line = command + " >" + out.string() + " 2>" + err.string() + " </dev/null";
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_all(out), read_all(err)};
   }

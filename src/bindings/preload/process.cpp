@@ -1,6 +1,7 @@
 #include "bindings/preload/process.hpp"
 
 #include <link.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -117,7 +118,9 @@ struct last_word {
     if (p.forks != fork_count()) return;
     const std::uint64_t served = p.served.load(std::memory_order_relaxed);
     const std::uint64_t left = p.left.load(std::memory_order_relaxed);
-    if (p.chosen.report) {
+    // A shell's thirty children ask for nothing, and say nothing.
+    const bool has_word = served + left > 0 || p.chosen.root == 0 || p.chosen.root == ::getpid();
+    if (p.chosen.report && has_word) {
       std::fprintf(stderr, "millpond: %llu allocations served, %llu left to CUDA\n",
                    static_cast<unsigned long long>(served), static_cast<unsigned long long>(left));
       for (std::size_t at = 0; at < most_devices; ++at) {

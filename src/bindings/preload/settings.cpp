@@ -1,6 +1,8 @@
 #include "bindings/preload/settings.hpp"
 
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "millpond/base/units.hpp"
@@ -22,6 +24,8 @@ settings read_settings(const char* text) {
       out.ipc = true;
     } else if (word == "report") {
       out.report = true;
+    } else if (word.starts_with("root=")) {
+      out.root = std::atol(std::string(word.substr(5)).c_str());
     } else if (word == "gpu=sim") {
       out.simulated = true;
     } else if (word.starts_with("kinds=")) {

@@ -19,7 +19,8 @@ struct settings {
   bool device = true, pinned = true, managed = true;  // which kinds are served
   bool simulated = false;                             // from a simulated GPU, for tests
   bool report = false;                                // a summary at the end of the process
-  std::uint64_t limit_bytes = 0;                      // of device memory a GPU; 0: the device's
+  long root = 0;  // the process that `run` started, which reports even that it asked for nothing
+  std::uint64_t limit_bytes = 0;  // of device memory a GPU; 0: the device's
 };
 
 // From MILLPOND_RUN ("free=later,ipc,kinds=device+pinned,limit=8589934592,report,gpu=sim"). Unknown

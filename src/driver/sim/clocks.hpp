@@ -40,6 +40,12 @@ class vector_clock {
   void join(const vector_clock& other) {
     for (const point& p : other.points_) raise(p);
   }
+  // Of one that is not needed any more: the fewer go to the more, since thousands of streams may
+  // have freed into what is joined.
+  void join(vector_clock&& other) {
+    if (points_.size() < other.points_.size()) points_.swap(other.points_);
+    for (const point& p : other.points_) raise(p);
+  }
   template <class Predicate>
   void drop(Predicate&& done) {
     std::erase_if(points_, done);

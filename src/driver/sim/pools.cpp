@@ -176,9 +176,9 @@ pool::holes::iterator pool::insert(std::uint64_t address, hole h, std::uint64_t 
                            : other.ready_ns > now_ns && other.owner == h.owner;
   };
   const auto absorb = [&](holes::iterator other) {
-    const hole& o = other->second;
+    hole& o = other->second;
     if (h.ready_ns != 0) h.ready_ns = std::max(h.ready_ns, o.ready_ns);
-    h.after.join(o.after);
+    h.after.join(std::move(o.after));
     h.bytes += o.bytes;
     by_size_.erase({o.bytes, other->first});
     return holes_.erase(other);
@@ -234,7 +234,7 @@ void pool::join_for(const timeline& line, std::uint64_t now_ns) {
     a.bytes += b.bytes;
     a.ready_ns = std::max(a.ready_ns, b.ready_ns);
     a.owner = a.ready_ns > now_ns ? line.number : 0;
-    a.after.join(b.after);
+    a.after.join(std::move(b.after));
     by_size_.emplace(std::pair{a.bytes, it->first}, it->first);
     holes_.erase(next);
   }

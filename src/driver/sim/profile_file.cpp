@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/output_file.hpp"
 #include "millpond/sim/simulated_gpu.hpp"
 
 namespace millpond {
@@ -280,11 +281,12 @@ result<void> save_profile(const gpu_profile& profile, const std::string& path) {
     for (const auto& [name, cost] : p.allocator_path_ns)
       out += fmt::format("{} = {}\n", toml_string(name), digits(cost));
   }
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << out;
-  file.close();
-  if (!file) return error{error_code::bad_input, fmt::format("{}: cannot be written", path)};
-  return {};
+  auto file = output_file::create(path);
+  if (!file) return file.error();
+  if (auto done = file->write({reinterpret_cast<const std::uint8_t*>(out.data()), out.size()});
+      !done)
+    return done;
+  return file->put_in_place();
 }
 
 result<gpu_profile> find_profile(const std::string& name_or_path) {

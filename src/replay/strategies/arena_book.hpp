@@ -41,15 +41,15 @@ class arena_book {
       const std::uint64_t at = end_;
       end_ += size;
       high_water_ = std::max(high_water_, end_);
-      after = end_after_;
+      list(end_after_, after);
       return at;
     }
     const std::uint64_t at = fit->second;
     const auto hole = holes_.find(at);
-    after = hole->second.after;
+    list(hole->second.after, after);
     const std::uint64_t left = hole->second.size - size;
     by_size_.erase(fit);
-    std::vector<mark> marks = std::move(hole->second.after);
+    marks_by_stream marks = std::move(hole->second.after);
     holes_.erase(hole);
     if (left > 0) insert(at + size, left, std::move(marks));
     return at;
@@ -57,7 +57,7 @@ class arena_book {
 
   void free(std::uint64_t at, std::uint64_t bytes, mark freed) {
     std::uint64_t size = align_up(bytes, alignment);
-    std::vector<mark> marks{freed};
+    marks_by_stream marks{{freed.stream, freed.serial}};
     auto next = holes_.lower_bound(at);
     if (next != holes_.end() && next->first == at + size) {
       size += next->second.size;
@@ -73,36 +73,38 @@ class arena_book {
     }
     if (at + size == end_) {
       end_ = at;
-      join(end_after_, marks);
+      join(end_after_, std::move(marks));
       return;
     }
     insert(at, size, std::move(marks));
   }
 
  private:
+  using marks_by_stream = std::map<std::uint16_t, std::uint64_t>;  // the latest free of each
   struct hole_facts {
     std::uint64_t size = 0;
-    std::vector<mark> after;  // one a stream, the latest
+    marks_by_stream after;
   };
   using hole_map = std::map<std::uint64_t, hole_facts>;
 
-  void insert(std::uint64_t at, std::uint64_t size, std::vector<mark> marks) {
+  void insert(std::uint64_t at, std::uint64_t size, marks_by_stream marks) {
     by_size_.insert({size, at});
     holes_[at] = {size, std::move(marks)};
   }
-  static void join(std::vector<mark>& into, const std::vector<mark>& from) {
-    for (const mark& each : from) {
-      bool found = false;
-      for (mark& mine : into) {
-        if (mine.stream != each.stream) continue;
-        mine.serial = std::max(mine.serial, each.serial);
-        found = true;
-      }
-      if (!found) into.push_back(each);
+  // The fewer go to the more: merging hole after hole stays near linear however many streams freed
+  // into them.
+  static void join(marks_by_stream& into, marks_by_stream from) {
+    if (into.size() < from.size()) std::swap(into, from);
+    for (const auto& [stream, serial] : from) {
+      std::uint64_t& mine = into[stream];
+      mine = std::max(mine, serial);
     }
   }
-  hole_map::iterator absorb(hole_map::iterator hole, std::vector<mark>& marks) {
-    join(marks, hole->second.after);
+  static void list(const marks_by_stream& of, std::vector<mark>& into) {
+    for (const auto& [stream, serial] : of) into.push_back({stream, serial});
+  }
+  hole_map::iterator absorb(hole_map::iterator hole, marks_by_stream& marks) {
+    join(marks, std::move(hole->second.after));
     by_size_.erase({hole->second.size, hole->first});
     return holes_.erase(hole);
   }
@@ -110,7 +112,7 @@ class arena_book {
   std::uint64_t capacity_;
   std::uint64_t end_ = 0;
   std::uint64_t high_water_ = 0;
-  std::vector<mark> end_after_;  // frees of what lay beyond the end
+  marks_by_stream end_after_;  // frees of what lay beyond the end
   hole_map holes_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;
 };

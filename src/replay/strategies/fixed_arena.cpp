@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <unordered_map>
 
 #include "driver/sim/allocator_paths.hpp"
 #include "millpond/base/units.hpp"
@@ -43,9 +44,7 @@ class fixed_arena final : public strategy {
       return to_error(answer, fmt::format("allocating an arena of {}", format_bytes(size_)));
     }
     book_ = arena_book(size_);
-    const std::size_t streams = setting.streams.size();
-    serials_.assign(streams, 0);
-    ordered_.assign(streams * streams, 0);
+    serials_.assign(setting.streams.size(), 0);
     return {};
   }
 
@@ -59,8 +58,9 @@ class fixed_arena final : public strategy {
           fmt::format("the arena of {} has no room for {} bytes", format_bytes(size_), bytes)};
     }
     for (const arena_book::mark& freed : after_) {
-      std::uint64_t& seen = ordered_[stream * serials_.size() + freed.stream];
-      if (freed.stream == stream || freed.serial <= seen) continue;
+      if (freed.stream == stream) continue;
+      std::uint64_t& seen = ordered_[std::uint64_t{stream} << 16 | freed.stream];
+      if (freed.serial <= seen) continue;
       if (auto done = order_.order(freed.stream, stream); !done) return done.error();
       seen = serials_[freed.stream];
       ++waits_;
@@ -121,7 +121,8 @@ class fixed_arena final : public strategy {
   device_address base_ = 0;
   std::uint64_t size_ = 0;
   std::vector<std::uint64_t> serials_;  // frees so far, by stream
-  std::vector<std::uint64_t> ordered_;  // [to][from]: `to` runs after this many frees of `from`
+  // By `to` and `from`, for those that ever met: `to` runs after this many frees of `from`.
+  std::unordered_map<std::uint64_t, std::uint64_t> ordered_;
   std::vector<arena_book::mark> after_;
   std::uint64_t allocations_ = 0, frees_ = 0, waits_ = 0;
   double allocation_doublings_ = 0, free_doublings_ = 0;

@@ -55,6 +55,10 @@ def number(pattern, text):
     return int(found.group(1)) if found else -1
 
 
+# Children that ask for nothing say nothing; the program that was started does.
+shell = served(command="/bin/sh", arguments=["-c", "for i in 1 2 3; do /bin/true; done; exit 0"])
+expect(shell.stderr.count("0 allocations served") == 1, f"one report, not: {shell.stderr}")
+
 plain = run(program)
 plain_calls = number(r"# calls of CUDA's own: (\d+)", plain.stdout)
 expect(plain_calls > 6000, f"the program calls CUDA often: {plain_calls}")

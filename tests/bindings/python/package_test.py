@@ -283,6 +283,32 @@ def check_a_missing_driver_is_said():
     assert status != 0 and ("libcuda" in text or "CUDA device" in text), text
 
 
+def check_compiled_entry_points_are_kept_where_only_the_user_writes():
+    import tempfile
+
+    from millpond import _torch_shim
+
+    names = ("MILLPOND_CACHE", "XDG_CACHE_HOME")
+    for name in names:
+        os.environ.pop(name, None)
+    # As expanduser answers with no HOME and no entry in the list of users.
+    real, os.path.expanduser = os.path.expanduser, lambda path: path
+    try:
+        assert _torch_shim.cache_folder() is None
+        assert "no cache folder" in _torch_shim.why_not_kept_there(None)
+    finally:
+        os.path.expanduser = real
+    os.environ["MILLPOND_CACHE"] = "relative"
+    assert _torch_shim.cache_folder() is None
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["MILLPOND_CACHE"] = folder
+        kept = _torch_shim.cache_folder()
+        assert _torch_shim.why_not_kept_there(kept) is None
+        assert kept.stat().st_mode & 0o077 == 0
+        kept.chmod(0o777)
+        assert "others may write" in _torch_shim.why_not_kept_there(kept)
+
+
 def check_a_missing_library_is_said():
     environment = {**os.environ, "MILLPOND_LIBRARY": "/nowhere/libmillpond.so"}
     done = subprocess.run(
