@@ -1,12 +1,14 @@
 // The pool behind its public face: the parts, each with a lock and members of its own, and what
 // conducts them. How they may be locked together: docs/internals/fences_and_locks.md.
 //
-// No lock is held over a driver call that can wait for the device, but the one of a sleep.
+// No lock is held over a driver call that can wait for the device, but the one of a sleep and, at
+// the end, that of physical memory.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "base/fork.hpp"
@@ -131,6 +133,11 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] std::unique_ptr<thread_cache> attach(stream_handle stream,
                                                      std::unique_ptr<thread_cache> made) noexcept;
 
+  // Caches keep more of a pool that has grown.
+  void set_cache_limits() noexcept {
+    caches_.set_limits(block_store::locked(blocks_).peak_carved());
+  }
+
   // The ladder (ladder.cpp): the ways to a block, cheapest first. refill: a cache that is filled on
   // the way; nullptr where there is none.
   class climb;
@@ -155,7 +162,7 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   error explain_bad_free(const void* ptr, std::uint64_t bytes, stream_handle stream);
   error explain_refused(const refused_frees::refused& one);
 
-  // The end (close.cpp).
+  // The end (life.cpp).
   void end_everything(std::vector<error>& failures) noexcept;
 
   // Sleep (sleep/sleep.cpp).
@@ -183,6 +190,8 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   capture_directory captures_;
   physical_memory memory_;
   std::atomic<std::uint64_t> pressure_callbacks_{0}, out_of_memory_{0};
+  // Held shared by whoever acts for another owner of the budget, alone by the pool's end.
+  std::shared_mutex ending_mutex_;
   std::mutex sleep_mutex_;    // over a whole sleep or wake, before all others
   sleeping_memory sleeping_;  // under sleep_mutex_
 };

@@ -81,14 +81,16 @@ bool stream_directory::worth_a_context_fence(unsealed which, const stream_state*
            });
   }
   // A stream that makes calls seals a few MiB. One that has fallen silent may have had most of the
-  // pool by its streak; and as long as there was one stream nothing was sealed at all.
+  // pool by its streak; and as long as there was one stream nothing was sealed at all, and what was
+  // idle was joined with what was freed: more than was lately freed.
   std::uint64_t bytes = 0;
   const block_store::locked books(blocks_);
   for (const auto& [id, stream] : streams_) {
     if (stream.get() == named || !stream->batches->dirty()) continue;
-    if (which == unsealed::much_uncached && stream->holders.load(std::memory_order_relaxed) != 0)
+    if (which == unsealed::left_uncached && stream->holders.load(std::memory_order_relaxed) != 0)
       continue;
-    bytes += std::min(stream->batches->dirty_bytes(), books.heap().free_bytes(stream->owner));
+    bytes += which == unsealed::lately_freed ? stream->batches->dirty_bytes()
+                                             : books.heap().free_bytes(stream->owner);
   }
   return bytes >= std::max<std::uint64_t>(8 * MiB, books.reserved() / 8);
 }

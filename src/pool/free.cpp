@@ -89,7 +89,13 @@ result<void> pool::core::slow_free(void* ptr, std::uint64_t bytes, stream_handle
   if (!may_be_freed()) return refuse_free(ptr, bytes, stream);
   passing_cache passing{*this, nullptr};
   const auto who = who_frees(stream, in, passing);
-  if (!who) return who.error();
+  if (!who) {
+    try {
+      return who.error();
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  }
   const auto [freed_on, counted] = *who;
   if (counted != nullptr && counted != in && caches_.push(*counted, ptr, bytes)) return {};
   if (!may_be_freed()) return refuse_free(ptr, bytes, stream);

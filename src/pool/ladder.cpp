@@ -162,7 +162,7 @@ heap::extent* pool::core::climb::caches() {
   const bool flushes = many_ || in_.blocks_.misses().may_flush();
   using unsealed = stream_directory::unsealed;
   const bool much = many_ && what_.stream != nullptr &&
-                    in_.streams_.worth_a_context_fence(unsealed::much_of_others, what_.stream);
+                    in_.streams_.worth_a_context_fence(unsealed::lately_freed, what_.stream);
   if (flushes) flush();
   if (many_) {
     if (what_.stream != nullptr) in_.caches_.seal(*what_.stream);
@@ -207,8 +207,9 @@ heap::extent* pool::core::climb::growth() {
 // One growth, and what it made room for. more: another thread took that.
 heap::extent* pool::core::climb::grown(bool* more) {
   heap::extent* block = nullptr;
+  const std::uint64_t before = in_.memory_.extensions();
   const physical_memory::growth how = in_.memory_.grow(what_, &block);
-  in_.caches_.set_limits(block_store::locked(in_.blocks_).peak_carved());
+  if (in_.memory_.extensions() != before) in_.set_cache_limits();
   if (how == physical_memory::growth::more) block = carved();
   if (more != nullptr) *more = how == physical_memory::growth::more;
   return block;

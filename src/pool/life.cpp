@@ -1,4 +1,6 @@
 // A pool's life: from open to the end, what it gives back on request, and where it is asked ahead.
+#include <new>
+
 #include "driver/insist.hpp"
 #include "driver/own_calls.hpp"
 #include "millpond/base/units.hpp"
@@ -22,6 +24,7 @@ pool::core::core(std::shared_ptr<driver> gpu, pool_options options)
 pool::core::~core() = default;
 
 result<void> pool::core::open() {
+  const std::lock_guard opening(ending_mutex_);
   std::shared_ptr<memory_budget::member> member;
   if (options_.budget != nullptr) {
     const std::string name =
@@ -30,6 +33,9 @@ result<void> pool::core::open() {
         name, [weak = weak_from_this()](std::uint64_t bytes) -> std::uint64_t {
           const auto self = weak.lock();
           if (self == nullptr) return 0;
+          // Not while it opens or ends. Never waited for: two pools that open may ask each other.
+          const std::shared_lock ending(self->ending_mutex_, std::try_to_lock);
+          if (!ending || !self->serving()) return 0;
           const std::uint64_t reserved = block_store::locked(self->blocks_).reserved();
           return self->trim(reserved - std::min(reserved, bytes));
         });
@@ -109,7 +115,10 @@ result<void> pool::core::reserve(std::uint64_t bytes) {
   for (int tries = 0; tries < 8; ++tries) {
     if (block_store::locked(blocks_).heap().largest_free(heap::anyone) >= what.size) return {};
     // Not by stitching: a stitched range would answer a block, and here none is wanted yet.
-    if (memory_.grow_for_later(what)) continue;
+    if (memory_.grow_for_later(what)) {
+      set_cache_limits();
+      continue;
+    }
     if (tries == 0 && (memory_.give_back(0) > 0 || memory_.reclaim_from_others(what.size) > 0))
       continue;
     break;
@@ -140,6 +149,7 @@ pool::admission pool::core::would_fit(std::uint64_t bytes, stream_handle stream)
 // Threads and handles may keep the core for as long as they live: they keep no driver with it.
 std::vector<error> pool::core::close() noexcept {
   if (closed()) return {};
+  const std::lock_guard ending(ending_mutex_);
   std::vector<error> failures;
   end_everything(failures);
   gpu_.reset();
@@ -154,13 +164,16 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
   captures_.drain_released();
   const bool slept = asleep();
   const pool_statistics last = statistics();
-  for (error& each : take_refused()) failures.push_back(std::move(each));
-  if (last.live_blocks > 0) {
-    failures.push_back(
-        {error_code::invalid_argument, "a " + std::string(to_string(options_.kind)) +
-                                           " pool ends with " + std::to_string(last.live_blocks) +
-                                           " blocks (" + format_bytes(last.live_bytes) +
-                                           ") not freed: their memory goes with it"});
+  try {
+    for (error& each : take_refused()) failures.push_back(std::move(each));
+    if (last.live_blocks > 0) {
+      failures.push_back(
+          {error_code::invalid_argument, "a " + std::string(to_string(options_.kind)) +
+                                             " pool ends with " + std::to_string(last.live_blocks) +
+                                             " blocks (" + format_bytes(last.live_bytes) +
+                                             ") not freed: their memory goes with it"});
+    }
+  } catch (const std::bad_alloc&) {  // no memory for the words
   }
   phase_.set(pool_phase::is::closed);
   const own_calls_scope own_calls(*gpu_);

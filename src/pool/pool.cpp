@@ -30,7 +30,14 @@ result<std::shared_ptr<pool>> pool::create(std::shared_ptr<driver> gpu, pool_opt
   }
   process_barrier_available();  // registers the process: not to be paid in an allocation
   auto state = std::make_shared<core>(std::move(gpu), std::move(options));
-  if (auto opened = state->open(); !opened) {
+  const auto opened = [&]() -> result<void> {
+    try {
+      return state->open();
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  }();
+  if (!opened) {
     static_cast<void>(state->close());
     return opened.error();
   }

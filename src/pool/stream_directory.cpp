@@ -109,6 +109,8 @@ result<stream_directory::met> stream_directory::meet(stream_handle handle, std::
   }
   if (!out.fresh) blocks_.drop_owner(owner);  // another thread met it first
   out.stream = held(*at->second);
+  // Looking goes over all streams, so the more there are the rarer it is done.
+  if (out.fresh) out.looks = ++newcomers_ % (1 + streams_.size() / 16) == 0;
   out.second = out.fresh && streams_.size() > 1 && !blocks_.set_many_streams(true);
   if (!names_many(handle)) {
     const auto known = identity_of_.find(handle);

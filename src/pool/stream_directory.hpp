@@ -20,7 +20,7 @@
 
 namespace millpond {
 
-// Any thread. Takes the lock of its own, of captures, of uses and of blocks, in this order.
+// Any thread. Takes its own lock, then those of batches, uses, events and blocks.
 class stream_directory {
  public:
   stream_directory(driver& gpu, const pool_options& options, block_store& blocks,
@@ -38,6 +38,7 @@ class stream_directory {
     stream_state* gone = nullptr;
     bool fresh = false;   // met for the first time
     bool second = false;  // and the first besides another
+    bool looks = false;   // for a newcomer: what silent streams left is looked at
     bool many = false;    // so many are known that dead ones are to be looked for
   };
   // Throws bad_alloc with nothing changed.
@@ -91,8 +92,9 @@ class stream_directory {
   // worth one, and whether there may be one.
   enum class unsealed : std::uint8_t {
     of_gone,         // anything of streams that are gone
-    much_of_others,  // much of streams besides the one named
-    much_uncached,   // much of such streams that no cache holds
+    lately_freed,    // much that streams besides the one named freed since they were last sealed
+    left_by_others,  // much that such streams have free, of which something is unsealed
+    left_uncached,   // the same of those that no cache holds
   };
   [[nodiscard]] bool worth_a_context_fence(unsealed which, const stream_state* named) const;
   // Everything that is freed and not sealed behind one event over the context. False where there is
@@ -158,7 +160,8 @@ class stream_directory {
   std::unordered_set<std::uint64_t> used_ MILLPOND_GUARDED_BY(
       mutex_);  // identities of other streams of the pool's context, which record_use named
   std::size_t collect_at_ MILLPOND_GUARDED_BY(mutex_) = 64;  // look for dead ones at so many
-  mutable mutex failure_mutex_;                              // a leaf
+  std::uint64_t newcomers_ MILLPOND_GUARDED_BY(mutex_) = 0;
+  mutable mutex failure_mutex_;  // a leaf
   error last_failure_ MILLPOND_GUARDED_BY(failure_mutex_);
 
   std::atomic<std::uint64_t> seal_wish_{0};

@@ -153,6 +153,24 @@ TEST_F(pool_books, trim_never_waits_and_leaves_what_is_pending) {
   EXPECT_EQ(now().reserved_bytes, 0u);
 }
 
+// What was idle is joined with what is freed beside it while one stream is known, so that more lies
+// unfenced than was freed since the last fence.
+TEST_F(pool_books, a_second_stream_finds_what_the_first_left_with_all_that_was_joined_to_it) {
+  start();
+  const stream_handle first = stream();
+  std::vector<void*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(take(100 * MiB, first));
+  for (void* const block : blocks) give(block, first);
+  ASSERT_TRUE(p->synchronize());
+  give(take(6 * MiB, first), first);
+  const std::uint64_t before = now().reserved_bytes;
+  const stream_handle second = stream();
+  void* const block = take(500 * MiB, second);
+  EXPECT_NE(block, nullptr);
+  EXPECT_EQ(now().reserved_bytes, before);
+  give(block, second);
+}
+
 // A stream that makes no call any more cannot be asked: what it freed last must serve a newcomer
 // all the same.
 TEST_F(pool_books, what_a_silent_stream_left_serves_the_next_one) {

@@ -161,7 +161,7 @@ TEST(csv, gzip_members_follow_each_other_and_broken_gzip_is_named_by_byte) {
 TEST(csv, a_file_that_is_not_there_or_a_folder_says_so) {
   EXPECT_THAT(open_trace("/nonexistent/x.csv").error().message,
               HasSubstr("/nonexistent/x.csv: cannot be opened: No such file"));
-  EXPECT_THAT(open_trace("/tmp").error().message, HasSubstr("Is a directory"));
+  EXPECT_THAT(open_trace("/tmp").error().message, HasSubstr("it is a folder: expected a file"));
 }
 
 TEST(csv, the_recorded_traces_come_out_with_the_bytes_that_went_in) {

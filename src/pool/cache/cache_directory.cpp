@@ -45,13 +45,11 @@ result<stream_state*> cache_directory::hold_stream(stream_handle stream, std::ui
     met->gone->holders.fetch_sub(1, std::memory_order_acq_rel);
   }
   using unsealed = stream_directory::unsealed;
-  // Asking goes over all streams, so the more there are the rarer it is done.
-  const std::uint64_t known = met->fresh ? streams_.count() : 0;
   if (met->gone != nullptr || met->many) {
     streams_.collect_dead();
-  } else if (met->fresh && (met->second || known % (1 + known / 16) == 0) &&
+  } else if ((met->second || met->looks) &&
              streams_.worth_a_context_fence(
-                 met->second ? unsealed::much_of_others : unsealed::much_uncached, met->stream)) {
+                 met->second ? unsealed::left_by_others : unsealed::left_uncached, met->stream)) {
     // A newcomer would find nothing of it, and the pool grow to twice its size.
     const own_calls_scope own_calls(streams_.gpu());
     streams_.fence_context();

@@ -212,14 +212,14 @@ capture_directory::freed capture_directory::free_special(heap::extent* block, st
 // Nothing of the device uses the pool's memory while it sleeps, so the block is free for anyone at
 // once.
 bool capture_directory::free_asleep(heap::extent* block, stream_handle stream,
-                                    const std::function<void()>& before) noexcept {
+                                    sleeping_memory& asleep) noexcept {
   const mutex_lock lock(mutex_);
   const block_state was = state_of(*block);
   if ((was != block_state::live && was != block_state::special) ||
       !change_state(*block, was, block_state::guarded))
     return false;
   static_cast<void>(uses_.take(block));
-  before();
+  asleep.forget(block->start(), block->bytes);
   if (block->holder != nullptr) {
     static_cast<void>(free_guarded(block, stream, nullptr));
   } else {

@@ -101,8 +101,13 @@ void capture_directory::flush(captured_cache& of, heap::extent* chain) noexcept 
   const mutex_lock lock(mutex_);
   if (of.arena->ended.load(std::memory_order_relaxed)) return;  // it went with the arena
   const auto capture = captures_.find(of.capture_id);
-  const heap::owner_id owner =
-      capture == captures_.end() ? of.arena->parked : owner_in(*capture->second, of.key);
+  heap::owner_id owner = of.arena->parked;
+  if (capture != captures_.end()) {
+    try {
+      owner = owner_in(*capture->second, of.key);
+    } catch (const std::bad_alloc&) {  // for later captures, then
+    }
+  }
   const block_store::locked books(blocks_);
   while (chain != nullptr) {
     heap::extent* const block = chain;

@@ -20,6 +20,7 @@
 #include "pool/cache/cache_directory.hpp"
 #include "pool/capture/capture_state.hpp"
 #include "pool/capture/capture_watch.hpp"
+#include "pool/sleep/sleeping_memory.hpp"
 
 namespace millpond {
 
@@ -49,10 +50,10 @@ class capture_directory {
                                    stream_state* freed_on, stream_state** to_seal) noexcept;
   // What was freed outside captures is behind a fence soon.
   void seal_kept(stream_state* freed_on) noexcept;
-  // The same while nothing runs, as the pool sleeps: any block. False where this call is not the
-  // one that frees it. `before` is called when it is claimed.
+  // The same while nothing runs, as the pool sleeps: any block, whose kept contents are forgotten.
+  // False where this call is not the one that frees it.
   [[nodiscard]] bool free_asleep(heap::extent* block, stream_handle stream,
-                                 const std::function<void()>& before) noexcept;
+                                 sleeping_memory& asleep) noexcept;
   // Notes a use of an arena's block by another stream. False where the block is no arena's.
   [[nodiscard]] bool note_use(heap::extent* block, bool captures) noexcept;
   // Calls `change` where no arena's block changes hands; where that answers true the block has a

@@ -14,11 +14,17 @@ graph_arena capture_directory::make_arena() {
   auto made = std::make_shared<arena_state>();
   made->held = true;
   made->parked = blocks_.new_owner();
+  const heap::owner_id parked = made->parked;
   const mutex_lock lock(mutex_);
-  made->number = next_arena_++;
-  auto held = std::make_shared<const graph_arena::hold>(released_, made->number);
-  arenas_.emplace(made->number, std::move(made));
-  return graph_arena(std::move(held));
+  try {
+    made->number = next_arena_++;
+    auto held = std::make_shared<const graph_arena::hold>(released_, made->number);
+    arenas_.emplace(made->number, std::move(made));
+    return graph_arena(std::move(held));
+  } catch (const std::bad_alloc&) {
+    blocks_.drop_owner(parked);
+    throw;
+  }
 }
 
 result<void> capture_directory::capture_into(const graph_arena::hold& arena, stream_handle stream) {
@@ -33,7 +39,13 @@ result<void> capture_directory::capture_into(const graph_arena::hold& arena, str
   const mutex_lock lock(mutex_);
   const std::shared_ptr<arena_state> into = arenas_.at(arena.number);  // the caller holds it
   if (const auto known = captures_.find(capture->id); known != captures_.end()) {
-    if (known->second->arena == into) return {};
+    if (known->second->arena == into) {
+      // Attached before; where host memory ran out in that call, what it would have had is still
+      // to be handed on.
+      if (known->second->owners.empty())
+        inherit(*known->second, owner_in(*known->second, capture_watch::key_of(stream)));
+      return {};
+    }
     return error{error_code::not_permitted,
                  known->second->arena->number == 0
                      ? "capture_into: the capture has allocated already, from memory of its own: "

@@ -23,7 +23,8 @@ std::uint64_t physical_memory::give_back(std::uint64_t keep_bytes) {
     return 0;  // a chunk's own free waits for the whole device: close() does that
   const own_calls_scope own_calls(gpu_);
   const mutex_lock lock(mutex_);
-  if (asleep_bytes() != 0) return 0;  // it has gone to sleep while the lock was waited for
+  // It has gone to sleep, or has ended, while the lock was waited for.
+  if (asleep_bytes() != 0 || phase_.closed()) return 0;
   std::vector<heap::handle_id> candidates;
   {
     const block_store::locked books(blocks_);

@@ -39,16 +39,16 @@ physical_memory::physical_memory(driver& gpu, const pool_options& options, const
       options_(options),
       phase_(phase),
       blocks_(blocks),
-      limit_bytes_(options.limit_bytes) {}
+      limit_bytes_(options.limit_bytes) {
+  const device_info& info = gpu_.info();
+  if (!info.virtual_memory) return;
+  if (options_.kind == memory_kind::device) granularity_ = info.granularity;
+  if (options_.kind == memory_kind::pinned && !options_.host_memory)
+    granularity_ = info.host_granularity;
+}
 
 result<void> physical_memory::open(std::shared_ptr<memory_budget::member> budget) {
   budget_ = std::move(budget);
-  const device_info& info = gpu_.info();
-  if (info.virtual_memory) {
-    if (options_.kind == memory_kind::device) granularity_ = info.granularity;
-    if (options_.kind == memory_kind::pinned && !options_.host_memory)
-      granularity_ = info.host_granularity;
-  }
   const own_calls_scope own_calls(gpu_);
   const mutex_lock lock(mutex_);
   if (granularity_ != 0) {
@@ -66,7 +66,8 @@ result<device_address> physical_memory::reserve_addresses(std::uint64_t* bytes,
   *bytes = align_up(*bytes, unit);
   device_address base = 0;
   call_result answer = gpu_.address_reserve(&base, *bytes, 2 * MiB);
-  while (!answer.ok() && answer.status == driver_status::out_of_memory && *bytes / 2 >= least) {
+  while (!answer.ok() && answer.status == driver_status::out_of_memory &&
+         align_down(*bytes / 2, unit) >= least) {
     *bytes = align_down(*bytes / 2, unit);
     answer = gpu_.address_reserve(&base, *bytes, 2 * MiB);
   }
@@ -195,6 +196,7 @@ physical_memory::growth physical_memory::grow(const block_request& what, heap::e
 
 heap::extent* physical_memory::stitched(const block_request& what) {
   const mutex_lock lock(mutex_);
+  if (!phase_.serving()) return nullptr;  // the handles in the books may be gone
   heap::extent* block = nullptr;
   return stitch(what, {}, &block) == growth::block ? block : nullptr;
 }
@@ -301,6 +303,7 @@ result<void> physical_memory::extension::enter(const block_store::locked& books,
     return in.why();
   }
   of_.growths_.fetch_add(pieces_.size(), std::memory_order_relaxed);
+  of_.extensions_.fetch_add(1, std::memory_order_relaxed);
   pieces_.clear();
   books.add_reserved(bytes_);
   return {};

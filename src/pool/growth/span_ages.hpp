@@ -2,7 +2,7 @@
 //
 // Each stretch of 2 MiB of addresses has a bit, set when a block is carved there; a look at the
 // pool's handles clears them all. Two stretches may share a bit: a handle then seems younger than
-// it is, which is harmless. Not thread-safe: under the pool's heap mutex.
+// it is, which is harmless. Not thread-safe: under the lock of the pool's blocks.
 #pragma once
 #include <algorithm>
 #include <cstdint>

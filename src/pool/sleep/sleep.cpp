@@ -17,7 +17,7 @@ class sleep_plan {
   sleep_plan(const sleep_options& options,
              const std::unordered_map<const heap::extent*, bool>& dropped)
       : options_(options), dropped_(dropped) {}
-  // Under the heap mutex.
+  // Under the lock of blocks.
   void make(const heap::heap& of);
 
   std::vector<sleeping_memory::span> spans;
@@ -166,7 +166,8 @@ result<sleep_outcome> pool::core::sleep(const sleep_options& options) try {
   }
   const own_calls_scope own_calls(*gpu_);
   if (auto refused = refuse_captures(); !refused) return refused.error();
-  // From here on calls are refused; who was in one has left it, or finds the growth lock taken.
+  // From here on calls are refused; who was in one has left it, or finds the lock of physical
+  // memory taken.
   struct falling_asleep {
     pool_phase& of;
     bool serves_on = true;
@@ -258,15 +259,20 @@ void pool::core::woken() {
 result<void> pool::core::free_unserved(void* ptr, std::uint64_t bytes,
                                        stream_handle stream) noexcept {
   const std::lock_guard sleep_lock(sleep_mutex_);  // a sleep or wake that runs ends first
-  if (closed()) return not_serving();
+  if (closed()) {
+    try {
+      return not_serving();
+    } catch (const std::bad_alloc&) {
+      return no_host_memory();
+    }
+  }
   if (serving()) return slow_free(ptr, bytes, stream, nullptr);
   heap::extent* const block = blocks_.find(reinterpret_cast<std::uintptr_t>(ptr));
   if (!user_has(block) || (bytes != 0 && bytes != block->requested))
     return refuse_free(ptr, bytes, stream);
   const std::uint64_t freed = block->requested;
   caches_.check_frees();
-  const auto forget = [&] { sleeping_.forget(block->start(), block->bytes); };
-  if (!captures_.free_asleep(block, stream, forget)) return refuse_free(ptr, bytes, stream);
+  if (!captures_.free_asleep(block, stream, sleeping_)) return refuse_free(ptr, bytes, stream);
   caches_.count_free(nullptr, freed);
   return {};
 }
