@@ -63,6 +63,7 @@ void block_store::locked::forget_peak() const noexcept {
   of_.peak_carved_ = of_.carved_;
   of_.fallen_ = 0;
   of_.misses_.forget_reclaims();
+  note_growth();
 }
 
 std::uint64_t block_store::locked::slack_bytes(std::uint64_t size,

@@ -59,6 +59,9 @@ class block_store {
     [[nodiscard]] std::uint64_t peak_of_all() const noexcept {
       return std::max(of_.peak_of_all_, of_.peak_carved_);
     }
+    // The peak when a range of addresses was last extended by new memory, or a cache was made.
+    [[nodiscard]] std::uint64_t peak_at_growth() const noexcept { return of_.peak_at_growth_; }
+    void note_growth() const noexcept { of_.peak_at_growth_ = of_.peak_carved_; }
     [[nodiscard]] std::uint64_t fallen() const noexcept { return of_.fallen_; }
     // What was needed before is no measure any more.
     void forget_peak() const noexcept;
@@ -133,6 +136,7 @@ class block_store {
   std::uint64_t peak_reserved_ = 0;
   std::uint64_t carved_ = 0;       // bytes of blocks out of the heap: live, or in some cache
   std::uint64_t peak_carved_ = 0;  // since the last trim to nothing: what slack is a share of
+  std::uint64_t peak_at_growth_ = 0;
   std::uint64_t peak_of_all_ = 0;  // before that trim, for the statistics
   std::uint64_t fallen_ = 0;       // the deepest that carved_ has lain below its peak
   bool was_busy_ = false;          // more than half of the peak has been out since the last lull

@@ -133,9 +133,9 @@ class pool::core : public std::enable_shared_from_this<pool::core> {
   [[nodiscard]] std::unique_ptr<thread_cache> attach(stream_handle stream,
                                                      std::unique_ptr<thread_cache> made) noexcept;
 
-  // Caches keep more of a pool that has grown.
+  // Caches keep more of a pool that has grown: by its peak when it last did.
   void set_cache_limits() noexcept {
-    caches_.set_limits(block_store::locked(blocks_).peak_carved());
+    caches_.set_limits(block_store::locked(blocks_).peak_at_growth());
   }
 
   // The ladder (ladder.cpp): the ways to a block, cheapest first. refill: a cache that is filled on

@@ -207,9 +207,8 @@ heap::extent* pool::core::climb::growth() {
 // One growth, and what it made room for. more: another thread took that.
 heap::extent* pool::core::climb::grown(bool* more) {
   heap::extent* block = nullptr;
-  const std::uint64_t before = in_.memory_.extensions();
   const physical_memory::growth how = in_.memory_.grow(what_, &block);
-  if (in_.memory_.extensions() != before) in_.set_cache_limits();
+  in_.set_cache_limits();
   if (how == physical_memory::growth::more) block = carved();
   if (more != nullptr) *more = how == physical_memory::growth::more;
   return block;

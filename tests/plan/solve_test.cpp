@@ -43,7 +43,7 @@ void expect_optimal_and_tight(problem of) {
 TEST(plan_solve, is_optimal_on_small_problems_and_proves_it) {
   EXPECT_TRUE(rc::check("as brute force", [](std::uint64_t seed) {
     random any(seed);
-    for (int k = 0; k < 20; ++k) expect_optimal_and_tight(small_problem(any, 7, features::plain));
+    for (int k = 0; k < 10; ++k) expect_optimal_and_tight(small_problem(any, 7, features::plain));
   }));
 }
 

@@ -79,7 +79,11 @@ result<std::unique_ptr<thread_cache>> cache_directory::make(stream_handle stream
   made->handle = stream;
   made->stream_id = id;
   made->stream = *held;
-  set_limits(block_store::locked(blocks_).peak_carved());
+  {
+    const block_store::locked books(blocks_);
+    books.note_growth();
+    set_limits(books.peak_at_growth());
+  }
   limit(*made);
   const mutex_lock lock(mutex_);
   if (checks_frees_) made->set(thread_cache::checks_frees);

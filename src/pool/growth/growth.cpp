@@ -303,9 +303,9 @@ result<void> physical_memory::extension::enter(const block_store::locked& books,
     return in.why();
   }
   of_.growths_.fetch_add(pieces_.size(), std::memory_order_relaxed);
-  of_.extensions_.fetch_add(1, std::memory_order_relaxed);
   pieces_.clear();
   books.add_reserved(bytes_);
+  books.note_growth();
   return {};
 }
 

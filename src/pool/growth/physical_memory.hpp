@@ -53,10 +53,6 @@ class physical_memory {
   // Whether the request would need memory beyond the slack.
   [[nodiscard]] bool would_pass_slack(const block_request& what);
   [[nodiscard]] pool::admission would_fit(std::uint64_t bytes, heap::owner_id owner);
-  // How often a range of addresses was extended by new memory.
-  [[nodiscard]] std::uint64_t extensions() const noexcept {
-    return extensions_.load(std::memory_order_relaxed);
-  }
   // Why there was no growth when there last was none.
   [[nodiscard]] error last_failure() const;
 
@@ -161,7 +157,7 @@ class physical_memory {
   std::atomic<std::uint64_t> limit_bytes_;
   std::atomic<std::uint64_t> asleep_bytes_{0};
   std::atomic<std::uint64_t> looks_{0};  // calls of give_back_old without a clock
-  std::atomic<std::uint64_t> extensions_{0}, growths_{0}, stitches_{0}, stitch_reuses_{0},
+  std::atomic<std::uint64_t> growths_{0}, stitches_{0}, stitch_reuses_{0},
       given_back_bytes_{0}, soft_limit_passes_{0};
 
   mutex mutex_;
