@@ -157,8 +157,8 @@ class physical_memory {
   std::atomic<std::uint64_t> limit_bytes_;
   std::atomic<std::uint64_t> asleep_bytes_{0};
   std::atomic<std::uint64_t> looks_{0};  // calls of give_back_old without a clock
-  std::atomic<std::uint64_t> growths_{0}, stitches_{0}, stitch_reuses_{0},
-      given_back_bytes_{0}, soft_limit_passes_{0};
+  std::atomic<std::uint64_t> growths_{0}, stitches_{0}, stitch_reuses_{0}, given_back_bytes_{0},
+      soft_limit_passes_{0};
 
   mutex mutex_;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> reservations_
