@@ -207,8 +207,8 @@ TEST(solve, has_a_plan_though_there_is_no_time_at_all) {
 
 TEST(solve, fixed_buffers_that_meet_are_bad_input_with_both_names) {
   problem of;
-  of.buffers = {{.id = "first", .lower = 0, .upper = 4, .size = 8, .fixed = 0},
-                {.id = "second", .lower = 3, .upper = 9, .size = 8, .fixed = 4}};
+  of.buffers = {{.id = "first", .lower = 0, .upper = 4, .size = 8, .gaps = {}, .fixed = 0},
+                {.id = "second", .lower = 3, .upper = 9, .size = 8, .gaps = {}, .fixed = 4}};
   const auto made = solve(of, {});
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, error_code::bad_input);
@@ -220,8 +220,7 @@ TEST(solve, fixed_buffers_that_meet_are_bad_input_with_both_names) {
 TEST(solve, alignments_that_pass_all_addresses_are_bad_input) {
   problem of;
   for (const char* id : {"a", "b", "c"})
-    of.buffers.push_back(
-        {.id = id, .lower = 0, .upper = 4, .size = 3, .alignment = std::uint64_t{1} << 62});
+    of.buffers.push_back({id, 0, 4, 3, std::uint64_t{1} << 62, {}, std::nullopt});
   const auto made = solve(of, {});
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, error_code::bad_input);
