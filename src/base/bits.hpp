@@ -13,6 +13,13 @@ namespace millpond {
                                                std::uint64_t alignment) noexcept {
   return (value + alignment - 1) & ~(alignment - 1);
 }
+// The same for any alignment, not only for powers of two.
+template <class Number>
+[[nodiscard]] constexpr Number next_multiple(Number value, Number alignment) noexcept {
+  if (alignment == 1) return value;
+  const Number over = static_cast<Number>(value % alignment);
+  return over == 0 ? value : static_cast<Number>(value + (alignment - over));
+}
 [[nodiscard]] constexpr std::uint64_t align_down(std::uint64_t value,
                                                  std::uint64_t alignment) noexcept {
   return value & ~(alignment - 1);

@@ -26,20 +26,6 @@ class MILLPOND_THREAD_SAFETY(capability("mutex")) mutex {
   std::mutex in_;
 };
 
-// std::lock_guard for it.
-class MILLPOND_THREAD_SAFETY(scoped_lockable) mutex_lock {
- public:
-  explicit mutex_lock(mutex& of) MILLPOND_THREAD_SAFETY(acquire_capability(of)) : of_(of) {
-    of_.lock();
-  }
-  ~mutex_lock() MILLPOND_THREAD_SAFETY(release_capability()) { of_.unlock(); }
-  mutex_lock(const mutex_lock&) = delete;
-  mutex_lock& operator=(const mutex_lock&) = delete;
-
- private:
-  mutex& of_;
-};
-
 // One that several readers may hold at once.
 class MILLPOND_THREAD_SAFETY(capability("mutex")) shared_mutex {
  public:
@@ -52,7 +38,24 @@ class MILLPOND_THREAD_SAFETY(capability("mutex")) shared_mutex {
   std::shared_mutex in_;
 };
 
-// std::shared_lock and std::lock_guard for it.
+// std::lock_guard for either.
+template <class Mutex>
+class MILLPOND_THREAD_SAFETY(scoped_lockable) scoped_mutex_lock {
+ public:
+  explicit scoped_mutex_lock(Mutex& of) MILLPOND_THREAD_SAFETY(acquire_capability(of)) : of_(of) {
+    of_.lock();
+  }
+  ~scoped_mutex_lock() MILLPOND_THREAD_SAFETY(release_capability()) { of_.unlock(); }
+  scoped_mutex_lock(const scoped_mutex_lock&) = delete;
+  scoped_mutex_lock& operator=(const scoped_mutex_lock&) = delete;
+
+ private:
+  Mutex& of_;
+};
+using mutex_lock = scoped_mutex_lock<mutex>;
+using exclusive_mutex_lock = scoped_mutex_lock<shared_mutex>;
+
+// std::shared_lock for the second.
 class MILLPOND_THREAD_SAFETY(scoped_lockable) shared_mutex_lock {
  public:
   explicit shared_mutex_lock(shared_mutex& of) MILLPOND_THREAD_SAFETY(acquire_shared_capability(of))
@@ -62,19 +65,6 @@ class MILLPOND_THREAD_SAFETY(scoped_lockable) shared_mutex_lock {
   ~shared_mutex_lock() MILLPOND_THREAD_SAFETY(release_generic_capability()) { of_.unlock_shared(); }
   shared_mutex_lock(const shared_mutex_lock&) = delete;
   shared_mutex_lock& operator=(const shared_mutex_lock&) = delete;
-
- private:
-  shared_mutex& of_;
-};
-class MILLPOND_THREAD_SAFETY(scoped_lockable) exclusive_mutex_lock {
- public:
-  explicit exclusive_mutex_lock(shared_mutex& of) MILLPOND_THREAD_SAFETY(acquire_capability(of))
-      : of_(of) {
-    of_.lock();
-  }
-  ~exclusive_mutex_lock() MILLPOND_THREAD_SAFETY(release_capability()) { of_.unlock(); }
-  exclusive_mutex_lock(const exclusive_mutex_lock&) = delete;
-  exclusive_mutex_lock& operator=(const exclusive_mutex_lock&) = delete;
 
  private:
   shared_mutex& of_;

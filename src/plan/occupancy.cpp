@@ -1,5 +1,7 @@
 #include "plan/occupancy.hpp"
 
+#include "base/bits.hpp"
+
 #include <algorithm>
 #include <bit>
 
@@ -98,10 +100,7 @@ std::uint64_t occupancy::skip_taken(std::uint64_t from) {
 
 std::uint64_t occupancy::first_fit(std::span<const section_range> ranges, std::uint64_t size,
                                    std::uint64_t alignment, std::uint64_t from) {
-  const auto align = [&](std::uint64_t value) {
-    const std::uint64_t over = alignment == 1 ? 0 : value % alignment;
-    return over == 0 ? value : value + (alignment - over);
-  };
+  const auto align = [&](std::uint64_t value) { return next_multiple(value, alignment); };
   std::uint64_t at = align(from);
   collect(ranges, at);
   // `clear` lists in a row have nothing in [at, at + size): when all of them agree, it fits.
@@ -137,8 +136,7 @@ std::uint64_t occupancy::best_fit(std::span<const section_range> ranges, std::ui
     from = skip_taken(from);
     std::uint64_t hole_end = ~std::uint64_t{0};
     for (const cursor& list : cursors_) hole_end = std::min(hole_end, list.at->begin);
-    const std::uint64_t over = alignment == 1 ? 0 : from % alignment;
-    const std::uint64_t at = over == 0 ? from : from + (alignment - over);
+    const std::uint64_t at = next_multiple(from, alignment);
     if (cursors_.empty()) return best_hole == ~std::uint64_t{0} ? at : best;
     if (at < hole_end && hole_end - at >= size && hole_end - from < best_hole) {
       best = at;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/bits.hpp"
 #include "base/random.hpp"
 
 namespace millpond::plan {
@@ -156,10 +157,7 @@ class runner {
     return false;
   }
   [[nodiscard]] Size align(index b, Size value) const {
-    const Size alignment = alignment_[b];
-    if (alignment == 1) return value;
-    const Size over = static_cast<Size>(value % alignment);
-    return over == 0 ? value : static_cast<Size>(value + (alignment - over));
+    return next_multiple(value, alignment_[b]);
   }
 
   void add_to_come(index b, Size size) {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/bits.hpp"
+
 namespace millpond::plan {
 namespace {
 
@@ -21,14 +23,14 @@ class holes {
     auto each = by_size_.lower_bound({size, 0});
     for (int looked = 0; each != by_size_.end() && looked < most_looked_at; ++each, ++looked) {
       const auto [bytes, begin] = *each;
-      const std::uint64_t at = aligned(begin, alignment);
+      const std::uint64_t at = next_multiple(begin, alignment);
       if (at - begin > bytes - size) continue;
       remove(begin, begin + bytes);
       if (at > begin) add(begin, at);
       if (at + size < begin + bytes) add(at + size, begin + bytes);
       return at;
     }
-    const std::uint64_t at = aligned(top_, alignment);
+    const std::uint64_t at = next_multiple(top_, alignment);
     if (at > top_) add(top_, at);
     top_ = at + size;
     return at;
@@ -53,10 +55,6 @@ class holes {
   }
 
  private:
-  static std::uint64_t aligned(std::uint64_t value, std::uint64_t alignment) {
-    const std::uint64_t over = value % alignment;
-    return over == 0 ? value : value + (alignment - over);
-  }
   void add(std::uint64_t begin, std::uint64_t end) {
     by_begin_.emplace(begin, end);
     by_size_.emplace(end - begin, begin);
@@ -81,6 +79,7 @@ struct sweep_step {
 placement place_by_sweep(const problem& of) {
   placement made;
   made.at.assign(of.buffers.size(), 0);
+  std::uint64_t base = 0;  // where the fixed ones end
   std::vector<sweep_step> steps;
   steps.reserve(2 * of.buffers.size());
   for (index i = 0; i < of.buffers.size(); ++i) {
@@ -88,6 +87,7 @@ placement place_by_sweep(const problem& of) {
     made.peak = std::max(made.peak, b.fixed.value_or(0) + b.size);
     if (b.fixed) {
       made.at[i] = *b.fixed;
+      base = std::max(base, *b.fixed + b.size);
     } else if (b.upper > b.lower) {
       steps.push_back({b.lower, true, i});
       steps.push_back({b.upper, false, i});
@@ -100,8 +100,6 @@ placement place_by_sweep(const problem& of) {
     const std::uint64_t x = of.buffers[a.of].size, y = of.buffers[b.of].size;
     return x != y ? x > y : a.of < b.of;
   });
-  std::uint64_t base = 0;
-  for (const buffer& b : of.buffers) base = std::max(base, b.fixed ? *b.fixed + b.size : 0);
   holes free(base);
   for (const sweep_step& each : steps) {
     const buffer& b = of.buffers[each.of];

@@ -41,7 +41,6 @@ class pool::core::climb {
   };
   struct step {
     when taken;
-    const char* name;
     take from;
   };
   static const step steps[];
@@ -94,18 +93,18 @@ class pool::core::climb {
 };
 
 const pool::core::climb::step pool::core::climb::steps[] = {
-    {when::always, "fences that have passed", &climb::asked_fences},
-    {when::beyond_slack, "what caches keep", &climb::caches},
-    {when::beyond_slack, "stitching", &climb::stitched},
-    {when::beyond_slack, "fences about to pass", &climb::fences_about_to_pass},
-    {when::beyond_slack, "another stream's frees", &climb::behind_another_stream},
-    {when::always, "growth", &climb::growth},
-    {when::under_pressure, "fences", &climb::fences},
-    {when::under_pressure, "caches", &climb::all_caches},
-    {when::under_pressure, "unused spans", &climb::unused_spans},
-    {when::under_pressure, "other members", &climb::other_members},
-    {when::under_pressure, "waiting", &climb::waiting},
-    {when::under_pressure, "callback", &climb::callback},
+    {when::always, &climb::asked_fences},
+    {when::beyond_slack, &climb::caches},
+    {when::beyond_slack, &climb::stitched},
+    {when::beyond_slack, &climb::fences_about_to_pass},
+    {when::beyond_slack, &climb::behind_another_stream},
+    {when::always, &climb::growth},
+    {when::under_pressure, &climb::fences},
+    {when::under_pressure, &climb::all_caches},
+    {when::under_pressure, &climb::unused_spans},
+    {when::under_pressure, &climb::other_members},
+    {when::under_pressure, &climb::waiting},
+    {when::under_pressure, &climb::callback},
 };
 
 result<heap::extent*> pool::core::acquire(const block_request& what, thread_cache* refill) {

@@ -76,9 +76,8 @@ std::uint64_t pool::core::trim(std::uint64_t keep_bytes) {
   if (keep_bytes == 0) {
     // A program that gives everything back begins something new: what it needed before is no
     // measure of what it may hold and keep from now on.
-    const block_store::locked books(blocks_);
-    books.forget_peak();
-    caches_.set_limits(books.peak_carved());
+    block_store::locked(blocks_).forget_peak();
+    set_cache_limits();
   }
   return memory_.give_back(keep_bytes);
 }
@@ -177,10 +176,9 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
   }
   phase_.set(pool_phase::is::closed);
   const own_calls_scope own_calls(*gpu_);
-  const call_result waited = insist([&] { return wait_for_device(*gpu_); });
-  if (!waited.ok())
-    failures.push_back(to_error(waited, "waiting for the device before the pool's memory goes"));
-  if (!waited.ok() && gpu_->alive()) {
+  if (!insist(failures, "waiting for the device before the pool's memory goes",
+              [&] { return wait_for_device(*gpu_); }) &&
+      gpu_->alive()) {
     failures.push_back({error_code::driver_failure,
                         "the pool leaves " + format_bytes(last.reserved_bytes) + " to the driver"});
     memory_.leave_to_driver();
@@ -193,8 +191,7 @@ void pool::core::end_everything(std::vector<error>& failures) noexcept {
   }
   memory_.close(!slept, failures);  // asleep, no memory is left to the handles
   for (const event_handle e : streams_.events().take_all()) {
-    const call_result gone = insist([&] { return gpu_->event_destroy(e); });
-    if (!gone.ok()) failures.push_back(to_error(gone, "destroying an event"));
+    insist(failures, "destroying an event", [&] { return gpu_->event_destroy(e); });
   }
 }
 

@@ -5,17 +5,6 @@
 #include "pool/growth/physical_memory.hpp"
 
 namespace millpond {
-namespace {
-
-template <class Call>
-bool insist(std::vector<error>& failures, const char* doing, Call&& call) {
-  const call_result answer = insist(call);
-  if (!answer.ok()) failures.push_back(to_error(answer, doing));
-  return answer.ok();
-}
-
-}  // namespace
-
 void physical_memory::release_handles(std::vector<error>& failures) {
   const auto& handles = block_store::locked(blocks_).heap().handles();  // that nobody changes now
   for (const auto& handle : handles) {
